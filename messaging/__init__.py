@@ -1,0 +1,1 @@
+"""The messaging room: what was said, in which order, until when."""

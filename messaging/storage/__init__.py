@@ -1,0 +1,1 @@
+"""The engines below the three tables: bytes in, bytes out."""

@@ -1,0 +1,1 @@
+"""Tuff: publish a message if, and only if, your own change commits."""

@@ -1,0 +1,44 @@
+"""Files that are there whole or not at all.
+
+A rename or an unlink is only durable once its directory is synced, so every function here that
+changes a directory syncs it before it returns.
+"""
+
+import os
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, durably; after a crash there is the old content or the new one."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, durably; one that is there already is fine."""
+    missing = [path, *path.parents]
+    for directory in reversed(missing[: next(i for i, p in enumerate(missing) if p.is_dir())]):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Unlink a file, durably; one that is gone already is fine."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,55 @@
+"""One owner per directory, within a process and between processes.
+
+LevelDB's own lock is a POSIX record lock: a second open inside the same process succeeds and its
+close drops the lock of the first. So a directory that Tuff opens is registered here, and held by an
+flock on a file of its own (PROTOCOL §8: a second server names the directory and the owner).
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from threading import Lock
+
+LOCK_FILE = "tuff.lock"
+
+_registry_lock = Lock()
+_held: set[Path] = set()
+
+
+class DirectoryLockedError(Exception):
+    """Somebody else has the directory open; the sentence names it and the owner's process id."""
+
+
+class DirectoryLock:
+    """Holds a directory until `close`. Guards `_held` with `_registry_lock`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        with _registry_lock:
+            if self.directory in _held:
+                raise DirectoryLockedError(
+                    f"{directory} is already open in this process ({os.getpid()})"
+                )
+            self._descriptor = _flock(self.directory)
+            _held.add(self.directory)
+
+    def close(self) -> None:
+        with _registry_lock:
+            _held.discard(self.directory)
+            os.close(self._descriptor)
+
+
+def _flock(directory: Path) -> int:
+    path = directory / LOCK_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DirectoryLockedError(
+            f"{directory} is in use by process {owner}; stop that server, or give another directory"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    return descriptor

@@ -1,0 +1,66 @@
+"""Framed, checksummed records in a file.
+
+    frame := length(4) crc(4) body          big-endian; crc is CRC-32 of length and body
+
+The checksum covers the length, so that a stretch of zeros is no frame. A reader stops at the first
+frame that is not whole, and says where; whether that is a torn tail or damage is the caller's to
+decide, who knows how far the file was proven durable.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+FRAME_BYTES_MAX = 1 << 30  # bytes; a longer length is damage, not a reason to reserve memory
+
+_HEAD = struct.Struct(">II")
+assert _HEAD.size == 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole record: where it starts and ends in the file, and what it holds."""
+
+    start: int
+    stop: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where a file stops being readable, and how that shows."""
+
+    offset: int
+    reason: str
+
+
+def pack_frame(body: bytes) -> bytes:
+    """The bytes of one record."""
+    assert len(body) <= FRAME_BYTES_MAX
+    length = struct.pack(">I", len(body))
+    return length + struct.pack(">I", crc32(body, crc32(length))) + body
+
+
+def read_frame(data: bytes, offset: int) -> Frame | Damage:
+    """The record at an offset, or why there is none."""
+    if offset + _HEAD.size > len(data):
+        return Damage(offset, "the record's head is cut off")
+    length, expected = _HEAD.unpack_from(data, offset)
+    start = offset + _HEAD.size
+    if length > FRAME_BYTES_MAX or start + length > len(data):
+        return Damage(offset, "the record is cut off, or its length is damaged")
+    body = data[start : start + length]
+    if crc32(body, crc32(data[offset : offset + 4])) != expected:
+        return Damage(offset, "the record's checksum does not match")
+    return Frame(offset, start + length, body)
+
+
+def read_frames(data: bytes, offset: int = 0) -> Iterator[Frame | Damage]:
+    """Every record from an offset on, and last, if not all could be read, the damage."""
+    while offset < len(data):
+        found = read_frame(data, offset)
+        yield found
+        if isinstance(found, Damage):
+            return
+        offset = found.stop

@@ -1,0 +1,237 @@
+"""Every refusal, as a class with its status and stable code (protocol §1, Errors).
+
+The server raises these; the client raises the same classes again from the problem document it
+received (`from_problem`). Exceptions are the one place where this project uses inheritance: a
+caller catches the widest class it can answer.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class TuffError(Exception):
+    """The root of every error of Tuff: a stable `code`, a plain sentence `detail`, and whether the
+    very same call may safely be repeated (`retry_safe`)."""
+
+    status: ClassVar[int] = 500
+    code: str = "internal"
+    retry_safe: bool = False
+
+    def __init__(
+        self, detail: str, *, code: str | None = None, members: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.members: dict[str, object] = dict(members or {})
+        if code is not None:
+            self.code = code
+
+    def problem(self) -> dict[str, object]:
+        """The body of the `application/problem+json` reply (RFC 9457)."""
+        title = self.code.replace("_", " ").capitalize()
+        return {
+            "type": "about:blank",
+            "title": title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            **self.members,
+        }
+
+
+class InternalError(TuffError):
+    """A bug of the server; `detail` names the id under which it was logged."""
+
+
+class DamagedRecordError(TuffError):
+    """A stored record fails its checksum. Members: `id`, and `next`, where a reader may go on."""
+
+    code = "damaged_record"
+
+
+class BadRequestError(TuffError):
+    """The request itself is wrong; `code` says in which way."""
+
+    status = 400
+    code = "bad_request"
+
+
+class InvalidNameError(BadRequestError):
+    code = "invalid_name"
+
+
+class InvalidTopicPropertiesError(BadRequestError):
+    code = "invalid_topic_properties"
+
+
+class InvalidTtlError(BadRequestError):
+    code = "invalid_ttl"
+
+
+class EmptyPublishError(BadRequestError):
+    code = "empty_publish"
+
+
+class InvalidMessageIdError(BadRequestError):
+    code = "invalid_message_id"
+
+
+class InvalidTimeoutError(BadRequestError):
+    code = "invalid_timeout"
+
+
+class InvalidTransactionError(BadRequestError):
+    code = "invalid_transaction"
+
+
+class NotFoundError(TuffError):
+    """There is nothing at that address."""
+
+    status = 404
+    code = "not_found"
+
+
+class TopicNotFoundError(NotFoundError):
+    """The topic was never created, or was deleted."""
+
+    code = "topic_not_found"
+
+
+class MethodNotAllowedError(TuffError):
+    """The address exists, and does not answer this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class TopicExistsError(TuffError):
+    """A topic of that name exists already."""
+
+    status = 409
+    code = "topic_already_exists"
+
+
+class RequestTooLargeError(TuffError):
+    """The request is larger than the server takes."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class ChangeSetTooLargeError(RequestTooLargeError):
+    """The change set has more keys, or more bytes, than the server takes."""
+
+    code = "change_set_too_large"
+
+
+class UnsupportedMediaTypeError(TuffError):
+    """The body is in a form that this endpoint does not read."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class OverloadedError(TuffError):
+    """A queue is full; nothing was done, try again later."""
+
+    status = 429
+    code = "overloaded"
+    retry_safe = True
+
+
+class UnavailableError(TuffError):
+    """A part of the server can't answer now."""
+
+    status = 503
+    code = "shutting_down"
+
+
+class ShuttingDownError(UnavailableError):
+    """The server is stopping; nothing was done."""
+
+    retry_safe = True
+
+
+class StorageUnavailableError(UnavailableError):
+    """The message store can't be read or written now. A write may or may not have happened."""
+
+    code = "storage_unavailable"
+
+
+class TransactionsUnavailableError(UnavailableError):
+    """The transaction service is down. Messaging without a transaction goes on."""
+
+    code = "transactions_unavailable"
+
+
+class TransactionError(TuffError):
+    """The transaction can't do that."""
+
+    status = 409
+    code = "transaction_conflict"
+
+
+class TransactionConflictError(TransactionError):
+    """Another transaction committed an equal change after this one started.
+
+    Members: `key` (payload form), `conflictingTransaction`, `conflictingClient`.
+    """
+
+
+class TransactionsInProgressError(TransactionError):
+    """Transactions are still in progress that the call needs ended."""
+
+    code = "transactions_in_progress"
+
+
+class TransactionNotInProgressError(TransactionError):
+    """The transaction has ended, or is unknown."""
+
+    code = "transaction_unknown"
+
+
+class TransactionTimedOutError(TransactionNotInProgressError):
+    code = "transaction_timed_out"
+
+
+class TransactionInvalidatedError(TransactionNotInProgressError):
+    code = "transaction_invalidated"
+
+
+class TransactionCommittedError(TransactionNotInProgressError):
+    code = "transaction_committed"
+
+
+class TransactionAbortedError(TransactionNotInProgressError):
+    code = "transaction_aborted"
+
+
+class TransactionUnknownError(TransactionNotInProgressError):
+    """No transaction of that id is remembered: it never was, or ended too long ago."""
+
+    status = 404
+
+
+def _with_subclasses(kind: type[TuffError]) -> list[type[TuffError]]:
+    return [kind, *(found for sub in kind.__subclasses__() for found in _with_subclasses(sub))]
+
+
+# The most derived class wins a code, as it comes last.
+BY_CODE: Mapping[str, type[TuffError]] = {kind.code: kind for kind in _with_subclasses(TuffError)}
+
+_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "code"})
+
+
+def from_problem(body: Mapping[str, object], *, status: int) -> TuffError:
+    """The error that a problem document speaks of.
+
+    A code this version does not know becomes the root class, with that code.
+    """
+    code = body.get("code")
+    detail = body.get("detail")
+    kind = BY_CODE.get(code, TuffError) if isinstance(code, str) else TuffError
+    return kind(
+        detail if isinstance(detail, str) else f"the server answered {status} without a reason",
+        code=code if isinstance(code, str) else "internal",
+        members={name: body[name] for name in body if name not in _PROBLEM_MEMBERS},
+    )

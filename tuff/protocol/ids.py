@@ -1,0 +1,90 @@
+"""Places and message ids: where a message stands in its topic (design §5, Tables and keys).
+
+    message id = publish_ts(8) seq(2) write_ts(8) payload_seq(2)      big-endian, 20 bytes
+
+Byte order is message order. The last two are 0 for a payload that is stored inline. Readers count
+through ids as one 160-bit number, so that "after this id" is "from the next number on".
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tuff.protocol.errors import InvalidMessageIdError
+
+MESSAGE_ID_SIZE = 20  # bytes
+SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
+TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
+
+_LAYOUT = struct.Struct(">QHQH")
+assert _LAYOUT.size == MESSAGE_ID_SIZE
+
+
+class Place(NamedTuple):
+    """Where a row stands in its topic."""
+
+    timestamp_ms: int
+    seq_id: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageId:
+    """The id of one message; ids of one topic are ordered as its messages are."""
+
+    publish_timestamp_ms: int
+    seq_id: int
+    write_timestamp_ms: int = 0
+    payload_seq_id: int = 0
+
+    @property
+    def place(self) -> Place:
+        """The place of the row that brings this message."""
+        return Place(self.publish_timestamp_ms, self.seq_id)
+
+    def to_bytes(self) -> bytes:
+        return _LAYOUT.pack(
+            self.publish_timestamp_ms, self.seq_id, self.write_timestamp_ms, self.payload_seq_id
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "MessageId":
+        """Raises: InvalidMessageIdError: not 20 bytes."""
+        if len(data) != MESSAGE_ID_SIZE:
+            raise InvalidMessageIdError(
+                f"a message id has {MESSAGE_ID_SIZE} bytes, and this one has {len(data)}"
+            )
+        return cls(*_LAYOUT.unpack(data))
+
+    def hex(self) -> str:
+        """40 lower-case hex digits, as in JSON."""
+        return self.to_bytes().hex()
+
+    @classmethod
+    def from_hex(cls, digits: str) -> "MessageId":
+        """Raises: InvalidMessageIdError: not 40 hex digits."""
+        if len(digits) != 2 * MESSAGE_ID_SIZE or not digits.isascii() or not digits.isalnum():
+            raise InvalidMessageIdError(
+                f"{digits[:80]!r} is not a message id: it takes {2 * MESSAGE_ID_SIZE} hex digits"
+            )
+        try:
+            return cls.from_bytes(bytes.fromhex(digits))
+        except ValueError:
+            raise InvalidMessageIdError(f"{digits!r} has characters that are not hex") from None
+
+    def to_int(self) -> int:
+        """The id as a 160-bit number; the next possible id is one more."""
+        return int.from_bytes(self.to_bytes(), "big")
+
+    @classmethod
+    def from_int(cls, number: int) -> "MessageId":
+        return cls.from_bytes(number.to_bytes(MESSAGE_ID_SIZE, "big"))
+
+
+FIRST_ID = MessageId(0, 0)
+LAST_ID = MessageId(TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)
+
+
+def past_group(place: Place) -> MessageId:
+    """The last id that the row at this place could bring: passed as an exclusive start, it leads
+    to the row behind, whatever payload group the row stands for."""
+    return MessageId(place.timestamp_ms, place.seq_id, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)

@@ -1,0 +1,44 @@
+"""Names of namespaces and topics (protocol §1, Names)."""
+
+import re
+from dataclasses import dataclass
+
+from tuff.protocol.errors import InvalidNameError
+
+NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def check_name(name: str, *, what: str) -> str:
+    """The name itself, if it is legal.
+
+    Raises:
+        InvalidNameError: it has other characters, is empty, too long, or is `.` or `..`.
+    """
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "…"
+        raise InvalidNameError(
+            f"{what} {shown!r} is not a legal name: use 1 to {NAME_LENGTH_MAX} characters of "
+            "A-Z a-z 0-9 . _ - (and not . or ..)"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicId:
+    """A topic's identity: its namespace and its name, both legal names.
+
+    Raises:
+        InvalidNameError: one of the two is not.
+    """
+
+    namespace: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_name(self.namespace, what="namespace")
+        check_name(self.name, what="topic")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.name}"

@@ -1,0 +1,153 @@
+"""Sorted, immutable lists of write pointers that share what they have in common (design §4).
+
+Every start hands out the list of what is in progress and of what is invalid; ten thousand entries
+must not make a start slow. So a list is cut into chunks; a new version shares all chunks but the
+one that changed, and each chunk keeps its wire form once it was asked for.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+CHUNK_COUNT_MAX = 512  # pointers; a change copies one chunk and the list of chunks
+POINTER_MAX = (1 << 63) - 1
+
+
+class _Chunk:
+    __slots__ = ("_packed", "values")
+
+    def __init__(self, values: tuple[int, ...]) -> None:
+        self.values = values
+        self._packed: bytes | None = None
+
+    def packed(self) -> bytes:
+        if self._packed is None:
+            self._packed = struct.pack(f">{len(self.values)}q", *self.values)
+        return self._packed
+
+
+class PointerList(Sequence[int]):
+    """An ascending list of distinct pointers; `with_added` and `without` give new ones.
+
+    Safe to share between threads: nothing of it that can be seen ever changes.
+    """
+
+    __slots__ = ("_chunks", "_firsts", "_size")
+
+    def __init__(self, pointers: Iterable[int] = ()) -> None:
+        values = iter(sorted(set(pointers)))
+        chunks = []
+        while chunk := tuple(islice(values, CHUNK_COUNT_MAX)):
+            chunks.append(_Chunk(chunk))
+        self._set(tuple(chunks))
+
+    def _set(self, chunks: tuple[_Chunk, ...]) -> None:
+        self._chunks = chunks
+        self._firsts = [chunk.values[0] for chunk in chunks]
+        self._size = sum(len(chunk.values) for chunk in chunks)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[int]:
+        for chunk in self._chunks:
+            yield from chunk.values
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        place = index + self._size if index < 0 else index
+        if place >= 0:
+            for chunk in self._chunks:
+                if place < len(chunk.values):
+                    return chunk.values[place]
+                place -= len(chunk.values)
+        raise IndexError(index)
+
+    def __contains__(self, pointer: object) -> bool:
+        if not isinstance(pointer, int) or not self._chunks:
+            return False
+        values = self._chunks[self._chunk_of(pointer)].values
+        index = bisect_left(values, pointer)
+        return index < len(values) and values[index] == pointer
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence) and not isinstance(other, str | bytes):
+            return len(self) == len(other) and all(
+                mine == theirs for mine, theirs in zip(self, other, strict=True)
+            )
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"PointerList({list(self)!r})"
+
+    def with_added(self, pointer: int) -> "PointerList":
+        """This list and one pointer more."""
+        if pointer in self:
+            return self
+        if not self._chunks:
+            return PointerList((pointer,))
+        index = self._chunk_of(pointer)
+        values = self._chunks[index].values
+        at = bisect_left(values, pointer)
+        grown = (*values[:at], pointer, *values[at:])
+        if len(grown) <= CHUNK_COUNT_MAX:
+            return self._replaced(index, grown)
+        # A list that grows at its end, as in-progress pointers do, keeps its chunks full.
+        cut = CHUNK_COUNT_MAX if at == len(values) else CHUNK_COUNT_MAX // 2
+        return self._replaced(index, grown[:cut], grown[cut:])
+
+    def without(self, pointers: Iterable[int]) -> "PointerList":
+        """This list less these pointers; those it does not hold don't matter."""
+        gone_by_chunk: dict[int, set[int]] = {}
+        for pointer in pointers:
+            if pointer in self:
+                gone_by_chunk.setdefault(self._chunk_of(pointer), set()).add(pointer)
+        if not gone_by_chunk:
+            return self
+        chunks = list(self._chunks)
+        for index, gone in gone_by_chunk.items():
+            kept = tuple(value for value in chunks[index].values if value not in gone)
+            chunks[index] = _Chunk(kept)
+        return self._of(tuple(chunk for chunk in chunks if chunk.values))
+
+    def packed(self) -> bytes:
+        """The pointers as big-endian 64-bit integers, one after the other."""
+        return b"".join(chunk.packed() for chunk in self._chunks)
+
+    def _chunk_of(self, pointer: int) -> int:
+        return max(0, bisect_left(self._firsts, pointer + 1) - 1)
+
+    def _replaced(self, index: int, *parts: tuple[int, ...]) -> "PointerList":
+        fresh = tuple(_Chunk(part) for part in parts)
+        return self._of((*self._chunks[:index], *fresh, *self._chunks[index + 1 :]))
+
+    @staticmethod
+    def _of(chunks: tuple[_Chunk, ...]) -> "PointerList":
+        made = PointerList()
+        made._set(chunks)
+        return made
+
+
+def holds(pointers: Sequence[int], pointer: int) -> bool:
+    """Whether an ascending list holds this pointer."""
+    if isinstance(pointers, PointerList):
+        return pointer in pointers
+    index = bisect_left(pointers, pointer)
+    return index < len(pointers) and pointers[index] == pointer
+
+
+def packed(pointers: Sequence[int]) -> bytes:
+    """The pointers as big-endian 64-bit integers, one after the other."""
+    if isinstance(pointers, PointerList):
+        return pointers.packed()
+    return struct.pack(f">{len(pointers)}q", *pointers)

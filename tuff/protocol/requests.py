@@ -1,0 +1,71 @@
+"""What the message endpoints are asked and answer, as values (protocol §3, §4).
+
+`tuff.protocol.avro` and `tuff.protocol.forms` turn them into bytes and JSON, and back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+from tuff.protocol.transaction import Transaction
+
+PER_TOPIC_TTL = None  # a message without a time to live of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """Payloads for one topic. `pointer` is the write pointer, None without a transaction.
+
+    `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None when no
+    message names one.
+    """
+
+    pointer: int | None
+    payloads: Sequence[bytes]
+    ttls_s: Sequence[int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishEntry:
+    """One of the publishes that a commit carries (protocol §5.2).
+
+    No payloads: a reference row. `pointer` None means the transaction's current write pointer.
+    """
+
+    topic: TopicId
+    payloads: Sequence[bytes]
+    ttls_s: Sequence[int | None] | None = None
+    pointer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackDetail:
+    """First and last place of one transactional publish; clients pass it back as it came."""
+
+    pointer: int
+    first: Place
+    last: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeRequest:
+    """Where to read from, and how much. `start`: a message id, a publish time in ms, or None for
+    the oldest live message; `transaction`: the snapshot to read in."""
+
+    start: MessageId | int | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    transaction: Transaction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a consumer receives. `timestamp` is the publish time in ms."""
+
+    id: MessageId
+    payload: bytes
+
+    @property
+    def timestamp(self) -> int:
+        return self.id.publish_timestamp_ms

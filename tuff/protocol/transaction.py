@@ -1,0 +1,193 @@
+"""The transaction as a value: what it may see, and its TTransaction bytes.
+
+The bytes are Thrift's TBinaryProtocol of Tephra's TTransaction struct, and are what Tephra's own
+codec writes, so that its clients can read them (protocol §5.1):
+
+    i64 field   := 0a id(2) value(8)            i32 field := 08 id(2) value(4)
+    list field  := 0f id(2) 0a count(4) value(8)*
+    TTransaction := transactionId(1) readPointer(2) invalids(3) inProgress(4) firstShort(5) type(6)
+                    writePointer(7) checkpointWritePointers(8) visibilityLevel(9) 00
+
+Reading takes the fields in any order. Left out: a number is 0, a list is empty, the level is
+SNAPSHOT; any type but SHORT is LONG.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+
+from tuff.protocol.errors import InvalidTransactionError
+from tuff.protocol.pointers import POINTER_MAX, holds, packed
+
+NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
+POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
+
+
+class TransactionType(Enum):
+    """Short: seconds to live, checked for conflicts. Long: hours to live, never checked."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+class VisibilityLevel(IntEnum):
+    """What a transaction sees of its own writes; the numbers are Thrift's."""
+
+    SNAPSHOT = 1
+    SNAPSHOT_EXCLUDE_CURRENT = 2
+    SNAPSHOT_ALL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One transaction and the snapshot it reads in. All lists are ascending.
+
+    `transaction_id` is its first write pointer and its identity; `write_pointer` is the one to
+    write under now, the newest of `checkpoint_write_pointers` once it was checkpointed.
+    """
+
+    transaction_id: int
+    read_pointer: int
+    write_pointer: int
+    invalids: Sequence[int] = ()
+    in_progress: Sequence[int] = ()
+    first_short_in_progress: int = NO_SHORT_IN_PROGRESS
+    type: TransactionType = TransactionType.SHORT
+    checkpoint_write_pointers: tuple[int, ...] = ()
+    visibility_level: VisibilityLevel = VisibilityLevel.SNAPSHOT
+
+    def is_own(self, version: int) -> bool:
+        """Whether this transaction wrote that version."""
+        return (
+            version in (self.write_pointer, self.transaction_id)
+            or version in self.checkpoint_write_pointers
+        )
+
+    def is_visible(self, version: int) -> bool:
+        """Whether a write of that version belongs to what this transaction sees."""
+        if self.is_own(version):
+            return (
+                self.visibility_level is not VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT
+                or version != self.write_pointer
+            )
+        return version <= self.read_pointer and not self.is_excluded(version)
+
+    def is_excluded(self, version: int) -> bool:
+        """Whether that version is of a transaction in progress, or invalid, for this one."""
+        return holds(self.in_progress, version) or holds(self.invalids, version)
+
+    def checkpointed(self, write_pointer: int) -> "Transaction":
+        """The same transaction and snapshot, writing under a new pointer from now on."""
+        pointers = (*self.checkpoint_write_pointers, write_pointer)
+        return replace(self, write_pointer=write_pointer, checkpoint_write_pointers=pointers)
+
+    def to_bytes(self) -> bytes:
+        """TTransaction in Thrift's binary protocol."""
+        return b"".join(
+            (
+                _I64_FIELD.pack(_I64, 1, self.transaction_id),
+                _I64_FIELD.pack(_I64, 2, self.read_pointer),
+                _list_field(3, self.invalids),
+                _list_field(4, self.in_progress),
+                _I64_FIELD.pack(_I64, 5, self.first_short_in_progress),
+                _I32_FIELD.pack(_I32, 6, _THRIFT_TYPE[self.type]),
+                _I64_FIELD.pack(_I64, 7, self.write_pointer),
+                _list_field(8, self.checkpoint_write_pointers),
+                _I32_FIELD.pack(_I32, 9, self.visibility_level),
+                b"\x00",
+            )
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Transaction":
+        """Lists need not be sorted in the bytes.
+
+        Raises:
+            InvalidTransactionError: the bytes are no TTransaction, or something follows it.
+        """
+        return _Reader(data).transaction()
+
+
+_STOP, _I32, _I64, _LIST = 0x00, 0x08, 0x0A, 0x0F
+_THRIFT_TYPE = {TransactionType.SHORT: 1, TransactionType.LONG: 2}
+
+_I64_FIELD = struct.Struct(">Bhq")
+_I32_FIELD = struct.Struct(">Bhi")
+_LIST_FIELD = struct.Struct(">BhBi")
+assert (_I64_FIELD.size, _I32_FIELD.size, _LIST_FIELD.size) == (11, 7, 8)
+
+_KINDS = {1: _I64, 2: _I64, 3: _LIST, 4: _LIST, 5: _I64, 6: _I32, 7: _I64, 8: _LIST, 9: _I32}
+
+
+def _list_field(field_id: int, pointers: Sequence[int]) -> bytes:
+    return _LIST_FIELD.pack(_LIST, field_id, _I64, len(pointers)) + packed(pointers)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._numbers: dict[int, int] = {}
+        self._lists: dict[int, tuple[int, ...]] = {}
+
+    def transaction(self) -> Transaction:
+        readers: dict[int, Callable[[int], None]] = {
+            _I64: self._i64, _I32: self._i32, _LIST: self._list,
+        }  # fmt: skip
+        while (kind := self._take(">B")) != _STOP:
+            field_id = self._take(">h")
+            if _KINDS.get(field_id) != kind:
+                raise InvalidTransactionError(
+                    f"TTransaction has no field {field_id} of Thrift type {kind}"
+                )
+            readers[kind](field_id)
+        if self._at != len(self._data):
+            raise InvalidTransactionError(
+                f"{len(self._data) - self._at} bytes follow the end of the TTransaction"
+            )
+        return self._value()
+
+    def _value(self) -> Transaction:
+        try:
+            level = VisibilityLevel(self._numbers.get(9, 1))
+        except ValueError:
+            raise InvalidTransactionError(
+                f"{self._numbers[9]} is no visibility level: 1, 2 and 3 are"
+            ) from None
+        return Transaction(
+            transaction_id=self._numbers.get(1, 0),
+            read_pointer=self._numbers.get(2, 0),
+            invalids=self._lists.get(3, ()),
+            in_progress=self._lists.get(4, ()),
+            first_short_in_progress=self._numbers.get(5, 0),
+            type=TransactionType.SHORT if self._numbers.get(6) == 1 else TransactionType.LONG,
+            write_pointer=self._numbers.get(7, 0),
+            checkpoint_write_pointers=self._lists.get(8, ()),
+            visibility_level=level,
+        )
+
+    def _i64(self, field_id: int) -> None:
+        self._numbers[field_id] = self._take(">q")
+
+    def _i32(self, field_id: int) -> None:
+        self._numbers[field_id] = self._take(">i")
+
+    def _list(self, field_id: int) -> None:
+        element, count = self._take(">B"), self._take(">i")
+        if element != _I64 or not 0 <= count <= (len(self._data) - self._at) // 8:
+            raise InvalidTransactionError(
+                f"field {field_id} of the TTransaction says it lists {count} elements of Thrift "
+                f"type {element}, which is not what follows"
+            )
+        values = struct.unpack_from(f">{count}q", self._data, self._at)
+        self._at += 8 * count
+        self._lists[field_id] = tuple(sorted(values))
+
+    def _take(self, layout: str) -> int:
+        size = struct.calcsize(layout)
+        if self._at + size > len(self._data):
+            raise InvalidTransactionError("the TTransaction is cut off in the middle of a field")
+        (value,) = struct.unpack_from(layout, self._data, self._at)
+        self._at += size
+        return int(value)

@@ -1,0 +1,1 @@
+"""The transaction room: who writes, who reads, which writes a reader may see."""

@@ -1,0 +1,49 @@
+"""What the transaction room may ask of the rows that messages left (design §6).
+
+`server.py` hands an implementation over; the room never imports the one behind it. All methods run
+on the event loop. `transaction_pointers` are the transaction id and its checkpoint pointers.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+
+
+class MessageRows(Protocol):
+    """The message store, as narrow as transactions need it."""
+
+    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+        """Raise what a publish of these entries would be refused with: TopicNotFoundError,
+        InvalidTtlError, StorageUnavailableError. Every `pointer` is filled in."""
+
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+        """Write all entries as one durable batch, flagged as the last of their transaction; the
+        answers stand in the order of the entries.
+
+        Raises: any error means that nothing was written, or that what was written lies under its
+        pointer, undecided, and is taken back by `mark_rolled_back`."""
+
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+        """Invert the pointer of every row these pointers carry, durably, and forget the index rows.
+        Idempotent. Raises StorageUnavailableError; the marking is then tried again later by the
+        messaging room itself."""
+
+    def settle(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably committed: their rows carry them no longer in the index."""
+
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably ended: readers held by their rows look again."""
+
+    def topics(self, transaction_pointers: Collection[int]) -> list[str]:
+        """`ns:topic` of every topic these pointers published to or stored for, sorted."""
+
+    def is_carried(self, pointer: int) -> bool:
+        """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
+
+    def final_pointers(self) -> set[int]:
+        """Pointers with rows flagged as final: after a crash, of commits that were cut off."""
+
+    def note_reserved(self, highest_pointer: int) -> None:
+        """The transaction service may hand out pointers up to this one; the message store records
+        it, so that missing transaction files are told from an empty beginning."""

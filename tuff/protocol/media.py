@@ -1,0 +1,129 @@
+"""Media types, and the way from a request's body and query to checked members (protocol §1)."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import NoReturn
+
+from tuff.protocol.errors import BadRequestError, UnsupportedMediaTypeError
+
+
+class MediaType(Enum):
+    """The two forms of a message endpoint's body."""
+
+    JSON = "application/json"
+    AVRO = "avro/binary"
+
+
+PROBLEM_TYPE = "application/problem+json"
+
+
+def body_type(content_type: str | None, body: bytes) -> MediaType:
+    """In which form a message endpoint's body is. No body and no type is JSON.
+
+    Raises:
+        UnsupportedMediaTypeError: another type, or a body without one.
+    """
+    if content_type is None and not body:
+        return MediaType.JSON
+    essence = (content_type or "").split(";")[0].strip().lower()
+    for media_type in MediaType:
+        if essence == media_type.value:
+            return media_type
+    raise UnsupportedMediaTypeError(
+        f"the content type is {essence or 'missing'}; send {MediaType.JSON.value}, or to the "
+        f"message endpoints {MediaType.AVRO.value}"
+    )
+
+
+def reply_type(accept: str | None, *, asked_in: MediaType) -> MediaType:
+    """The form of the reply: the request's, unless `Accept` names one of the two."""
+    best, best_quality = asked_in, 0.0
+    for part in (accept or "").split(","):
+        essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = _quality(parameters)
+        for media_type in MediaType:
+            if essence == media_type.value and quality > best_quality:
+                best, best_quality = media_type, quality
+    return best
+
+
+def _quality(parameters: Iterable[str]) -> float:
+    for parameter in parameters:
+        if re.fullmatch(r"q=[01](\.[0-9]{0,3})?", parameter):
+            return float(parameter[2:])
+    return 1.0
+
+
+def require_json(content_type: str | None, body: bytes) -> None:
+    """Raises: UnsupportedMediaTypeError: there is a body that is not declared to be JSON."""
+    if body_type(content_type, body) is not MediaType.JSON and body:
+        raise UnsupportedMediaTypeError(f"this endpoint reads {MediaType.JSON.value} only")
+
+
+def parse_json(body: bytes) -> object:
+    """Raises: BadRequestError: the body is not one JSON value in UTF-8."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadRequestError(f"the body is not JSON: {reason}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def read_object(
+    body: bytes, content_type: str | None, *, members: Collection[str], what: str
+) -> Mapping[str, object]:
+    """The members of a JSON body, `{}` where there is none.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is not declared to be JSON.
+        BadRequestError: it is no JSON object, or has a member that is not among `members`.
+    """
+    require_json(content_type, body)
+    return check_object(parse_json(body) if body else {}, members=members, what=what)
+
+
+def check_object(value: object, *, members: Collection[str], what: str) -> Mapping[str, object]:
+    """The value itself, if it is an object with no other than these members.
+
+    Raises:
+        BadRequestError: it is not; the sentence names the culprit.
+    """
+    if not isinstance(value, dict):
+        raise BadRequestError(f"{what} is a JSON object, not {shown(value)}")
+    for name in value:
+        if name not in members:
+            known = ", ".join(sorted(members)) or "no members"
+            raise BadRequestError(f"{what} has no member {shown(name)}; it takes {known}")
+    return value
+
+
+def read_query(pairs: Iterable[tuple[str, str]], *, parameters: Collection[str]) -> dict[str, str]:
+    """The query parameters of a request.
+
+    Raises:
+        BadRequestError: one is not among `parameters`, or is given twice.
+    """
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in parameters:
+            known = ", ".join(sorted(parameters)) or "none"
+            raise BadRequestError(f"there is no query parameter {shown(name)} here; known: {known}")
+        if name in found:
+            raise BadRequestError(f"query parameter {name} is given twice")
+        found[name] = value
+    return found
+
+
+SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error sentence
+
+
+def shown(value: object) -> str:
+    """A bad value as an error sentence quotes it: in JSON, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "…"

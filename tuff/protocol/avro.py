@@ -32,7 +32,7 @@ class _Reader:
         self._what = what
         self._at = 0
 
-    def long(self) -> int:
+    def read_long(self) -> int:
         result = shift = 0
         for at in range(self._at, min(self._at + _VARINT_SIZE_MAX, len(self._data))):
             byte = self._data[at]
@@ -45,21 +45,21 @@ class _Reader:
             shift += 7
         raise self._error("is cut off, or has a number of more than 64 bits")
 
-    def int(self) -> int:
-        value = self.long()
+    def read_int(self) -> int:
+        value = self.read_long()
         if not -_INT_MAX - 1 <= value <= _INT_MAX:
             raise self._error(f"has {value} where an int of 32 bits belongs")
         return value
 
-    def boolean(self) -> bool:
+    def read_boolean(self) -> bool:
         value = self._data[self._at : self._at + 1]
         if value not in (b"\x00", b"\x01"):
             raise self._error("is cut off, or has another byte than 00 or 01 as its boolean")
         self._at += 1
         return value == b"\x01"
 
-    def bytes(self) -> bytes:
-        size = self.long()
+    def read_bytes(self) -> bytes:
+        size = self.read_long()
         stop = self._at + size
         if size < 0 or stop > len(self._data):
             raise self._error(f"says that {size} bytes follow, and {self._rest()} do")
@@ -67,22 +67,22 @@ class _Reader:
         self._at = stop
         return value
 
-    def branch(self, count: int) -> int:
-        index = self.long()
+    def read_branch(self, count: int) -> int:
+        index = self.read_long()
         if not 0 <= index < count:
             raise self._error(f"picks branch {index} of a union that has {count}")
         return index
 
-    def byte_strings(self) -> list[bytes]:
+    def read_byte_strings(self) -> list[bytes]:
         items: list[bytes] = []
         while count := self._block_count():
-            items.extend(self.bytes() for _ in range(count))
+            items.extend(self.read_bytes() for _ in range(count))
         return items
 
     def _block_count(self) -> int:
-        count = self.long()
+        count = self.read_long()
         if count < 0:
-            count, size = -count, self.long()
+            count, size = -count, self.read_long()
             if not 0 <= size <= self._rest():
                 raise self._error(f"says that a block has {size} bytes, and {self._rest()} follow")
         if count > self._rest():  # each item takes a byte at least
@@ -103,8 +103,8 @@ class _Reader:
 def decode_publish_request(body: bytes) -> PublishRequest:
     """Raises: BadRequestError: the body is not exactly one PublishRequest."""
     reader = _Reader(body, "PublishRequest")
-    pointer = reader.long() if reader.branch(2) == 0 else None
-    payloads = reader.byte_strings()
+    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
+    payloads = reader.read_byte_strings()
     reader.end()
     return PublishRequest(pointer=pointer, payloads=payloads)
 
@@ -112,9 +112,9 @@ def decode_publish_request(body: bytes) -> PublishRequest:
 def decode_rollback_detail(body: bytes) -> RollbackDetail:
     """Raises: BadRequestError: the body is not exactly one PublishResponse with a pointer."""
     reader = _Reader(body, "PublishResponse")
-    pointer = reader.long() if reader.branch(2) == 0 else None
-    first = Place(reader.long(), reader.int())
-    last = Place(reader.long(), reader.int())
+    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
+    first = Place(reader.read_long(), reader.read_int())
+    last = Place(reader.read_long(), reader.read_int())
     reader.end()
     return rollback_detail(pointer, first, last)
 
@@ -138,17 +138,21 @@ def decode_consume_request(body: bytes) -> ConsumeRequest:
     """Raises: BadRequestError (its kinds): not exactly one ConsumeRequest, or a bad id or
     transaction in it."""
     reader = _Reader(body, "ConsumeRequest")
-    start: MessageId | int | None = None
-    match reader.branch(3):
-        case 0:
-            start = MessageId.from_bytes(reader.bytes())
-        case 1:
-            start = reader.long()
-    inclusive = reader.boolean()
-    limit = reader.int() if reader.branch(2) == 0 else None
-    transaction = Transaction.from_bytes(reader.bytes()) if reader.branch(2) == 0 else None
+    start = _read_start(reader)
+    inclusive = reader.read_boolean()
+    limit = reader.read_int() if reader.read_branch(2) == 0 else None
+    transaction = (
+        Transaction.from_bytes(reader.read_bytes()) if reader.read_branch(2) == 0 else None
+    )
     reader.end()
     return ConsumeRequest(start=start, inclusive=inclusive, limit=limit, transaction=transaction)
+
+
+def _read_start(reader: _Reader) -> MessageId | int | None:
+    branch = reader.read_branch(3)
+    if branch == 0:
+        return MessageId.from_bytes(reader.read_bytes())
+    return reader.read_long() if branch == 1 else None
 
 
 def encode_long(number: int) -> bytes:

@@ -59,7 +59,7 @@ def payload_from_json(value: object, *, what: str = "a payload") -> bytes:
                 return value.encode("utf-8")
             except UnicodeEncodeError:
                 raise BadRequestError(f"{what} {shown(value)} has half a surrogate pair") from None
-        case {"base64": str() as text} if len(value) == 1:
+        case {"base64": str() as text, **others} if not others:
             try:
                 return b64decode(text.encode("ascii"), validate=True)
             except (Base64Error, UnicodeEncodeError):

@@ -1,0 +1,89 @@
+"""One real server for all tests of this folder, and a factory for those that need their own."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.http.calls import Topic
+from tests.http.client import Client, ok
+from tests.http.process import ServerProcess, serve
+
+_numbers = count()
+
+NewTopic = Callable[..., Topic]
+NewServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The shared server, with default settings: each test uses topics of its own."""
+    running = serve(tmp_path_factory.mktemp("server"))
+    yield running
+    running.end()
+
+
+@pytest.fixture(autouse=True)
+def stderr_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the shared server said during a test stands with the test's own output."""
+    if "server" not in request.fixturenames:
+        yield
+        return
+    running: ServerProcess = request.getfixturevalue("server")
+    before = len(running.stderr())
+    yield
+    said = running.stderr()[before:]
+    print(said, end="")  # noqa: T201 - pytest shows it only beside a test that failed
+    assert "Traceback" not in said, said
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    connection = server.client()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def new_topic(client: Client) -> NewTopic:
+    """Makes topics of which nobody else knows, in a namespace of this test."""
+    namespace = f"test-{next(_numbers)}"
+
+    def make(properties: dict[str, object] | None = None, *, name: str = "") -> Topic:
+        topic = Topic(client, namespace, name or f"topic-{next(_numbers)}")
+        ok(topic.create(properties))
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def topic(new_topic: NewTopic) -> Topic:
+    """A fresh topic with the server's default properties."""
+    return new_topic()
+
+
+@pytest.fixture
+def missing(client: Client) -> Topic:
+    """A topic that nobody created."""
+    return Topic(client, f"test-{next(_numbers)}", "missing")
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[NewServer]:
+    """Starts servers of this test alone; `home` is where one keeps its data (default: a new one).
+
+    Called again with the same `home` it continues on the data that is there.
+    """
+    started: list[ServerProcess] = []
+
+    def start(*settings: str, home: Path | None = None) -> ServerProcess:
+        place = tmp_path / f"server-{next(_numbers)}" if home is None else home
+        running = serve(place, *settings)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.end()

@@ -1,0 +1,93 @@
+"""A real server in a process of its own: started, asked, stopped, killed by its process id."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.http.client import Client, until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERVER = REPOSITORY / "server.py"
+START_WITHIN_S = 20.0
+STOP_WITHIN_S = 10.0  # protocol §8
+
+_READY = re.compile(r"tuff ready on http://(\S+):(\d+)\n")
+
+
+class ServerProcess:
+    """`python server.py` with its data under `home`; what it says is kept in files there."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self.data = home / "data"
+        self._stdout, self._stderr = home / "stdout.txt", home / "stderr.txt"
+        command = [sys.executable, str(SERVER), *arguments]
+        with self._stdout.open("wb") as out, self._stderr.open("ab") as err:
+            self.process = subprocess.Popen(
+                command, cwd=home, stdout=out, stderr=err, start_new_session=True
+            )
+        self.host, self.port = "127.0.0.1", 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stdout(self) -> str:
+        return self._stdout.read_text(errors="replace")
+
+    def stderr(self) -> str:
+        return self._stderr.read_text(errors="replace")
+
+    def wait_ready(self) -> "ServerProcess":
+        until(self._spoke, within_s=START_WITHIN_S, what="the server to be ready or to exit")
+        ready = _READY.search(self.stdout())
+        if ready is None:
+            self.process.wait(STOP_WITHIN_S)
+            raise AssertionError(f"exit {self.process.returncode}: {self.stdout()}{self.stderr()}")
+        self.host, self.port = ready[1], int(ready[2])
+        return self
+
+    def _spoke(self) -> bool:
+        return self.process.poll() is not None or _READY.search(self.stdout()) is not None
+
+    def client(self) -> Client:
+        return Client(self.port)
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit status, within the promised time."""
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+        return self.process.wait(STOP_WITHIN_S)
+
+    def kill(self) -> None:
+        """SIGKILL to its process group: nothing is flushed, nobody says goodbye."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(STOP_WITHIN_S)
+
+    def wait_exit(self) -> int:
+        return self.process.wait(START_WITHIN_S)
+
+    def end(self) -> None:
+        """Stop it whatever its state, and see that it never showed a stack trace."""
+        try:
+            self.terminate()
+        finally:
+            self.kill()
+        assert "Traceback" not in self.stderr(), self.stderr()
+
+
+def serve(home: Path, *settings: str) -> ServerProcess:
+    """A server on a free port with its data in `home/data` and these `section.key=value`."""
+    flags = [word for setting in settings for word in ("--set", setting)]
+    arguments = ["--data", str(home / "data"), "--port", "0", *flags]
+    server = ServerProcess(home, *arguments)
+    try:
+        return server.wait_ready()
+    except BaseException:
+        server.kill()
+        raise

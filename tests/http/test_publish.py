@@ -1,0 +1,297 @@
+"""Publishing, with and without a transaction (protocol §3.1)."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.http.calls import Topic, begin, entry, ids, payloads
+from tests.http.client import AVRO, JSON, Client, ok, problem_of, refused, until
+from tests.http.conftest import NewTopic
+from tests.http.forms import PUBLISH_RESPONSE, decode
+from tests.http.process import ServerProcess
+
+UNKNOWN_POINTER = "1000000000000000001"
+
+
+def test_a_plain_publish_answers_200_empty_and_is_visible_at_once(
+    client: Client, topic: Topic
+) -> None:
+    reply = topic.publish("a", "b")
+
+    assert (reply.status, reply.body) == (200, b"")
+    assert topic.read() == ["a", "b"]
+    assert topic.committed() == ["a", "b"]
+    assert topic.read(tx=begin(client).id) == ["a", "b"]
+
+
+def test_a_plain_publish_is_visible_in_a_snapshot_taken_before(
+    client: Client, topic: Topic
+) -> None:
+    reader = begin(client)
+
+    ok(topic.publish("a"))
+
+    assert topic.read(tx=reader.id) == ["a"]
+
+
+def test_the_reply_names_the_first_and_the_last_id(topic: Topic) -> None:
+    first = ok(topic.publish("a", "b", "c"))
+    second = ok(topic.publish("d"))
+
+    found = ids(topic.poll())
+
+    assert first.header("Tuff-First-Id") == found[0]
+    assert first.header("Tuff-Last-Id") == found[2]
+    assert second.header("Tuff-First-Id") == second.header("Tuff-Last-Id") == found[3]
+    assert found == sorted(set(found))
+    assert all(len(bytes.fromhex(one)) == 20 and one == one.lower() for one in found)
+
+
+def test_an_id_holds_the_publish_time_and_zeros_for_an_inline_payload(topic: Topic) -> None:
+    ok(topic.publish("a"))
+
+    [message] = ok(topic.poll()).json
+
+    assert int(message["id"][:16], 16) == message["timestamp"]
+    assert message["id"][20:] == "0" * 20
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("", ""),
+        ("grüße 😀 \u0000", "grüße 😀 \u0000"),
+        ({"base64": "aGk="}, "hi"),
+        ({"base64": ""}, ""),
+        ({"base64": "/wA="}, {"base64": "/wA="}),
+        ({"base64": "7aCA"}, {"base64": "7aCA"}),
+        ({"payload": "x"}, "x"),
+        ({"payload": {"base64": "/wA="}, "ttl": 5}, {"base64": "/wA="}),
+    ],
+)
+def test_a_payload_is_shown_as_a_string_exactly_if_it_is_utf_8(
+    topic: Topic, sent: object, shown: object
+) -> None:
+    ok(topic.publish(sent))
+
+    assert topic.read() == [shown]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        7, None, True, [], {}, {"base64": "a"}, {"base64": "!!!!"}, {"base64": 1},
+        {"base64": "aGk=", "ttl": 5}, {"payload": 7}, {"payload": None}, {"text": "a"},
+        {"payload": "a", "size": 1}, {"ttl": 5}, {"base64": "_w=="}, {"base64": "/wA"},
+        "\ud800",
+    ],
+)  # fmt: skip
+def test_a_malformed_message_refuses_the_whole_publish(topic: Topic, message: object) -> None:
+    refused(topic.publish("good", message), 400, "bad_request")
+
+    assert topic.read() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"null", b"[]", b'"a"', b"{", b'{"messages": "a"}', b'{"messages": null}',
+        b'{"messages": {}}', b'{"messages": ["a"]} x', b'{"messages": ["\xff"]}',
+        b'{"messages": [NaN]}', b"[" * 100_000, b'{"messages": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_malformed_body_is_refused_even_for_a_missing_topic(
+    client: Client, topic: Topic, missing: Topic, body: bytes
+) -> None:
+    for place in (topic, missing):
+        reply = client.send("POST", f"{place.path}/publish", body, content_type=JSON)
+        assert problem_of(reply)["status"] == 400
+
+    assert topic.read() == []
+
+
+def test_a_publish_of_nothing_is_refused_before_the_topic_is_looked_up(
+    topic: Topic, missing: Topic
+) -> None:
+    refused(topic.publish(), 400, "empty_publish")
+    refused(missing.publish(), 400, "empty_publish")
+
+
+@pytest.mark.parametrize("pointer", ["abc", "", 1.5, True, [], {}, "1.0", " 1", 2**63, "1e3"])
+def test_a_malformed_pointer_is_refused(topic: Topic, pointer: object) -> None:
+    refused(topic.publish("a", tx=pointer), 400, "bad_request")
+
+    assert topic.read() == []
+
+
+def test_messages_of_one_request_stay_adjacent_and_in_order_under_load(
+    server: ServerProcess, topic: Topic
+) -> None:
+    def publish(client_number: int) -> None:
+        connection = server.client()
+        own = Topic(connection, topic.namespace, topic.name)
+        for number in range(15):
+            ok(own.publish(*(f"{client_number} {number} {part}" for part in range(5))))
+        connection.close()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(publish, range(8)))
+
+    found = [tuple(map(int, payload.split())) for payload in topic.read()]
+    groups = [found[at : at + 5] for at in range(0, len(found), 5)]
+    assert len(groups) == 120
+    for group in groups:
+        assert group == [(*group[0][:2], part) for part in range(5)]
+    for client_number in range(8):
+        own_groups = [group[0][1] for group in groups if group[0][0] == client_number]
+        assert own_groups == list(range(15))
+
+
+def test_a_publish_of_more_rows_than_a_millisecond_holds_keeps_its_order(topic: Topic) -> None:
+    count = 66_000  # a sequence id has 16 bits
+
+    reply = ok(topic.publish(*map(str, range(count))))
+
+    found: list[str] = []
+    last_id, start = "", "0" * 40
+    while page := topic.poll({"startFrom": start, "inclusive": False}):
+        if not ok(page).json:
+            break
+        found += payloads(page)
+        start = last_id = ids(page)[-1]
+    assert found == list(map(str, range(count)))
+    assert last_id == reply.header("Tuff-Last-Id")
+
+
+@pytest.mark.parametrize("ttl", ["0", "-1", "1.5", "abc", "", "101", "99999999999999999999"])
+def test_a_ttl_that_is_no_legal_one_is_refused(new_topic: NewTopic, ttl: str) -> None:
+    topic = new_topic({"ttl": 100})
+
+    refused(topic.publish("a", ttl=ttl), 400, "invalid_ttl")
+
+    assert topic.read() == []
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1.5, "abc", 101, True])
+def test_a_message_ttl_that_is_no_legal_one_is_refused(new_topic: NewTopic, ttl: object) -> None:
+    topic = new_topic({"ttl": 100})
+
+    problem = problem_of(topic.publish("a", {"payload": "b", "ttl": ttl}))
+
+    assert problem["status"] == 400
+    assert topic.read() == []
+
+
+def test_a_messages_own_ttl_wins_over_the_requests(topic: Topic) -> None:
+    ok(topic.publish("request's", {"payload": "own", "ttl": 1000}, ttl=1))
+    ok(topic.publish("topic's", {"payload": "own and short", "ttl": 1}))
+    assert topic.read() == ["request's", "own", "topic's", "own and short"]
+
+    until(lambda: topic.read() == ["own", "topic's"], within_s=3)
+
+    assert topic.committed() == ["own", "topic's"]
+
+
+@pytest.mark.parametrize("form", [str, int])
+def test_a_publish_in_a_transaction_answers_where_its_rows_are(
+    client: Client, topic: Topic, form: type
+) -> None:
+    tx = begin(client)
+
+    reply = ok(topic.publish("a", "b", tx=form(tx.id)))
+
+    first, last = ids(topic.poll())
+    assert reply.json == {
+        "transactionWritePointer": tx.id,
+        "startTimestamp": int(first[:16], 16),
+        "startSequenceId": int(first[16:20], 16),
+        "endTimestamp": int(last[:16], 16),
+        "endSequenceId": int(last[16:20], 16),
+    }
+    assert reply.header("Tuff-First-Id") == first
+    assert reply.header("Tuff-Last-Id") == last
+
+
+def test_a_publish_in_a_transaction_can_be_answered_in_avro(client: Client, topic: Topic) -> None:
+    tx = begin(client)
+    body = json.dumps({"transactionWritePointer": tx.id, "messages": ["a"]}).encode()
+
+    reply = client.send(
+        "POST", f"{topic.path}/publish", body, content_type=JSON, headers={"Accept": AVRO}
+    )
+
+    assert ok(reply).header("Content-Type") == AVRO
+    assert decode(PUBLISH_RESPONSE, reply.body)["transactionWritePointer"] == int(tx.id)
+
+
+def test_a_publish_in_a_transaction_appears_when_that_commits(client: Client, topic: Topic) -> None:
+    tx = begin(client)
+    ok(topic.publish("a", "b", tx=tx.id))
+    assert topic.committed() == []
+    assert topic.read() == ["a", "b"]
+
+    ok(tx.commit())
+
+    assert topic.committed() == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["short", "long"])
+def test_a_checkpoint_pointer_may_publish(client: Client, topic: Topic, kind: str) -> None:
+    tx = begin(client, type=kind)
+    pointer = ok(tx.checkpoint()).json["writePointer"]
+
+    reply = ok(topic.publish("under checkpoint", tx=pointer))
+    ok(topic.publish("under id", tx=tx.id))
+
+    assert reply.json["transactionWritePointer"] == pointer
+    assert topic.committed() == []
+    ok(tx.commit())
+    assert topic.committed() == ["under checkpoint", "under id"]
+
+
+@pytest.mark.parametrize("call", ["publish", "store"])
+def test_an_ended_transaction_publishes_nothing_more(
+    client: Client, topic: Topic, call: str
+) -> None:
+    committed, aborted, invalid, late = (
+        begin(client), begin(client), begin(client), begin(client, timeout=0.05),
+    )  # fmt: skip
+    ok(committed.commit())
+    ok(aborted.abort())
+    ok(invalid.invalidate())
+    until(lambda: late.state() == "invalid", within_s=3)
+    write = getattr(topic, call)
+
+    refused(write("a", tx=committed.id), 409, "transaction_committed", naming=committed.id)
+    refused(write("a", tx=aborted.id), 409, "transaction_aborted", naming=aborted.id)
+    problem = refused(write("a", tx=invalid.id), 409, "transaction_invalidated")
+    assert problem["reason"] == "invalidated"
+    problem = refused(write("a", tx=late.id), 409, "transaction_timed_out")
+    assert problem["reason"] == "timed_out"
+    refused(write("a", tx=UNKNOWN_POINTER), 404, "transaction_unknown", naming=UNKNOWN_POINTER)
+    assert topic.read() == []
+
+
+def test_a_publish_in_a_transaction_to_a_missing_topic_changes_nothing(
+    client: Client, missing: Topic, topic: Topic
+) -> None:
+    tx = begin(client)
+
+    refused(missing.publish("a", tx=tx.id), 404, "topic_not_found")
+
+    assert tx.state() == "in_progress"
+    ok(tx.commit(publish=[entry(topic, "b")]))
+    assert topic.committed() == ["b"]
+
+
+def test_a_charset_beside_the_media_type_is_taken(client: Client, topic: Topic) -> None:
+    reply = client.send(
+        "POST",
+        f"{topic.path}/publish",
+        '{"messages": ["ü"]}'.encode(),
+        content_type="application/json; charset=utf-8",
+    )
+
+    ok(reply)
+    assert topic.read() == ["ü"]

@@ -2,7 +2,7 @@
 
 LevelDB's own lock is a POSIX record lock: a second open inside the same process succeeds and its
 close drops the lock of the first. So a directory that Tuff opens is registered here, and held by an
-flock on a file of its own (PROTOCOL §8: a second server names the directory and the owner).
+flock on a file of its own (protocol §8: a second server names the directory and the owner).
 """
 
 import fcntl

@@ -1,0 +1,103 @@
+"""One owner per directory, within a process and between processes (protocol §8)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tuff.disk.lock import LOCK_FILE, DirectoryLock, DirectoryLockedError
+
+HOLD = """
+import sys
+from pathlib import Path
+from tuff.disk.lock import DirectoryLock
+DirectoryLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process_holds(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the directory until it is killed."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder
+        holder.kill()
+
+
+def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+
+    with pytest.raises(DirectoryLockedError) as refused:
+        DirectoryLock(tmp_path / "." / ".." / tmp_path.name)
+
+    assert tmp_path.name in str(refused.value)
+    assert str(os.getpid()) in str(refused.value)
+    lock.close()
+
+
+def test_a_symbolic_link_is_no_way_around_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    lock = DirectoryLock(tmp_path / "data")
+
+    with pytest.raises(DirectoryLockedError):
+        DirectoryLock(tmp_path / "link")
+
+    lock.close()
+
+
+def test_a_directory_is_free_again_after_close(tmp_path: Path) -> None:
+    DirectoryLock(tmp_path).close()
+    DirectoryLock(tmp_path).close()
+
+
+def test_a_refused_lock_takes_nothing_from_the_owner(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DirectoryLockedError):
+            DirectoryLock(tmp_path)
+
+    assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
+    lock.close()
+
+
+def test_another_process_is_refused_with_the_directory_and_the_owner(tmp_path: Path) -> None:
+    with (
+        another_process_holds(tmp_path) as holder,
+        pytest.raises(DirectoryLockedError) as refused,
+    ):
+        DirectoryLock(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path} is in use by process {holder.pid}; stop that server, or give another directory"
+    )
+
+
+def test_a_lock_dies_with_its_process_and_the_file_it_left_is_no_hindrance(tmp_path: Path) -> None:
+    with another_process_holds(tmp_path):
+        pass
+
+    assert (tmp_path / LOCK_FILE).exists()
+    DirectoryLock(tmp_path).close()
+
+
+def test_a_directory_that_is_not_there_is_an_error_and_holds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        DirectoryLock(tmp_path / "missing")
+
+    (tmp_path / "missing").mkdir()
+    DirectoryLock(tmp_path / "missing").close()

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
-from thrift.protocol.TBinaryProtocol import TBinaryProtocol  # type: ignore[import-untyped]  # none
-from thrift.Thrift import TType  # type: ignore[import-untyped]  # it ships no types
-from thrift.transport.TTransport import TMemoryBuffer  # type: ignore[import-untyped]  # none
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.Thrift import TType
+from thrift.transport.TTransport import TMemoryBuffer
 
 _POINTER = {"name": "transactionWritePointer", "type": ["long", "null"]}
 

@@ -109,7 +109,8 @@ def test_a_group_can_be_paged_by_ids_and_by_next(client: Client, topic: Topic, l
     whole = ok(topic.poll()).json
 
     for advance in ("id", "next"):
-        found, start = [], "0" * 40
+        found: list[object] = []
+        start = "0" * 40
         while len(found) < len(whole):
             page = ok(topic.poll({"startFrom": start, "inclusive": False, "limit": limit}))
             assert 1 <= len(page.json) <= limit

@@ -1,0 +1,293 @@
+"""Polls that wait (protocol §3.4, `wait`)."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.http.calls import Topic, begin, payloads
+from tests.http.client import Client, Reply, ok, refused, until
+from tests.http.conftest import NewServer
+from tests.http.process import ServerProcess
+
+LONG_S = 20  # a wait that a test ends; it is over long before the reply's time-out
+PROMPT_S = 5.0  # what "at once" may take on a busy machine
+
+Waiting = Callable[..., "Future[Reply]"]
+
+
+@pytest.fixture
+def waiting(server: ServerProcess, topic: Topic) -> Iterator[Waiting]:
+    """Polls the topic from a thread and a connection of its own."""
+    clients: list[Client] = []
+
+    with ThreadPoolExecutor(4) as threads:
+
+        def start(body: dict[str, object] | None = None, **query: object) -> "Future[Reply]":
+            connection = server.client()
+            clients.append(connection)
+            own = Topic(connection, topic.namespace, topic.name)
+            return threads.submit(own.poll, body, wait=LONG_S, **query)
+
+        yield start
+    for connection in clients:
+        connection.close()
+
+
+def still_waits(poll: "Future[Reply]") -> None:
+    """See that it has not been answered after a while."""
+    time.sleep(0.15)  # the only proof that something waits is that time passes
+    assert not poll.done(), poll.result()
+
+
+def answer(poll: "Future[Reply]") -> Reply:
+    return ok(poll.result(PROMPT_S))
+
+
+def test_a_poll_that_finds_messages_does_not_wait(topic: Topic) -> None:
+    ok(topic.publish("a"))
+    began = time.monotonic()
+
+    assert topic.read(wait=LONG_S) == ["a"]
+
+    assert time.monotonic() - began < PROMPT_S
+
+
+def test_a_poll_waits_until_the_time_is_over(topic: Topic) -> None:
+    began = time.monotonic()
+
+    reply = ok(topic.poll(wait=0.3))
+
+    assert reply.json == []
+    assert 0.29 <= time.monotonic() - began < PROMPT_S
+    assert reply.header("Tuff-Caught-Up") == "true"
+
+
+@pytest.mark.parametrize("isolation", ["all", "committed"])
+def test_a_publish_wakes_a_waiting_poll(topic: Topic, waiting: Waiting, isolation: str) -> None:
+    poll = waiting(isolation=isolation)
+    still_waits(poll)
+
+    ok(topic.publish("a", "b"))
+
+    assert payloads(answer(poll)) == ["a", "b"]
+
+
+def test_a_publish_elsewhere_wakes_nobody(
+    topic: Topic, waiting: Waiting, new_topic: Callable[[], Topic]
+) -> None:
+    poll = waiting()
+
+    ok(new_topic().publish("x"))
+
+    still_waits(poll)
+    ok(topic.publish("a"))
+    assert payloads(answer(poll)) == ["a"]
+
+
+def test_a_waiting_poll_starts_where_it_was_told(topic: Topic, waiting: Waiting) -> None:
+    ok(topic.publish("a"))
+    start = ok(topic.poll()).header("Tuff-Next")
+    poll = waiting({"startFrom": start, "inclusive": False})
+    still_waits(poll)
+
+    ok(topic.publish("b"))
+
+    assert payloads(answer(poll)) == ["b"]
+
+
+def test_a_commit_wakes_a_committed_reader(client: Client, topic: Topic, waiting: Waiting) -> None:
+    tx = begin(client)
+    ok(topic.publish("a", tx=tx.id))
+    poll = waiting(isolation="committed")
+    still_waits(poll)
+
+    ok(tx.commit())
+
+    assert payloads(answer(poll)) == ["a"]
+
+
+@pytest.mark.parametrize("ending", ["abort", "invalidate"])
+def test_an_ending_that_takes_rows_back_lets_the_next_ones_through(
+    client: Client, topic: Topic, waiting: Waiting, ending: str
+) -> None:
+    tx = begin(client)
+    ok(topic.publish("held", tx=tx.id))
+    ok(topic.publish("plain"))
+    poll = waiting(isolation="committed")
+    still_waits(poll)
+
+    ok(getattr(tx, ending)())
+
+    assert payloads(answer(poll)) == ["plain"]
+
+
+def test_a_time_out_lets_the_next_rows_through(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    tx = begin(client, timeout=0.4)
+    ok(topic.publish("held", tx=tx.id))
+    ok(topic.publish("plain"))
+    poll = waiting(isolation="committed")
+
+    assert payloads(answer(poll)) == ["plain"]
+
+
+def test_an_abort_with_nothing_behind_keeps_a_reader_waiting(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    tx = begin(client)
+    ok(topic.publish("held", tx=tx.id))
+    poll = waiting(isolation="committed")
+
+    ok(tx.abort())
+
+    still_waits(poll)
+    ok(topic.publish("plain"))
+    assert payloads(answer(poll)) == ["plain"]
+
+
+def test_a_fixed_snapshot_is_woken_by_plain_and_own_messages(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    tx = begin(client)
+    poll = waiting(tx=tx.id)
+    still_waits(poll)
+    ok(topic.publish("plain"))
+    assert payloads(answer(poll)) == ["plain"]
+
+    start = ok(topic.poll(tx=tx.id)).header("Tuff-Next")
+    poll = waiting({"startFrom": start, "inclusive": False}, tx=tx.id)
+    still_waits(poll)
+    ok(topic.publish("own", tx=tx.id))
+    assert payloads(answer(poll)) == ["own"]
+
+
+def test_a_fixed_snapshot_held_by_an_ended_transaction_is_answered_at_once(
+    client: Client, topic: Topic
+) -> None:
+    reader, writer = begin(client), begin(client)
+    ok(topic.publish("held", tx=writer.id))
+    ok(writer.commit())
+    began = time.monotonic()
+
+    reply = ok(topic.poll(tx=reader.id, wait=LONG_S))
+    encoded = ok(topic.poll({"transaction": reader.object["encoded"]}, wait=LONG_S))
+
+    assert (reply.json, encoded.json) == ([], [])
+    assert time.monotonic() - began < PROMPT_S
+    assert reply.header("Tuff-Caught-Up") == "false"
+    assert reply.header("Tuff-Blocked-By") is None
+
+
+def test_a_fixed_snapshot_that_waits_is_answered_when_its_holder_commits(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    reader, writer = begin(client), begin(client)
+    ok(topic.publish("held", tx=writer.id))
+    poll = waiting(tx=reader.id)
+    still_waits(poll)
+
+    ok(writer.commit())
+
+    assert answer(poll).json == []
+
+
+def test_a_fixed_snapshot_that_waits_goes_on_when_its_holder_aborts(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    reader, writer = begin(client), begin(client)
+    ok(topic.publish("held", tx=writer.id))
+    ok(topic.publish("plain"))
+    poll = waiting(tx=reader.id)
+    still_waits(poll)
+
+    ok(writer.abort())
+
+    assert payloads(answer(poll)) == ["plain"]
+
+
+def test_deleting_the_topic_answers_404(topic: Topic, waiting: Waiting) -> None:
+    poll = waiting()
+    still_waits(poll)
+
+    ok(topic.delete())
+
+    refused(poll.result(PROMPT_S), 404, "topic_not_found")
+
+
+def test_a_poll_through_a_place_does_not_take_later_messages(
+    topic: Topic, waiting: Waiting
+) -> None:
+    ok(topic.publish("a"))
+    reply = ok(topic.poll())
+    end = reply.json[0]["id"]
+
+    late = topic.poll({"startFrom": end, "inclusive": False}, through=end, wait=0.2)
+
+    ok(topic.publish("b"))
+    assert ok(late).json == []
+
+
+def test_browsing_from_the_latest_delivers_what_comes(server: ServerProcess, topic: Topic) -> None:
+    ok(topic.publish("old"))
+    connection = server.client()
+    own = Topic(connection, topic.namespace, topic.name)
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(own.browse, **{"from": "latest", "wait": LONG_S})
+        still_waits(poll)
+
+        ok(topic.publish("new"))
+
+        assert payloads(answer(poll)) == ["new"]
+    connection.close()
+
+
+def test_many_waiting_polls_are_all_answered(server: ServerProcess, topic: Topic) -> None:
+    count = 40
+    clients = [server.client() for _ in range(count)]
+    with ThreadPoolExecutor(count) as threads:
+        own = [Topic(one, topic.namespace, topic.name) for one in clients]
+        polls = [threads.submit(one.poll, wait=LONG_S) for one in own]
+        still_waits(polls[-1])
+
+        ok(topic.publish("a"))
+
+        assert [payloads(answer(poll)) for poll in polls] == [["a"]] * count
+    for one in clients:
+        one.close()
+
+
+def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
+    new_server: NewServer,
+) -> None:
+    running = new_server()
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    other = running.client()
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(Topic(other, "default", "t").poll, wait=LONG_S)
+        still_waits(poll)
+        began = time.monotonic()
+
+        assert running.terminate() == 0
+
+        assert answer(poll).json == []
+        assert time.monotonic() - began < 10
+    client.close()
+    other.close()
+
+
+def test_a_client_that_goes_away_while_waiting_harms_nobody(
+    server: ServerProcess, topic: Topic
+) -> None:
+    for _ in range(5):
+        hasty = Client(server.port, timeout_s=0.05)
+        with pytest.raises(TimeoutError):
+            Topic(hasty, topic.namespace, topic.name).poll(wait=LONG_S)
+
+    ok(topic.publish("a"))
+
+    until(lambda: topic.read() == ["a"])

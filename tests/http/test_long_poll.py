@@ -11,7 +11,7 @@ from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
 
-LONG_S = 20  # a wait that a test ends; it is over long before the reply's time-out
+LONG_S = 8  # a wait that a test ends; longer than anything that is meant to be prompt
 PROMPT_S = 5.0  # what "at once" may take on a busy machine
 
 Waiting = Callable[..., "Future[Reply]"]

@@ -112,7 +112,7 @@ def test_a_malformed_member_is_refused(letters: Topic, body: dict[str, object]) 
     ],
 )  # fmt: skip
 def test_a_malformed_parameter_is_refused(letters: Topic, query: dict[str, object]) -> None:
-    refused(letters.poll(**query), 400, "bad_request")
+    refused(letters.poll(None, **query), 400, "bad_request")
 
 
 @pytest.mark.parametrize("through", ["", "ab", "g" * 40, "f" * 39])

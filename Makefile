@@ -1,0 +1,54 @@
+# Everything a person or a machine runs here. Needs Python 3.11 or later, make and a network.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: run test test-all lint types imports check demo clean
+.NOTPARALLEL:
+
+# Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
+run: $(VENV)/.installed
+	exec $(BIN)/python server.py --config conf/standalone.toml
+
+# What has to be green before a commit, in about a minute.
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
+
+# And the longer programs.
+test-all: $(VENV)/.installed-dev
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+# Which room may know which: the contracts stand in pyproject.toml.
+imports: $(VENV)/.installed-dev
+	$(BIN)/lint-imports --no-logo
+
+check: lint types imports test
+
+# A story of rows and announcements that commit together; starts and stops its own server.
+demo: $(VENV)/.installed
+	$(BIN)/python examples/catalog.py
+
+# What tools left behind. Data and snapshots are yours, and stay.
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are older than pyproject.toml exactly when something has to be installed again.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tuff needs Python 3.11 or later and this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@

@@ -1,0 +1,93 @@
+"""The OpenAPI document: valid, complete, and of one mind with the protocol (protocol §7)."""
+
+import io
+import json
+
+import fastavro
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from process.openapi import ENDPOINTS, document
+from process.openapi_schemas import AVRO
+from tuff.protocol.errors import BY_CODE
+
+
+def test_the_document_follows_the_rules_of_openapi_3_1() -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(document()).iter_errors()] == []
+
+
+def test_a_document_with_a_hole_would_be_found() -> None:
+    holed = json.loads(json.dumps(document()))
+    del holed["paths"]["/v1/transactions/{tx}"]["get"]["parameters"]
+
+    assert list(OpenAPIV31SpecValidator(holed).iter_errors()) != []
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+    found = document()
+    text = json.dumps(found)
+    schemas = found["components"]["schemas"]  # type: ignore[index]  # plain JSON data
+
+    used = {name for name in schemas if f'"#/components/schemas/{name}"' in text}
+
+    assert used == set(schemas)
+    assert text.count('"$ref"') == sum(
+        text.count(f'"#/components/schemas/{name}"') for name in schemas
+    )
+
+
+def test_it_is_the_same_at_each_call_and_nobody_can_spoil_it_for_the_next() -> None:
+    first = document()
+    first["paths"] = {}
+
+    assert document() != first
+    assert document() == document()
+
+
+def test_no_two_calls_share_a_name_or_an_address() -> None:
+    assert len({endpoint.name for endpoint in ENDPOINTS}) == len(ENDPOINTS)
+    assert len({(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}) == len(ENDPOINTS)
+
+
+def test_every_code_of_the_protocol_can_be_answered_by_some_call() -> None:
+    text = json.dumps(document())
+
+    # The two that depend on the address alone stand at no address.
+    everywhere = {"not_found", "method_not_allowed"}
+    assert {code for code in BY_CODE if f'"{code}"' not in text} == everywhere
+
+
+@pytest.mark.parametrize(
+    ("name", "digits", "datum"),
+    [
+        (
+            "PublishRequest",
+            "0204026104626300",
+            {"transactionWritePointer": None, "messages": [b"a", b"bc"]},
+        ),
+        ("PublishRequest", "000200", {"transactionWritePointer": 1, "messages": []}),
+        (
+            "ConsumeRequest",
+            "0401001402",
+            {"startFrom": None, "inclusive": True, "limit": 10, "transaction": None},
+        ),
+        (
+            "PublishResponse",
+            "000280c0feed92560a80c0feed92560c",
+            {
+                "transactionWritePointer": 1,
+                "startTimestamp": 1480000000000,
+                "startSequenceId": 5,
+                "endTimestamp": 1480000000000,
+                "endSequenceId": 6,
+            },
+        ),
+        ("Messages", "00", []),
+    ],
+)
+def test_the_avro_schemas_read_the_worked_bytes(name: str, digits: str, datum: object) -> None:
+    schema = fastavro.parse_schema(AVRO[name])
+    body = io.BytesIO(bytes.fromhex(digits))
+
+    assert fastavro.schemaless_reader(body, schema, None) == datum
+    assert body.read() == b""

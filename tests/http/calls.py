@@ -103,7 +103,7 @@ class Tx:
         return str(ok(self.outcome()).json["state"])
 
 
-def begin(client: Client, **body: object) -> Tx:
+def begin(client: Client, /, **body: object) -> Tx:
     """Start a transaction."""
     reply = client.post(TRANSACTIONS, body or None)
     assert reply.status == 201, f"{reply.request}\n-> {reply.status} {reply.body!r}"

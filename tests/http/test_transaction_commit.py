@@ -197,7 +197,8 @@ def test_a_malformed_commit_is_refused_and_ends_nothing(
 def test_a_malformed_can_commit_is_refused_and_ends_nothing(client: Client) -> None:
     tx = begin(client)
 
-    for body in ({"changes": "k"}, {"changes": [7]}, {"change": []}, [], "x"):
+    bodies: list[object] = [{"changes": "k"}, {"changes": [7]}, {"change": []}, [], "x"]
+    for body in bodies:
         refused(client.post(f"{tx.path}/can-commit", body), 400, "bad_request")
 
     assert tx.state() == "in_progress"

@@ -1,0 +1,230 @@
+"""Errors: every call names what it does not know, and stays whole (protocol §1)."""
+
+import socket
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
+from tests.http.client import JSON, Client, ok, problem_of, refused
+from tests.http.process import ServerProcess
+
+TOPIC_CALLS = [
+    ("PUT", ""), ("GET", ""), ("DELETE", ""), ("PUT", "/properties"), ("POST", "/truncate"),
+    ("POST", "/publish"), ("POST", "/store"), ("POST", "/rollback"), ("POST", "/poll"),
+    ("GET", "/messages"), ("GET", "/offsets"),
+]  # fmt: skip
+TRANSACTION_CALLS = [
+    ("POST", ""), ("GET", ""), ("POST", "/run"), ("GET", "/invalid"), ("POST", "/snapshot"),
+    ("POST", "/invalid/truncate"), ("GET", "/snapshot"), ("POST", "/service/start"),
+    ("GET", "/{tx}"), ("POST", "/{tx}/can-commit"), ("POST", "/{tx}/commit"),
+    ("POST", "/{tx}/abort"), ("POST", "/{tx}/invalidate"), ("POST", "/{tx}/checkpoint"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "call"), TOPIC_CALLS)
+def test_a_topic_call_names_a_parameter_it_does_not_know(
+    client: Client, topic: Topic, method: str, call: str
+) -> None:
+    body = {} if method in {"PUT", "POST"} else None
+
+    reply = client.call(method, topic.path + call, body, bogus="1")
+
+    refused(reply, 400, "bad_request", naming="bogus")
+
+
+@pytest.mark.parametrize(("method", "call"), TRANSACTION_CALLS)
+def test_a_transaction_call_names_a_parameter_it_does_not_know(
+    client: Client, method: str, call: str
+) -> None:
+    tx = begin(client)
+    body = {} if method == "POST" else None
+
+    reply = client.call(method, TRANSACTIONS + call.format(tx=tx.id), body, bogus="1")
+
+    refused(reply, 400, "bad_request", naming="bogus")
+    assert tx.state() == "in_progress"
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/default/topics"])
+def test_a_listing_names_a_parameter_it_does_not_know(client: Client, path: str) -> None:
+    refused(client.get(path, bogus="1"), 400, "bad_request", naming="bogus")
+
+
+@pytest.mark.parametrize("call", ["truncate", "publish", "store", "rollback", "poll"])
+def test_a_topic_call_names_a_member_it_does_not_know(
+    client: Client, topic: Topic, call: str
+) -> None:
+    tx = begin(client)
+    detail = ok(topic.publish("a", tx=tx.id)).json
+    bodies: dict[str, dict[str, object]] = {
+        "truncate": {"before": 2**62},
+        "publish": {"messages": ["x"]},
+        "store": {"messages": ["x"], "transactionWritePointer": tx.id},
+        "rollback": detail,
+        "poll": {"limit": 1},
+    }
+
+    reply = client.post(f"{topic.path}/{call}", {**bodies[call], "bogus": 1})
+
+    refused(reply, 400, "bad_request", naming="bogus")
+    assert topic.read() == ["a"]
+    ok(tx.commit())
+    assert topic.committed() == ["a"]
+
+
+@pytest.mark.parametrize("call", ["", "/run", "/{tx}/can-commit", "/{tx}/commit"])
+def test_a_transaction_call_names_a_member_it_does_not_know(client: Client, call: str) -> None:
+    tx = begin(client)
+    path = TRANSACTIONS + call.format(tx=tx.id)
+
+    refused(client.post(path, {"bogus": 1}), 400, "bad_request", naming="bogus")
+
+    assert tx.state() == "in_progress"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v1", "/v2/namespaces", "/v1/namespace", "/health", "/health/x", "/v1/transactionsx",
+     "/v1/namespaces/default/topics/t/publish/x", "/v1/transactions/1/publish",
+     "/v1/transactions/service/restart", "//", "/v1/namespaces/default"],
+)  # fmt: skip
+def test_an_address_where_nothing_is_is_404(client: Client, path: str) -> None:
+    refused(client.get(path), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/namespaces"), ("DELETE", "/v1/namespaces/default/topics"),
+        ("POST", "/v1/namespaces/default/topics/t"),
+        ("GET", "/v1/namespaces/default/topics/t/publish"),
+        ("PUT", "/v1/namespaces/default/topics/t/poll"),
+        ("POST", "/v1/namespaces/default/topics/t/messages"),
+        ("DELETE", "/v1/transactions"), ("GET", "/v1/transactions/1/commit"),
+        ("PUT", "/v1/transactions/1"), ("GET", "/v1/transactions/service/stop"),
+        ("POST", "/health/live"), ("POST", "/metrics"), ("DELETE", "/openapi.json"),
+        ("PATCH", "/v1/transactions"), ("BREW", "/v1/transactions"),
+    ],
+)  # fmt: skip
+def test_a_method_that_an_address_does_not_answer_is_405(
+    client: Client, method: str, path: str
+) -> None:
+    refused(client.call(method, path), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("call", ["publish", "store", "poll", "rollback"])
+def test_a_message_call_takes_json_and_avro_only(client: Client, topic: Topic, call: str) -> None:
+    for kind in ("text/plain", "application/octet-stream", "application/xml", "avro/json", "x"):
+        reply = client.send("POST", f"{topic.path}/{call}", b"{}", content_type=kind)
+        refused(reply, 415, "unsupported_media_type", naming=kind)
+
+    assert topic.read() == []
+
+
+def test_all_other_calls_take_json_only(client: Client, topic: Topic) -> None:
+    tx = begin(client)
+    for method, path in (
+        ("PUT", f"{topic.path}/properties"), ("POST", f"{topic.path}/truncate"),
+        ("POST", TRANSACTIONS), ("POST", f"{TRANSACTIONS}/run"), ("POST", f"{tx.path}/commit"),
+        ("POST", f"{tx.path}/can-commit"), ("POST", f"{TRANSACTIONS}/invalid/truncate"),
+    ):  # fmt: skip
+        for kind in ("avro/binary", "text/plain"):
+            reply = client.send(method, path, b"{}", content_type=kind)
+            refused(reply, 415, "unsupported_media_type", naming=kind)
+
+    assert tx.state() == "in_progress"
+
+
+BROKEN_BODIES = [
+    b"{", b"nul", b"{'a': 1}", b'{"a": 1,}', b"\xff\xfe{}", b"{}{}", b"[" * 50_000,
+    b'{"a":' * 50_000, b'{"changes": [' + b"[" * 50_000, b'{"timeout": ' + b"9" * 5000 + b"}",
+    b"NaN", b'{"timeout": Infinity}', b"\x00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BROKEN_BODIES)
+def test_a_body_that_is_no_json_object_is_refused_everywhere(
+    client: Client, topic: Topic, body: bytes
+) -> None:
+    tx = begin(client)
+    for path in (
+        f"{topic.path}/truncate", f"{topic.path}/poll", f"{topic.path}/store",
+        f"{topic.path}/rollback", TRANSACTIONS, f"{TRANSACTIONS}/run", f"{tx.path}/commit",
+        f"{tx.path}/can-commit", f"{TRANSACTIONS}/invalid/truncate",
+    ):  # fmt: skip
+        reply = client.send("POST", path, body, content_type=JSON)
+        assert problem_of(reply)["status"] == 400, reply
+
+    assert tx.state() == "in_progress"
+    assert topic.read() == []
+
+
+@pytest.mark.parametrize("name", ["%ff", "%zz", "%C3%28", "a%00b", "%"])
+def test_a_name_that_is_no_utf_8_is_refused(client: Client, name: str) -> None:
+    assert problem_of(client.get(f"/v1/namespaces/default/topics/{name}"))["status"] == 400
+
+
+@pytest.mark.parametrize("query", ["wait=%ff", "%ff=1", "isolation=%00", "isolation=all&bogus"])
+def test_a_query_that_is_no_utf_8_is_refused(client: Client, topic: Topic, query: str) -> None:
+    reply = client.send("POST", f"{topic.path}/poll?{query}", b"{}", content_type=JSON)
+
+    assert problem_of(reply)["status"] == 400
+
+
+def test_a_parameter_given_twice_is_refused(client: Client, topic: Topic) -> None:
+    ok(topic.publish("a"))
+
+    for query in ("isolation=all&isolation=committed", "wait=0&wait=1"):
+        reply = client.send("POST", f"{topic.path}/poll?{query}", b"{}", content_type=JSON)
+        refused(reply, 400, "bad_request", naming=query.split("=")[0])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nbroken header\r\n\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_without_harm(
+    server: ServerProcess, client: Client, garbage: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(garbage)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(65536)
+
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
+    assert b"Traceback" not in answer
+    ok(client.get("/health/live"))
+
+
+def test_a_body_that_breaks_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:
+    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(f'{head}Content-Length: 500\r\n\r\n{{"messages": ["a"]}}'.encode())
+
+    ok(topic.publish("after"))
+    assert topic.read() == ["after"]
+
+
+def test_refusals_are_told_in_english_with_the_value(client: Client, topic: Topic) -> None:
+    tx = Tx(client, {"transactionId": "1000000000000000007"})
+
+    refused(topic.poll(isolation="sometimes"), 400, "bad_request", naming="sometimes")
+    refused(topic.poll(wait="soon"), 400, "bad_request", naming="soon")
+    refused(topic.poll({"limit": -7}), 400, "bad_request", naming="-7")
+    refused(topic.publish("a", ttl="soon"), 400, "invalid_ttl", naming="soon")
+    refused(topic.update({"ttl": "soon"}), 400, "invalid_topic_properties", naming="soon")
+    refused(client.post(TRANSACTIONS, {"timeout": -7}), 400, "invalid_timeout", naming="-7")
+    refused(tx.commit(), 404, "transaction_unknown", naming="1000000000000000007")
+    refused(client.put("/v1/namespaces/a/topics/b%20c"), 400, "invalid_name", naming="b c")
+    started = begin(client)
+    refused(
+        started.commit(publish=[entry(topic, "x", pointer="7")]), 400, "bad_request", naming="7"
+    )

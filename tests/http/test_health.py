@@ -1,0 +1,108 @@
+"""Health, metrics and the schema (protocol §7)."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.http.calls import Topic, begin
+from tests.http.client import Client, ok
+from tests.http.conftest import NewServer
+
+ENDPOINTS = [
+    ("get", "/v1/namespaces"), ("get", "/v1/namespaces/{}/topics"),
+    ("put", "/v1/namespaces/{}/topics/{}"), ("get", "/v1/namespaces/{}/topics/{}"),
+    ("delete", "/v1/namespaces/{}/topics/{}"), ("put", "/v1/namespaces/{}/topics/{}/properties"),
+    ("post", "/v1/namespaces/{}/topics/{}/truncate"),
+    ("post", "/v1/namespaces/{}/topics/{}/publish"),
+    ("post", "/v1/namespaces/{}/topics/{}/store"),
+    ("post", "/v1/namespaces/{}/topics/{}/rollback"),
+    ("post", "/v1/namespaces/{}/topics/{}/poll"), ("get", "/v1/namespaces/{}/topics/{}/messages"),
+    ("get", "/v1/namespaces/{}/topics/{}/offsets"), ("post", "/v1/transactions"),
+    ("get", "/v1/transactions"), ("post", "/v1/transactions/run"), ("get", "/v1/transactions/{}"),
+    ("post", "/v1/transactions/{}/can-commit"), ("post", "/v1/transactions/{}/commit"),
+    ("post", "/v1/transactions/{}/abort"), ("post", "/v1/transactions/{}/invalidate"),
+    ("post", "/v1/transactions/{}/checkpoint"), ("get", "/v1/transactions/invalid"),
+    ("post", "/v1/transactions/invalid/truncate"), ("post", "/v1/transactions/snapshot"),
+    ("get", "/v1/transactions/snapshot"), ("post", "/v1/transactions/service/stop"),
+    ("post", "/v1/transactions/service/start"), ("get", "/health/live"),
+    ("get", "/health/startup"), ("get", "/health/ready"), ("get", "/metrics"),
+    ("get", "/openapi.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["live", "startup", "ready"])
+def test_a_running_server_is_healthy(client: Client, kind: str) -> None:
+    assert client.get(f"/health/{kind}").status == 200
+
+
+def test_readiness_says_how_each_part_is(client: Client) -> None:
+    shown = ok(client.get("/health/ready")).json
+
+    assert shown["status"] in {"ok", "degraded"}
+    assert set(shown["checks"]) == {"storage", "transactions", "disk", "clock"}
+    for check in shown["checks"].values():
+        assert set(check) == {"status", "detail"}
+        assert check["status"]
+    assert shown["checks"]["storage"]["status"] == "ok"
+    assert shown["checks"]["transactions"]["status"] == "ok"
+
+
+def _samples(client: Client) -> dict[str, float]:
+    reply = ok(client.get("/metrics"))
+    assert str(reply.header("Content-Type")).startswith("text/plain")
+    families = text_string_to_metric_families(reply.body.decode())
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}": sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "publish", "poll", "commit", "fsync", "batch", "topic.*bytes", "topic.*messages",
+        "oldest.*transaction", "invalid", "blocked", "clock.*regression", "corrupt",
+    ],
+)  # fmt: skip
+def test_there_is_a_metric_of(client: Client, topic: Topic, subject: str) -> None:
+    ok(topic.publish("a"))
+    ok(topic.poll())
+
+    names = list(_samples(client))
+
+    assert any(re.search(subject, name) for name in names), names
+
+
+def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
+    before = _samples(client)
+    for _ in range(3):
+        ok(topic.publish("a"))
+        ok(begin(client).commit(changes=["k"]))
+    after = _samples(client)
+
+    for subject in ("publish", "commit"):
+        assert any(after[name] >= before.get(name, 0) + 3 for name in after if subject in name), (
+            subject
+        )
+
+
+def test_the_schema_describes_every_call(client: Client) -> None:
+    shown = ok(client.get("/openapi.json")).json
+
+    assert shown["openapi"].startswith("3.1")
+    found = {
+        (method, re.sub(r"\{[^}]*\}", "{}", path))
+        for path, methods in shown["paths"].items()
+        for method in methods
+    }
+    assert set(ENDPOINTS) - found == set()
+
+
+def test_readiness_and_metrics_of_a_server_that_has_seen_nothing(new_server: NewServer) -> None:
+    client = new_server().client()
+
+    assert ok(client.get("/health/ready")).json["status"] == "ok"
+    assert _samples(client)
+    client.close()

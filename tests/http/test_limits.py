@@ -1,0 +1,276 @@
+"""Bounds, made small by settings (protocol §1, §3.4, §8)."""
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, begin, entry, ids, payloads
+from tests.http.client import JSON, Client, ok, refused, until
+from tests.http.conftest import NewServer
+from tests.http.forms import consume_request, messages_of
+from tests.http.process import ServerProcess, serve
+
+REQUEST_BYTES_MAX = 20_000
+
+
+@pytest.fixture(scope="module")
+def narrow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that takes little of everything."""
+    running = serve(
+        tmp_path_factory.mktemp("narrow"),
+        f"server.max_request_bytes={REQUEST_BYTES_MAX}",
+        "tx.change_set_count_max=3",
+        "tx.change_set_bytes_max=100",
+        "tx.max_timeout=60",
+        "messaging.poll_limit_max=5",
+        "messaging.poll_bytes_max=1000",
+    )
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def narrow(narrow_server: ServerProcess) -> Iterator[Client]:
+    connection = narrow_server.client()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def small(narrow: Client, request: pytest.FixtureRequest) -> Topic:
+    made = Topic(narrow, "limits", request.node.name[:120].replace("[", "-").replace("]", "-"))
+    ok(made.create())
+    return made
+
+
+def body_of(size: int) -> bytes:
+    """A publish of one message whose body has this many bytes."""
+    frame = b'{"messages": [""]}'
+    return b'{"messages": ["' + b"x" * (size - len(frame)) + b'"]}'
+
+
+def test_a_request_up_to_the_limit_is_taken(narrow: Client, small: Topic) -> None:
+    path = f"{small.path}/publish"
+
+    ok(narrow.send("POST", path, body_of(REQUEST_BYTES_MAX), content_type=JSON))
+
+    assert len(small.read()) == 1
+
+
+@pytest.mark.parametrize("call", ["publish", "store", "poll", "rollback", "truncate"])
+def test_a_larger_request_is_refused_and_changes_nothing(
+    narrow: Client, small: Topic, call: str
+) -> None:
+    for size in (REQUEST_BYTES_MAX + 1, 10 * REQUEST_BYTES_MAX):
+        reply = narrow.send("POST", f"{small.path}/{call}", body_of(size), content_type=JSON)
+        refused(reply, 413, "request_too_large")
+        narrow.close()
+
+    assert small.read() == []
+
+
+def test_a_larger_transaction_request_is_refused(narrow: Client) -> None:
+    tx = begin(narrow)
+    for path in (f"{tx.path}/commit", f"{TRANSACTIONS}/run", TRANSACTIONS):
+        body = body_of(REQUEST_BYTES_MAX + 1)
+        refused(narrow.send("POST", path, body, content_type=JSON), 413, "request_too_large")
+        narrow.close()
+
+    assert tx.state() == "in_progress"
+
+
+def test_a_larger_request_of_unknown_length_is_refused(
+    narrow_server: ServerProcess, small: Topic
+) -> None:
+    head = (
+        f"POST {small.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+        "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    ).encode()
+    chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_server.port), timeout=5) as connection:
+        connection.sendall(head + chunk * 5 + b"0\r\n\r\n")
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
+    assert b"request_too_large" in answer
+    assert small.read() == []
+
+
+def test_a_limit_is_clamped_to_the_servers(small: Topic) -> None:
+    ok(small.publish(*"abcdefgh"))
+
+    for body in ({}, {"limit": 6}, {"limit": 2147483647}):
+        reply = small.poll(body)
+        assert payloads(reply) == list("abcde")
+        assert reply.header("Tuff-Caught-Up") == "false"
+    rest = {"startFrom": small.poll().header("Tuff-Next"), "inclusive": False}
+    assert small.read(rest) == ["f", "g", "h"]
+    assert len(ok(small.browse(limit=100)).json) == 5
+    assert len(messages_of(ok(small.avro("poll", consume_request(limit=100))).body)) == 5
+
+
+def test_a_reply_stops_after_the_byte_limit_but_holds_one_message(small: Topic) -> None:
+    big, medium = "b" * 3000, "m" * 400
+    ok(small.publish(big, medium, medium, medium, medium, big))
+
+    pages: list[list[str]] = []
+    start = "0" * 40
+    while True:
+        reply = ok(small.poll({"startFrom": start, "inclusive": False}))
+        pages.append(payloads(reply))
+        if reply.header("Tuff-Caught-Up") == "true":
+            break
+        start = str(reply.header("Tuff-Next"))
+        assert ids(reply)[-1] <= start
+
+    assert [payload for page in pages for payload in page] == [big, *[medium] * 4, big]
+    assert pages[0] == [big]
+    assert all(page for page in pages)
+    assert all(len(page) == 1 or sum(map(len, page)) <= 1000 + 3000 for page in pages)
+    assert len(pages) >= 3
+
+
+def test_the_byte_limit_pages_through_a_group(narrow: Client, small: Topic) -> None:
+    tx = begin(narrow)
+    ok(small.store(*["x" * 900] * 4, tx=tx.id))
+    ok(small.publish(tx=tx.id))
+    ok(tx.commit())
+
+    found: list[str] = []
+    start = "0" * 40
+    while page := ok(small.poll({"startFrom": start, "inclusive": False})).json:
+        assert len(page) <= 2
+        found += [message["id"] for message in page]
+        start = found[-1]
+
+    assert len(found) == len(set(found)) == 4
+
+
+def test_too_many_changes_are_refused(narrow: Client) -> None:
+    tx, union = begin(narrow), begin(narrow)
+    four = ["1", "2", "3", "4"]
+
+    refused(tx.can_commit(*four), 413, "change_set_too_large")
+    refused(tx.commit(changes=four), 413, "change_set_too_large")
+    assert tx.state() == "in_progress"
+    ok(tx.commit(changes=["1", "2", "3"]))
+    ok(union.can_commit("5", "6"))
+    refused(union.commit(changes=["7", "8"]), 413, "change_set_too_large")
+    ok(union.commit(changes=["7"]))
+
+
+def test_too_many_bytes_of_changes_are_refused(narrow: Client) -> None:
+    tx = begin(narrow)
+
+    refused(tx.can_commit("x" * 101), 413, "change_set_too_large")
+    refused(tx.commit(changes=["x" * 60, "y" * 60]), 413, "change_set_too_large")
+    assert tx.state() == "in_progress"
+    ok(tx.commit(changes=["x" * 50, "y" * 50]))
+
+
+def test_a_timeout_above_the_servers_is_refused(narrow: Client) -> None:
+    refused(narrow.post(TRANSACTIONS, {"timeout": 60.5}), 400, "invalid_timeout", naming="60")
+
+    assert begin(narrow, timeout=60).object["timeout"] == 60
+
+
+def test_more_pending_requests_than_the_bound_are_told_to_come_later(
+    new_server: NewServer,
+) -> None:
+    running = new_server("server.max_pending_requests=1")
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    request = json.dumps({"messages": ["x"]}).encode()
+    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    whole = f"{head}Content-Length: {len(request)}\r\nConnection: close\r\n\r\n".encode() + request
+    taken, told = 0, 0
+
+    def burst() -> bool:
+        nonlocal taken, told
+        address = ("127.0.0.1", running.port)
+        sockets = [socket.create_connection(address, timeout=5) for _ in range(30)]
+        for one in sockets:
+            one.sendall(whole)
+        answers = [_all_of(one) for one in sockets]
+        refusals = [answer for answer in answers if answer.startswith(b"HTTP/1.1 429 ")]
+        taken += sum(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+        told += len(refusals)
+        assert taken + told == len(answers) * (1 + bursts)
+        assert all(b"overloaded" in one and b"\r\nretry-after:" in one.lower() for one in refusals)
+        return told > 0
+
+    bursts = 0
+    while not burst():
+        bursts += 1
+        assert bursts < 20, "thirty requests at once never met the bound of one"
+
+    until(lambda: topic.poll().status == 200)
+    assert len(topic.read()) == taken
+    client.close()
+
+
+def _all_of(connection: socket.socket) -> bytes:
+    with connection:
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+def test_waiting_polls_do_not_count_as_pending(new_server: NewServer) -> None:
+    running = new_server("server.max_pending_requests=1")
+    client = running.client()
+    ok(Topic(client, "default", "t").create())
+    others = [running.client() for _ in range(3)]
+
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(Topic(one, "default", "t").poll, None, wait=8) for one in others]
+        topic = Topic(client, "default", "t")
+        until(lambda: topic.publish("a").status == 200)
+        assert all(one.result().status in {200, 429} for one in waiting)
+
+    for one in (*others, client):
+        one.close()
+
+
+def test_a_connection_above_the_bound_is_not_served_until_another_closes(
+    new_server: NewServer,
+) -> None:
+    running = new_server("server.max_connections=2")
+    first, second = running.client(), running.client()
+    for held in (first, second):
+        ok(held.get("/health/live"))
+    third = Client(running.port, timeout_s=0.3)
+
+    try:
+        assert third.get("/health/live").status in {429, 503}
+    except (TimeoutError, ConnectionError):
+        pass
+    ok(first.get("/health/live"))
+    ok(second.get("/health/live"))
+    first.close()
+    second.close()
+
+    def is_served() -> bool:
+        later = Client(running.port, timeout_s=1)
+        try:
+            return later.get("/health/live").status == 200
+        except (TimeoutError, ConnectionError):
+            return False
+        finally:
+            later.close()
+
+    until(is_served)
+    third.close()
+
+
+def test_a_run_is_bound_by_the_request_size_alone(narrow: Client, small: Topic) -> None:
+    ok(narrow.post(f"{TRANSACTIONS}/run", {"publish": [entry(small, *"abcd")]}))
+
+    assert small.committed() == list("abcd")

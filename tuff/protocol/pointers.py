@@ -120,6 +120,14 @@ class PointerList(Sequence[int]):
             chunks[index] = _Chunk(kept)
         return self._of(tuple(chunk for chunk in chunks if chunk.values))
 
+    def difference(self, older: "PointerList") -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What this list holds beyond an older one, and what it lacks, ascending. Chunks that both
+        share are not looked at."""
+        mine, theirs = set(self._chunks), set(older._chunks)  # noqa: SLF001 - of the same class
+        held = {value for chunk in mine - theirs for value in chunk.values}
+        gone = {value for chunk in theirs - mine for value in chunk.values}
+        return tuple(sorted(held - gone)), tuple(sorted(gone - held))
+
     def packed(self) -> bytes:
         """The pointers as big-endian 64-bit integers, one after the other."""
         return b"".join(chunk.packed() for chunk in self._chunks)

@@ -1,0 +1,256 @@
+"""What may be done to a transaction: pure decisions that return an edit, or raise (design §4).
+
+A refusal for good (a conflict, a deadline) is an edit itself: the shell records it and raises what
+it stands for. Nothing here changes the state.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from tuff.protocol.errors import (
+    BadRequestError,
+    ChangeSetTooLargeError,
+    InvalidTimeoutError,
+    TransactionsInProgressError,
+)
+from tuff.protocol.requests import PublishEntry
+from tuff.protocol.transaction import TransactionType
+from tx.edits import (
+    Checkpointed,
+    Committing,
+    Invalidated,
+    InvalidReason,
+    Refused,
+    Started,
+    Truncated,
+)
+from tx.records import EndedState, OpenTransaction, Outcome, conflict_error
+from tx.settings import (
+    CLIENT_LENGTH_MAX,
+    REQUEST_ID_LENGTH_MAX,
+    TransactionSettings,
+)
+from tx.state import TransactionState
+
+Topics = Callable[[Collection[int]], list[str]]
+
+
+def timeout_ms(
+    settings: TransactionSettings, kind: TransactionType, timeout_s: float | None
+) -> int:
+    """How long a transaction may live, in ms, at least 1.
+
+    Raises:
+        InvalidTimeoutError: the time is not above 0, above the maximum, or given for a long one.
+    """
+    if kind is TransactionType.LONG:
+        if timeout_s is not None:
+            raise InvalidTimeoutError(
+                f"a long transaction lives {settings.long_timeout:g} seconds; leave timeout out"
+            )
+        return _in_ms(settings.long_timeout)
+    if timeout_s is None:
+        return _in_ms(settings.default_timeout)
+    if not 0 < timeout_s <= settings.max_timeout:
+        raise InvalidTimeoutError(
+            f"a timeout is above 0 and at most {settings.max_timeout:g} seconds, not {timeout_s:g}"
+        )
+    return _in_ms(timeout_s)
+
+
+def _in_ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def check_client(client: str) -> str:
+    """The client's name itself. Raises: BadRequestError: too long, or no Unicode text."""
+    return _check_text(client, what="client", length_max=CLIENT_LENGTH_MAX)
+
+
+def check_request_id(request_id: str) -> str:
+    """The id itself. Raises: BadRequestError: empty, too long, or no Unicode text."""
+    if not request_id:
+        raise BadRequestError("requestId is empty; leave it out, or name the request")
+    return _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
+
+
+def _check_text(text: str, *, what: str, length_max: int) -> str:
+    if len(text) > length_max:
+        raise BadRequestError(f"{what} has {len(text)} characters; it takes at most {length_max}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRequestError(f"{what} has half a surrogate pair") from None
+    return text
+
+
+def start(
+    state: TransactionState,
+    pointer: int,
+    *,
+    kind: TransactionType,
+    lives_ms: int,
+    client: str,
+    now_ms: int,
+) -> Started:
+    """A transaction that reads in the snapshot of this moment."""
+    return Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, state.seen)
+
+
+def expired(opened: OpenTransaction, *, topics: Topics, now_ms: int) -> Invalidated | None:
+    """The end of a transaction whose time is over; None while it is not."""
+    if now_ms < opened.expires_at_ms:
+        return None
+    return invalidated(opened, InvalidReason.TIMED_OUT, topics=topics, now_ms=now_ms)
+
+
+def invalidated(
+    opened: OpenTransaction, reason: InvalidReason, *, topics: Topics, now_ms: int
+) -> Invalidated:
+    named = tuple(topics(opened.pointers))
+    return Invalidated(now_ms, opened.transaction_id, reason, named)
+
+
+def can_commit(
+    state: TransactionState,
+    opened: OpenTransaction,
+    changes: frozenset[bytes],
+    *,
+    settings: TransactionSettings,
+    now_ms: int,
+) -> Committing | Refused:
+    """Note the changes, if nobody whom this transaction can't see committed one of them.
+
+    Raises:
+        TransactionConflictError: it was refused before.
+        ChangeSetTooLargeError: with those named before, there are too many, or too large ones.
+    """
+    if not opened.is_short:
+        # Long transactions take no part in conflict detection, by rule and not by convention.
+        return Committing(now_ms, opened.transaction_id, frozenset())
+    every = all_changes(opened, changes, settings=settings)
+    conflict = state.committers.conflict(opened.transaction, every)
+    if conflict is not None:
+        return Refused(now_ms, opened.transaction_id, conflict)
+    return Committing(now_ms, opened.transaction_id, changes - (opened.changes or frozenset()))
+
+
+def all_changes(
+    opened: OpenTransaction, changes: frozenset[bytes], *, settings: TransactionSettings
+) -> frozenset[bytes]:
+    """What the transaction named before, and names now; a long one names nothing.
+
+    Raises:
+        TransactionConflictError: the transaction was refused before.
+        ChangeSetTooLargeError: too many changes, or too large ones.
+    """
+    if opened.conflict is not None:
+        raise conflict_error(opened.transaction_id, opened.conflict)
+    if not opened.is_short:
+        return frozenset()
+    every = changes if not opened.changes else changes | opened.changes
+    if len(every) > settings.change_set_count_max:
+        raise ChangeSetTooLargeError(
+            f"transaction {opened.transaction_id} names {len(every)} changes; it may name "
+            f"{settings.change_set_count_max}, so change less, or use a long transaction"
+        )
+    size_bytes = sum(map(len, every))
+    if size_bytes > settings.change_set_bytes_max:
+        raise ChangeSetTooLargeError(
+            f"the changes of transaction {opened.transaction_id} have {size_bytes} bytes; they may "
+            f"have {settings.change_set_bytes_max}, so change less, or use a long transaction"
+        )
+    return every
+
+
+def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
+    """Whether a commit would skip the check of changes that a crash made the service forget.
+
+    A can-commit waits for no disk. Were its changes lost in a crash, a commit that leaves it to
+    them would pass unchecked, and overwrite somebody's update.
+    """
+    return (
+        opened.survived_crash and opened.is_short and opened.changes is None and not names_changes
+    )
+
+
+def check_read_only(
+    opened: OpenTransaction,
+    *,
+    changes: frozenset[bytes],
+    publish: Sequence[PublishEntry],
+    is_carried: Callable[[int], bool],
+) -> None:
+    """Raises: BadRequestError: the transaction wrote, or names, something to commit."""
+    name = f"transaction {opened.transaction_id}"
+    if publish or changes or opened.changes:
+        raise BadRequestError(f"readOnly says that {name} wrote nothing, but it names writes")
+    if opened.transaction.checkpoint_write_pointers:
+        raise BadRequestError(f"{name} has a checkpoint, and can't be committed as readOnly")
+    if any(map(is_carried, opened.pointers)):
+        raise BadRequestError(f"{name} has published or stored, and can't be committed as readOnly")
+
+
+def resolve_entries(opened: OpenTransaction, publish: Sequence[PublishEntry]) -> list[PublishEntry]:
+    """The entries, each with its pointer: the current write pointer where none is named.
+
+    Raises:
+        BadRequestError: a pointer is not one of the transaction's.
+    """
+    for entry in publish:
+        if entry.pointer is not None and entry.pointer not in opened.pointers:
+            raise BadRequestError(
+                f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
+            )
+    return [
+        entry if entry.pointer is not None
+        else replace(entry, pointer=opened.transaction.write_pointer)
+        for entry in publish
+    ]  # fmt: skip
+
+
+def checkpoint(opened: OpenTransaction, pointer: int, *, now_ms: int) -> Checkpointed:
+    """Raises: TransactionConflictError: the transaction was refused before."""
+    if opened.conflict is not None:
+        raise conflict_error(opened.transaction_id, opened.conflict)
+    return Checkpointed(now_ms, opened.transaction_id, pointer)
+
+
+def may_be_aborted(outcome: Outcome) -> bool:
+    """Whether an abort turns this invalid transaction into an aborted one."""
+    return (
+        outcome.state is EndedState.INVALID
+        and outcome.is_short
+        and outcome.reason is not InvalidReason.LOST_IN_CRASH
+    )
+
+
+def truncate(
+    state: TransactionState, pointers: Collection[int], *, keeps: Callable[[int], bool], now_ms: int
+) -> tuple[Truncated, list[int]]:
+    """Take these off the invalid list, except those that `keeps` says rows still carry: these are
+    the second part of the answer. Pointers that are not on the list don't matter."""
+    listed = sorted({pointer for pointer in pointers if pointer in state.invalid})
+    kept = [pointer for pointer in listed if keeps(pointer)]
+    return Truncated(now_ms, tuple(sorted(set(listed) - set(kept)))), kept
+
+
+def invalid_before(state: TransactionState, before_ms: int) -> list[int]:
+    """The pointers on the invalid list of transactions that started before that time.
+
+    Raises:
+        TransactionsInProgressError: one that started before is still in progress: what it reads
+            may need the list.
+    """
+    # The record says when a transaction started; a pointer comes from a block reserved earlier.
+    for opened in state.open.values():
+        if opened.started_at_ms < before_ms:
+            raise TransactionsInProgressError(
+                f"transaction {opened.transaction_id} started at {opened.started_at_ms}, before "
+                f"{before_ms}, and is still in progress; wait until it has ended"
+            )
+    return [pointer for pointer in state.invalid if _started_at_ms(state, pointer) < before_ms]
+
+
+def _started_at_ms(state: TransactionState, pointer: int) -> int:
+    return state.find(pointer).started_at_ms

@@ -1,0 +1,155 @@
+"""The files of the transaction room: their names, their headers, and which of them there are.
+
+    snapshot.<ms>, txlog.<ms>
+    file   := magic(8) version(2) frame*        big-endian; frames as in tuff.disk.records
+    header := the first frame, a MessagePack map: sequence, store_id, created_ms, lsn,
+              previous_sequence, previous_length
+
+The order of files is that of their sequence numbers, never that of their names: a clock may go
+back. Files of other names are left alone (design §4).
+"""
+
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+
+from tuff.disk.records import Damage, pack_frame, read_frame
+from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, from_bytes, to_bytes
+
+FORMAT_VERSION = 1
+HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
+
+_NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
+_VERSION = struct.Struct(">H")
+_MAGIC_SIZE = 8
+_HEAD_SIZE = _MAGIC_SIZE + _VERSION.size
+assert _HEAD_SIZE == 10
+
+
+class FileKind(Enum):
+    """The two kinds of file; the value is what their names start with."""
+
+    SNAPSHOT = "snapshot"
+    LOG = "txlog"
+
+
+_MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
+assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
+
+
+class DamagedFilesError(Exception):
+    """The files can't be trusted; the sentence names the file, the place and the tool."""
+
+
+def damaged(name: str, offset: int, reason: str) -> DamagedFilesError:
+    return DamagedFilesError(
+        f"{name} is damaged at byte {offset}: {reason}; read what is whole with `tuff salvage`, or "
+        "restore the file, then start the transaction service again"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHeader:
+    """What a file says about itself.
+
+    `lsn` is the last edit a snapshot holds, or the first one of a log. A log names the log before
+    it, and how long that one was, durably, when this one was made; 0 and 0 for the first.
+    """
+
+    sequence: int
+    store_id: str
+    created_ms: int
+    lsn: int
+    previous_sequence: int = 0
+    previous_length: int = 0
+
+
+_HEADER_MEMBERS = frozenset(field.name for field in fields(FileHeader))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file whose header could be read."""
+
+    path: Path
+    kind: FileKind
+    header: FileHeader
+
+
+def pack_header(kind: FileKind, header: FileHeader) -> bytes:
+    """How a file begins."""
+    return _MAGIC[kind] + _VERSION.pack(FORMAT_VERSION) + pack_frame(to_bytes(asdict(header)))
+
+
+def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int]:
+    """The header, and where it stops.
+
+    Raises:
+        DamagedFilesError: it can't be read, or is of another format.
+    """
+    if len(data) < _HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
+        raise damaged(name, 0, f"it does not start as a {kind.value} file")
+    (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
+    if version != FORMAT_VERSION:
+        raise damaged(name, _MAGIC_SIZE, f"it has format {version}, and this server reads 1")
+    frame = read_frame(data, _HEAD_SIZE)
+    if isinstance(frame, Damage):
+        raise damaged(name, frame.offset, frame.reason)
+    try:
+        return _unpack_header(from_bytes(frame.body)), frame.stop
+    except MalformedError as error:
+        raise damaged(name, _HEAD_SIZE, str(error)) from None
+
+
+def _unpack_header(data: object) -> FileHeader:
+    if not isinstance(data, dict) or data.keys() != _HEADER_MEMBERS:
+        raise MalformedError("the header has other members than a header has")
+    return FileHeader(
+        sequence=COUNT.unpack(data["sequence"]),
+        store_id=TEXT.unpack(data["store_id"]),
+        created_ms=TIME_MS.unpack(data["created_ms"]),
+        lsn=COUNT.unpack(data["lsn"]),
+        previous_sequence=COUNT.unpack(data["previous_sequence"]),
+        previous_length=COUNT.unpack(data["previous_length"]),
+    )
+
+
+def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
+    """Every file with a name of ours, ordered by name."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        matched = _NAME.fullmatch(path.name)
+        if matched is not None and path.is_file():
+            found.append((path, FileKind(matched[1])))
+    return found
+
+
+def known_file(path: Path, kind: FileKind) -> KnownFile:
+    """Raises: DamagedFilesError: the header can't be read."""
+    with path.open("rb") as file:
+        header, _ = read_header(path.name, kind, file.read(HEADER_BYTES_MAX))
+    return KnownFile(path, kind, header)
+
+
+def free_path(directory: Path, kind: FileKind, *, now_ms: int) -> Path:
+    """A path of that kind that is not taken: of this millisecond, or of the next free one."""
+    while (path := directory / f"{kind.value}.{now_ms}").exists():
+        now_ms += 1
+    return path
+
+
+def superfluous(files: Iterable[KnownFile], *, retain: int) -> list[KnownFile]:
+    """The snapshots older than the newest `retain`, and the logs that those kept don't need."""
+    by_age = sorted(files, key=lambda known: known.header.sequence)
+    snapshots = [known for known in by_age if known.kind is FileKind.SNAPSHOT]
+    logs = [known for known in by_age if known.kind is FileKind.LOG]
+    old, kept = snapshots[:-retain], snapshots[-retain:]
+    if not kept:
+        return []
+    needed_from = min(known.header.lsn for known in kept) + 1
+    # A log reaches to where the next one starts; the newest is always needed.
+    return old + [log for log, successor in pairwise(logs) if successor.header.lsn <= needed_from]

@@ -1,0 +1,141 @@
+"""Typed MessagePack: how the room's values travel into its files, and back with every type checked.
+
+A file passes its checksum before it is decoded here; what still doesn't fit was written by another
+program or another version, and is refused rather than guessed at (design §4).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgpack
+
+from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT
+from tuff.protocol.pointers import POINTER_MAX
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+ITEMS_MAX = 1 << 26  # entries of one list; a frame holds no more, and a longer count is damage
+
+
+class MalformedError(Exception):
+    """Bytes that are whole, and are not what this version writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How one value travels: to plain MessagePack data, and back, or MalformedError."""
+
+    pack: Callable[[T], object]
+    unpack: Callable[[object], T]
+
+
+def to_bytes(data: object) -> bytes:
+    packed = msgpack.packb(data, use_bin_type=True)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def from_bytes(data: bytes) -> object:
+    """Raises: MalformedError: not one MessagePack value, or not in plain types."""
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=True)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedError(f"not MessagePack: {error}") from None
+
+
+def integer(*, minimum: int = 0, maximum: int = POINTER_MAX) -> Form[int]:
+    def unpack(data: object) -> int:
+        if not isinstance(data, int) or isinstance(data, bool) or not minimum <= data <= maximum:
+            raise MalformedError(f"{data!r} is no number from {minimum} to {maximum}")
+        return data
+
+    return Form(int, unpack)
+
+
+def _unpack_flag(data: object) -> bool:
+    if not isinstance(data, bool):
+        raise MalformedError(f"{data!r} is neither true nor false")
+    return data
+
+
+def _unpack_text(data: object) -> str:
+    if not isinstance(data, str):
+        raise MalformedError(f"a text was expected, not {type(data).__name__}")
+    return data
+
+
+def _unpack_blob(data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise MalformedError(f"bytes were expected, not {type(data).__name__}")
+    return data
+
+
+POINTER = integer()
+COUNT = integer()
+TIME_MS = integer(maximum=TIMESTAMP_LIMIT - 1)
+SEQ_ID = integer(maximum=SEQ_ID_LIMIT - 1)
+FLAG: Form[bool] = Form(bool, _unpack_flag)
+TEXT: Form[str] = Form(str, _unpack_text)
+BLOB: Form[bytes] = Form(bytes, _unpack_blob)
+
+
+def optional(form: Form[T]) -> Form[T | None]:
+    return Form(
+        lambda value: None if value is None else form.pack(value),
+        lambda data: None if data is None else form.unpack(data),
+    )
+
+
+def tuple_of(form: Form[T]) -> Form[tuple[T, ...]]:
+    return Form(
+        lambda values: [form.pack(value) for value in values],
+        lambda data: tuple(form.unpack(item) for item in items(data)),
+    )
+
+
+def _unpack_keys(data: object) -> frozenset[bytes]:
+    keys = frozenset(_unpack_blob(item) for item in items(data))
+    if len(keys) != len(items(data)):
+        raise MalformedError("a change stands twice in one change set")
+    return keys
+
+
+# Sorted, so that the same edit has the same bytes in every process.
+KEYS: Form[frozenset[bytes]] = Form(sorted, _unpack_keys)
+
+
+def enum_of(kind: type[E]) -> Form[E]:
+    def unpack(data: object) -> E:
+        try:
+            return kind(data)
+        except ValueError:
+            raise MalformedError(f"{data!r} is no {kind.__name__}") from None
+
+    return Form(lambda value: value.value, unpack)
+
+
+def record(kind: type[T], *forms: Form[Any]) -> Form[T]:
+    """A dataclass as the list of its fields, in their order."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # only dataclasses
+    assert len(names) == len(forms), f"{kind.__name__} has {len(names)} fields"
+    columns = list(zip(names, forms, strict=True))
+
+    def unpack(data: object) -> T:
+        values = items(data, count=len(columns))
+        return kind(
+            **{name: form.unpack(v) for (name, form), v in zip(columns, values, strict=True)}
+        )
+
+    return Form(lambda value: [form.pack(getattr(value, name)) for name, form in columns], unpack)
+
+
+def items(data: object, *, count: int | None = None) -> list[object]:
+    """The entries of a list; `count` None takes any number of them. Raises: MalformedError."""
+    if not isinstance(data, list) or len(data) > ITEMS_MAX:
+        raise MalformedError(f"a list was expected, not {type(data).__name__}")
+    if count is not None and len(data) != count:
+        raise MalformedError(f"a list of {count} entries was expected, and this has {len(data)}")
+    return data

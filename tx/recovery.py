@@ -1,0 +1,180 @@
+"""From the files back to the state (design §4, Snapshots).
+
+The newest snapshot that can be read, by sequence number, and every log from there on. A torn tail
+beyond what was proven durable is cut; whatever else doesn't fit together is damage, and then the
+service stays down rather than go on with an older, or an empty, state.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tx.files import (
+    DamagedFilesError,
+    FileKind,
+    KnownFile,
+    damaged,
+    known_file,
+    list_files,
+)
+from tx.logfile import LogContents, read_log
+from tx.snapshots import read_snapshot
+from tx.state import StateImage, TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMark:
+    """What the message store remembers of the transaction files beside it."""
+
+    store_id: str
+    highest_reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state of the files. `log_sequence` and `log_length` say up to where the newest log was
+    read; `notes` what an operator should know."""
+
+    state: TransactionState
+    store_id: str
+    log_sequence: int
+    log_length: int
+    files: list[KnownFile]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def next_sequence(self) -> int:
+        return max(known.header.sequence for known in self.files) + 1
+
+
+def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
+    """The state that the files hold, or None where there never was one. Blocks: run it in a thread.
+
+    Raises:
+        DamagedFilesError: files are damaged, missing or another store's.
+        OSError: they can't be read.
+    """
+    paths = list_files(directory)
+    if not paths:
+        if mark is not None:
+            raise DamagedFilesError(
+                f"{directory} holds no transaction files, though the message store beside it has "
+                f"seen pointers up to {mark.highest_reserved}; put them back, and start the "
+                "transaction service again"
+            )
+        return None
+    notes: list[str] = []
+    files = _readable(paths, notes)
+    newest, image = _newest_snapshot(files, notes)
+    state = TransactionState(image)
+    logs = _chain(files, newest, image)
+    contents = _replay(state, logs, notes)
+    state.advance_view(state.lsn)
+    _check_store(directory, state, newest, files, mark)
+    last_sequence = logs[-1].header.sequence if logs else 0
+    return Recovered(
+        state, newest.header.store_id, last_sequence, contents.length if contents else 0, files,
+        notes,
+    )  # fmt: skip
+
+
+def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[KnownFile]:
+    files = []
+    for path, kind in paths:
+        try:
+            files.append(known_file(path, kind))
+        except DamagedFilesError as error:
+            # Any log might be the newest one, whose edits nothing else holds.
+            if kind is FileKind.LOG:
+                raise
+            notes.append(str(error))
+    return sorted(files, key=lambda known: known.header.sequence)
+
+
+def _newest_snapshot(files: list[KnownFile], notes: list[str]) -> tuple[KnownFile, StateImage]:
+    for known in reversed(files):
+        if known.kind is FileKind.SNAPSHOT:
+            try:
+                _, image = read_snapshot(known.path.name, known.path.read_bytes())
+            except DamagedFilesError as error:
+                notes.append(f"{error} (the snapshot before it is used instead)")
+            else:
+                return known, image
+    reasons = "; ".join(notes) or "there are logs, and no snapshot for them to start from"
+    raise DamagedFilesError(
+        f"no snapshot can be read: {reasons}; look at the files with `tuff salvage`, or restore "
+        "one, then start the transaction service again"
+    )
+
+
+def _chain(files: list[KnownFile], snapshot: KnownFile, image: StateImage) -> list[KnownFile]:
+    """The logs behind a snapshot. One is always made before its snapshot is; only the very first
+    snapshot, which holds nothing, may stand alone."""
+    logs = [known for known in files if known.kind is FileKind.LOG]
+    behind = [known for known in logs if known.header.lsn > image.lsn]
+    if (not behind and image.lsn > 0) or (behind and behind[0].header.lsn != image.lsn + 1):
+        raise DamagedFilesError(
+            f"the log that goes on from {snapshot.path.name} at edit {image.lsn + 1} is missing; "
+            "put it back, and start the transaction service again"
+        )
+    return behind
+
+
+def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) -> LogContents | None:
+    contents = None
+    for log, successor in zip(logs, [*logs[1:], None], strict=True):
+        name, sequence = log.path.name, log.header.sequence
+        proven_length = None
+        if successor is not None:
+            if successor.header.previous_sequence != sequence:
+                raise damaged(
+                    successor.path.name, 0, f"the log before it is missing; it is not {name}"
+                )
+            proven_length = successor.header.previous_length
+        contents = _read(log, proven_length=proven_length)
+        if log.header.lsn != state.lsn + 1:
+            raise damaged(name, 0, f"it starts with another edit than {state.lsn + 1}")
+        if contents.cut_bytes:
+            notes.append(
+                f"{name}: cut {contents.cut_bytes} bytes of a torn tail at byte {contents.length}; "
+                "nothing of them was acknowledged"
+            )
+        for lsn, edit in contents.edits:
+            state.apply(lsn, edit)
+    return contents
+
+
+def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:
+    with log.path.open("rb") as file:
+        data = file.read()
+        if proven_length is None:
+            # A crash of the process leaves a tail that only the kernel holds; the next files
+            # vouch for it.
+            os.fdatasync(file.fileno())
+    return read_log(log.path.name, data, proven_length=proven_length)
+
+
+def _check_store(
+    directory: Path,
+    state: TransactionState,
+    newest: KnownFile,
+    files: list[KnownFile],
+    mark: StoreMark | None,
+) -> None:
+    store_id = newest.header.store_id
+    for known in files:
+        if known.header.store_id != store_id:
+            raise damaged(known.path.name, 0, f"it belongs to another store than {store_id}")
+    if mark is None:
+        return
+    if mark.store_id != store_id:
+        raise DamagedFilesError(
+            f"{directory} belongs to store {store_id}, and the message store to {mark.store_id}; "
+            "put files of one backup together, and start the transaction service again"
+        )
+    if state.highest_reserved < mark.highest_reserved:
+        raise DamagedFilesError(
+            f"{directory} knows pointers up to {state.highest_reserved}, and the message store has "
+            f"seen {mark.highest_reserved}: the transaction files are older; put files of one "
+            "backup together, and start the transaction service again"
+        )

@@ -1,0 +1,329 @@
+"""The transaction state: everything that was decided, and the view of what is durable of it.
+
+`apply` is the only code that changes it, live and in a replay alike, and never refuses an edit that
+a decision produced (design §4). No clock, no I/O, no event loop.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from tuff.protocol.errors import TransactionUnknownError
+from tuff.protocol.pointers import PointerList
+from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
+from tx.conflicts import CommittedChanges, Committers
+from tx.edits import (
+    Aborted,
+    BlockReserved,
+    BlockReturned,
+    Checkpointed,
+    Committed,
+    Committing,
+    Edit,
+    Invalidated,
+    PointerRange,
+    Refused,
+    Restarted,
+    Started,
+    Truncated,
+)
+from tx.outcomes import Outcomes
+from tx.records import EndedState, OpenTransaction, Outcome, lost_outcome
+from tx.view import View, ViewChange, with_all
+
+_ENDED_STATES = {
+    Committed: EndedState.COMMITTED,
+    Aborted: EndedState.ABORTED,
+    Invalidated: EndedState.INVALID,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateImage:
+    """The whole state at one LSN, as a snapshot file holds it.
+
+    `pending` are the changes that were decided and not yet in the view, with their LSNs.
+    """
+
+    lsn: int
+    seen: int
+    last_pointer: int
+    highest_reserved: int
+    blocks: tuple[PointerRange, ...]
+    is_clean: bool
+    view: View
+    pending: tuple[tuple[int, ViewChange], ...]
+    open: tuple[OpenTransaction, ...]
+    outcomes: tuple[Outcome, ...]
+    commits: tuple[CommittedChanges, ...]
+
+
+def fresh_image(*, now_ms: int) -> StateImage:
+    """An empty beginning: every pointer from now on is above the read pointer."""
+    pointer = now_ms * POINTERS_PER_MS
+    nothing = PointerList()
+    return StateImage(
+        lsn=0,
+        seen=0,
+        last_pointer=pointer,
+        highest_reserved=pointer,
+        blocks=(),
+        is_clean=True,
+        view=View(pointer, nothing, nothing, nothing),
+        pending=(),
+        open=(),
+        outcomes=(),
+        commits=(),
+    )
+
+
+class TransactionState:
+    """Belongs to one event loop, or during a replay to one thread; it has no lock."""
+
+    def __init__(self, image: StateImage) -> None:
+        self.lsn = image.lsn
+        self.seen = image.seen
+        self.last_pointer = image.last_pointer
+        self.highest_reserved = image.highest_reserved
+        self.blocks = image.blocks
+        self.is_clean = image.is_clean
+        self.view = image.view
+        self.open = {opened.transaction_id: opened for opened in image.open}
+        self.outcomes = Outcomes(image.outcomes)
+        self.committers = Committers(image.commits)
+        self._pending = deque(image.pending)
+        self.invalid = _decided_invalid(image)
+        self._owners = {
+            pointer: opened.transaction_id for opened in image.open for pointer in opened.pointers
+        }
+        self._seen_by_short = {
+            opened.transaction_id: opened.seen for opened in image.open if opened.is_short
+        }
+
+    def image(self) -> StateImage:
+        """The state as it is; later edits don't change the image."""
+        return StateImage(
+            lsn=self.lsn,
+            seen=self.seen,
+            last_pointer=self.last_pointer,
+            highest_reserved=self.highest_reserved,
+            blocks=self.blocks,
+            is_clean=self.is_clean,
+            view=self.view,
+            pending=tuple(self._pending),
+            open=tuple(self.open.values()),
+            outcomes=tuple(self.outcomes),
+            commits=self.committers.in_order(),
+        )
+
+    def find(self, pointer: int) -> OpenTransaction | Outcome:
+        """The transaction of an id or a checkpoint pointer, open or ended.
+
+        Raises:
+            TransactionUnknownError: there never was one, or it ended too long ago.
+        """
+        if (owner := self._owners.get(pointer)) is not None:
+            return self.open[owner]
+        if (outcome := self.outcomes.find(pointer)) is not None:
+            return outcome
+        if pointer in self.invalid:
+            return lost_outcome(pointer)
+        raise TransactionUnknownError(
+            f"no transaction {pointer} is remembered: it never started, or ended too long ago"
+        )
+
+    @property
+    def next_block_start(self) -> int:
+        """The lowest pointer that no block holds and that nobody was given."""
+        stops = [block.stop for block in self.blocks]
+        return max(self.last_pointer + 1, *stops) if stops else self.last_pointer + 1
+
+    def apply(self, lsn: int, edit: Edit) -> None:
+        """Change the state by the next edit of the log."""
+        assert lsn == self.lsn + 1, f"edit {lsn} after edit {self.lsn}"
+        self.lsn = lsn
+        self.is_clean = isinstance(edit, BlockReturned)
+        match edit:
+            case Started():
+                self._start(edit)
+            case Checkpointed():
+                self._checkpoint(edit)
+            case Committing() | Refused():
+                self._note(edit)
+            case Committed() | Aborted() | Invalidated():
+                self._end(edit)
+            case BlockReserved() | BlockReturned():
+                self._reserve(edit)
+            case Truncated():
+                self._truncate(edit)
+            case Restarted():
+                self._restart(edit)
+            case _:
+                assert_never(edit)
+
+    def advance_view(self, lsn: int) -> list[ViewChange]:
+        """Let the view hold every ending up to this LSN, whose edits are durable now."""
+        reached = []
+        while self._pending and self._pending[0][0] <= lsn:
+            _, change = self._pending.popleft()
+            self.view = self.view.changed(change)
+            reached.append(change)
+        self.seen = max(self.seen, lsn)
+        self._forget_commits()
+        return reached
+
+    @property
+    def last_pending_lsn(self) -> int:
+        """The LSN of the newest ending that is not in the view yet, 0 when all are."""
+        return self._pending[-1][0] if self._pending else 0
+
+    def _start(self, edit: Started) -> None:
+        # What was durable when the snapshot was taken, and nothing more: a commit that was pending
+        # then must stay invisible to this transaction, and conflict with it, after a replay too.
+        self.advance_view(edit.seen)
+        is_short = edit.type is TransactionType.SHORT
+        self.open[edit.pointer] = OpenTransaction(
+            transaction=self.view.transaction(edit.pointer, edit.type),
+            seen=edit.seen,
+            client=edit.client,
+            timeout_ms=edit.timeout_ms,
+            started_at_ms=edit.at_ms,
+            expires_at_ms=edit.expires_at_ms,
+        )
+        self._owners[edit.pointer] = edit.pointer
+        if is_short:
+            self._seen_by_short[edit.pointer] = edit.seen
+        self._hand_out(edit.pointer, is_short=is_short)
+
+    def _checkpoint(self, edit: Checkpointed) -> None:
+        opened = self.open[edit.transaction_id]
+        transaction = opened.transaction.checkpointed(edit.pointer)
+        self.open[edit.transaction_id] = replace(opened, transaction=transaction)
+        self._owners[edit.pointer] = edit.transaction_id
+        # As its ancestor has it, a checkpoint pointer counts as short, also of a long transaction.
+        self._hand_out(edit.pointer, is_short=True)
+
+    def _hand_out(self, pointer: int, *, is_short: bool) -> None:
+        self.last_pointer = pointer
+        self.blocks = tuple(
+            PointerRange(max(block.start, pointer + 1), block.stop)
+            for block in self.blocks
+            if block.stop > pointer + 1
+        )
+        self.view = self.view.with_started(pointer, is_short=is_short)
+
+    def _note(self, edit: Committing | Refused) -> None:
+        opened = self.open[edit.transaction_id]
+        if isinstance(edit, Refused):
+            self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)
+        else:
+            changes = edit.changes | (opened.changes or frozenset())
+            self.open[edit.transaction_id] = replace(opened, changes=changes)
+
+    def _end(self, edit: Committed | Aborted | Invalidated) -> None:
+        opened = self.open.pop(edit.transaction_id, None)
+        if opened is None:
+            assert isinstance(edit, Aborted), f"{edit} ends what has ended"
+            self._abort_invalid(edit)
+            return
+        for pointer in opened.pointers:
+            del self._owners[pointer]
+        self._seen_by_short.pop(opened.transaction_id, None)
+        self.outcomes.put(_outcome(self.lsn, edit, opened))
+        if isinstance(edit, Committed) and opened.is_short:
+            self._remember_changes(edit, opened)
+        is_invalid = isinstance(edit, Invalidated)
+        if is_invalid:
+            self.invalid = with_all(self.invalid, opened.pointers)
+        change = ViewChange(
+            opened.transaction_id,
+            _ENDED_STATES[type(edit)],
+            ended=opened.pointers,
+            invalidated=opened.pointers if is_invalid else (),
+            # An invalid long one ended without anybody having undone it: it moves nothing.
+            read_pointer=0 if is_invalid and not opened.is_short else opened.pointers[-1],
+        )
+        if isinstance(edit, Committed) and edit.is_read_only:
+            self.view = self.view.changed(change)
+            self._forget_commits()
+        else:
+            self._pending.append((self.lsn, change))
+
+    def _abort_invalid(self, edit: Aborted) -> None:
+        outcome = self.outcomes.find(edit.transaction_id)
+        assert outcome is not None, f"{edit} is of a transaction that nobody knows"
+        aborted = replace(
+            outcome,
+            state=EndedState.ABORTED,
+            reason=None,
+            ended_at_ms=edit.at_ms,
+            topics=edit.topics,
+            lsn=self.lsn,
+        )
+        self.outcomes.put(aborted)
+        self.invalid = self.invalid.without(outcome.pointers)
+        change = ViewChange(outcome.transaction_id, EndedState.ABORTED, cleared=outcome.pointers)
+        self._pending.append((self.lsn, change))
+
+    def _remember_changes(self, edit: Committed, opened: OpenTransaction) -> None:
+        changes = edit.changes | (opened.changes or frozenset())
+        if changes:
+            self.committers.add(
+                CommittedChanges(self.lsn, opened.transaction_id, opened.client, changes)
+            )
+
+    def _reserve(self, edit: BlockReserved | BlockReturned) -> None:
+        if isinstance(edit, BlockReturned):
+            self.blocks = ()
+            return
+        self.blocks = (*self.blocks, edit.block)
+        self.highest_reserved = max(self.highest_reserved, edit.block.stop - 1)
+
+    def _truncate(self, edit: Truncated) -> None:
+        self.invalid = self.invalid.without(edit.pointers)
+        self._pending.append((self.lsn, ViewChange(0, None, cleared=edit.pointers)))
+
+    def _restart(self, edit: Restarted) -> None:
+        self.advance_view(self.lsn - 1)
+        lost = tuple(pointer for r in edit.lost for pointer in range(r.start, r.stop))
+        self.blocks = ()
+        if lost:
+            self.last_pointer = max(self.last_pointer, lost[-1])
+            self.invalid = with_all(self.invalid, lost)
+            self._pending.append((self.lsn, ViewChange(0, None, invalidated=lost)))
+        for opened in self.open.values():
+            # A clock that was set back must not keep what is open alive for longer than its time.
+            self.open[opened.transaction_id] = replace(
+                opened,
+                expires_at_ms=min(opened.expires_at_ms, edit.at_ms + opened.timeout_ms),
+                survived_crash=opened.survived_crash or edit.is_after_crash,
+            )
+
+    def _forget_commits(self) -> None:
+        # Starts come in the order of what they saw, so that the oldest one saw the least.
+        self.committers.forget(next(iter(self._seen_by_short.values()), self.seen))
+
+
+def _decided_invalid(image: StateImage) -> PointerList:
+    invalid = image.view.invalid
+    for _, change in image.pending:
+        invalid = with_all(invalid.without(change.cleared), change.invalidated)
+    return invalid
+
+
+def _outcome(lsn: int, edit: Committed | Aborted | Invalidated, opened: OpenTransaction) -> Outcome:
+    return Outcome(
+        transaction_id=opened.transaction_id,
+        state=_ENDED_STATES[type(edit)],
+        reason=edit.reason if isinstance(edit, Invalidated) else None,
+        type=opened.transaction.type,
+        client=opened.client,
+        started_at_ms=opened.started_at_ms,
+        expires_at_ms=opened.expires_at_ms,
+        ended_at_ms=edit.at_ms,
+        checkpoints=opened.transaction.checkpoint_write_pointers,
+        published=edit.published if isinstance(edit, Committed) else (),
+        topics=edit.topics,
+        request_id=edit.request_id if isinstance(edit, Committed) else None,
+        lsn=lsn,
+    )

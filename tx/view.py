@@ -1,0 +1,110 @@
+"""The durable view: what snapshots may read, behind what was decided (design §4, Two levels).
+
+A start, a checkpoint and a commit that wrote nothing change the view when they are handed to the
+log: they exclude more, or concern nothing anybody could see. What makes writes visible, or stops
+excluding them, waits for its fsync, so that nobody is shown what a crash would undo.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+from tuff.protocol.pointers import PointerList
+from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, TransactionType
+from tx.records import EndedState
+
+# The transaction of a reader that has none. No pointer is 0, so that it owns nothing.
+READER_POINTER = 0
+ONE_BY_ONE_COUNT_MAX = 16  # pointers; more are merged at once, since each addition copies a chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChange:
+    """What an edit does to the view once it is durable. `state` is how `transaction_id` ended; None
+    where no transaction did."""
+
+    transaction_id: int
+    state: EndedState | None
+    ended: tuple[int, ...] = ()
+    invalidated: tuple[int, ...] = ()
+    cleared: tuple[int, ...] = ()
+    read_pointer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One version of the view; versions share what they have in common."""
+
+    read_pointer: int
+    in_progress: PointerList
+    short_in_progress: PointerList
+    invalid: PointerList
+
+    def with_started(self, pointer: int, *, is_short: bool) -> "View":
+        shorts = self.short_in_progress
+        return View(
+            self.read_pointer,
+            self.in_progress.with_added(pointer),
+            shorts.with_added(pointer) if is_short else shorts,
+            self.invalid,
+        )
+
+    def changed(self, change: ViewChange) -> "View":
+        invalid = self.invalid
+        if change.cleared:
+            invalid = invalid.without(change.cleared)
+        if change.invalidated:
+            invalid = with_all(invalid, change.invalidated)
+        return View(
+            max(self.read_pointer, change.read_pointer),
+            self.in_progress.without(change.ended),
+            self.short_in_progress.without(change.ended),
+            invalid,
+        )
+
+    def transaction(self, pointer: int, kind: TransactionType) -> Transaction:
+        """A transaction that starts now, in this snapshot."""
+        shorts = self.short_in_progress
+        return Transaction(
+            transaction_id=pointer,
+            read_pointer=self.read_pointer,
+            write_pointer=pointer,
+            invalids=self.invalid,
+            in_progress=self.in_progress,
+            first_short_in_progress=shorts[0] if shorts else NO_SHORT_IN_PROGRESS,
+            type=kind,
+        )
+
+    def reader(self) -> Transaction:
+        """The snapshot of a reader that is in no transaction."""
+        return self.transaction(READER_POINTER, TransactionType.SHORT)
+
+    @property
+    def visibility_upper_bound(self) -> int:
+        """The highest pointer such that it, and all below it, have ended."""
+        return self.in_progress[0] - 1 if self.in_progress else self.read_pointer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibilityState:
+    """The part of the transaction state that retention needs: pointers and the invalid list.
+
+    `source` names the newest snapshot file, for the record of what a sweep used; None before the
+    first. The messaging room has its own class of this shape.
+    """
+
+    read_pointer: int
+    write_pointer: int
+    in_progress: PointerList
+    invalid: PointerList
+    source: str | None
+
+
+def with_all(pointers: PointerList, more: Iterable[int]) -> PointerList:
+    """The list and all these pointers."""
+    added = tuple(more)
+    if len(added) > ONE_BY_ONE_COUNT_MAX:
+        return PointerList(chain(pointers, added))
+    for pointer in added:
+        pointers = pointers.with_added(pointer)
+    return pointers

@@ -25,7 +25,7 @@ TRANSACTION_CALLS = [
 def test_a_topic_call_names_a_parameter_it_does_not_know(
     client: Client, topic: Topic, method: str, call: str
 ) -> None:
-    body = {} if method in {"PUT", "POST"} else None
+    body: object = {} if method in {"PUT", "POST"} else None
 
     reply = client.call(method, topic.path + call, body, bogus="1")
 
@@ -37,7 +37,7 @@ def test_a_transaction_call_names_a_parameter_it_does_not_know(
     client: Client, method: str, call: str
 ) -> None:
     tx = begin(client)
-    body = {} if method == "POST" else None
+    body: object = {} if method == "POST" else None
 
     reply = client.call(method, TRANSACTIONS + call.format(tx=tx.id), body, bogus="1")
 

@@ -1,0 +1,348 @@
+"""The server process: flags, settings, exits, signals (protocol §8)."""
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.client import Client, ok, until
+from tests.http.conftest import NewServer
+from tests.http.process import ServerProcess
+
+Launch = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts `server.py` with these very arguments, and does not wait for it to be ready."""
+    started: list[ServerProcess] = []
+
+    def start(*arguments: str, home: Path | None = None) -> ServerProcess:
+        running = ServerProcess(tmp_path / "home" if home is None else home, *arguments)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.end()
+
+
+def one_sentence(server: ServerProcess) -> str:
+    """What a refused start said: one line on standard error, no stack trace, no ready line."""
+    assert "tuff ready" not in server.stdout()
+    said = server.stderr().strip()
+    assert said, "a refused start says why"
+    assert "Traceback" not in said
+    return said
+
+
+def test_a_ready_server_prints_one_line_with_its_address(launch: Launch) -> None:
+    running = launch("--data", "here", "--port", "0").wait_ready()
+
+    assert running.stdout() == f"tuff ready on http://127.0.0.1:{running.port}\n"
+    assert running.port > 0
+    assert (running.home / "here" / "messages").is_dir()
+    assert (running.home / "here" / "snapshots").is_dir()
+
+
+def test_it_takes_the_port_and_host_it_is_told(launch: Launch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    running = launch("--data", "d", "--host", "127.0.0.1", "--port", str(port)).wait_ready()
+
+    assert running.port == port
+    client = running.client()
+    ok(client.get("/health/live"))
+    client.close()
+
+
+def test_a_port_in_use_is_told_in_a_sentence(launch: Launch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        running = launch("--data", "d", "--port", str(port))
+
+        assert running.wait_exit() != 0
+
+    assert str(port) in one_sentence(running)
+
+
+def test_without_data_it_works_in_the_current_directory(launch: Launch) -> None:
+    running = launch("--port", "0").wait_ready()
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    ok(topic.publish("a"))
+    ok(client.post(f"{TRANSACTIONS}/snapshot"))
+    client.close()
+
+    assert (running.home / "data").is_dir()
+    assert list((running.home / "snapshots").glob("snapshot.*"))
+
+
+def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "[server]\nport = 0\n[messaging]\ndefault_ttl = 77\npoll_limit_max = 3\n"
+        "[tx]\ndefault_timeout = 2.5\n"
+    )
+
+    running = launch(
+        "--config", str(path), "--data", "d", "--set", "messaging.default_ttl=88"
+    ).wait_ready()
+
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    assert ok(topic.show()).json["properties"] == {"ttl": "88"}
+    assert begin(client).object["timeout"] == 2.5
+    ok(topic.publish(*"abcde"))
+    assert topic.read() == ["a", "b", "c"]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("tx.bogus=1", "bogus"), ("bogus.key=1", "bogus"), ("tx=1", "tx"), ("bogus", "bogus"),
+        ("=1", "="), ("server.port=70000", "server.port"), ("server.port=-1", "server.port"),
+        ("server.port=http", "server.port"), ("tx.default_timeout=0", "tx.default_timeout"),
+        ("tx.default_timeout=-1", "tx.default_timeout"), ("tx.enabled=5", "tx.enabled"),
+        ("tx.enabled=maybe", "tx.enabled"), ("tx.snapshot_retain=0", "tx.snapshot_retain"),
+        ("tx.default_timeout=90000", "tx.default_timeout"), ("tx.max_timeout=x", "tx.max_timeout"),
+        ("messaging.store=postgres", "messaging.store"),
+        ("messaging.default_ttl=0", "messaging.default_ttl"),
+        ("messaging.default_ttl=1.5", "messaging.default_ttl"),
+        ("messaging.poll_limit_max=0", "messaging.poll_limit_max"),
+        ("messaging.max_block=-1", "messaging.max_block"),
+        ("messaging.cleanup_interval=nan", "messaging.cleanup_interval"),
+        ("messaging.system_topics=[1]", "messaging.system_topics"),
+        ('messaging.system_topics=["a b"]', "messaging.system_topics"),
+        ("server.max_request_bytes=0", "server.max_request_bytes"),
+        ("server.max_connections=0", "server.max_connections"),
+        ("server.max_pending_requests=0", "server.max_pending_requests"),
+    ],
+)  # fmt: skip
+def test_an_impossible_setting_ends_the_start_and_is_named(
+    launch: Launch, setting: str, named: str
+) -> None:
+    running = launch("--data", "d", "--port", "0", "--set", setting)
+
+    assert running.wait_exit() == 2
+
+    said = one_sentence(running)
+    assert named in said
+    assert len(said.splitlines()) == 1
+    assert not (running.home / "d" / "messages").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[tx]\nbogus = 1\n", "bogus"), ("[bogus]\nkey = 1\n", "bogus"),
+        ("[tx]\ndefault_timeout = 0\n", "default_timeout"), ("[tx\n", "own.toml"),
+        ("port = 5\n", "port"), ("tx = 5\n", "tx"),
+    ],
+)  # fmt: skip
+def test_an_impossible_file_ends_the_start_and_is_named(
+    launch: Launch, tmp_path: Path, text: str, named: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+
+    running = launch("--config", str(path), "--data", "d", "--port", "0")
+
+    assert running.wait_exit() == 2
+    assert named in one_sentence(running)
+
+
+def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> None:
+    running = launch("--config", "nowhere.toml", "--data", "d", "--port", "0")
+
+    assert running.wait_exit() == 2
+    assert "nowhere.toml" in one_sentence(running)
+
+
+@pytest.mark.parametrize("arguments", [["--bogus"], ["--port", "x"], ["--set"], ["surprise"]])
+def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
+    running = launch("--data", "d", *arguments)
+
+    assert running.wait_exit() == 2
+    assert arguments[0].lstrip("-") in one_sentence(running)
+
+
+def test_it_listens_beyond_this_machine_only_when_told_so(launch: Launch) -> None:
+    refused = launch("--data", "d", "--host", "0.0.0.0", "--port", "0")
+    assert refused.wait_exit() == 2
+    assert "allow_remote" in one_sentence(refused)
+
+    allowed = launch(
+        "--data", "d", "--host", "0.0.0.0", "--port", "0", "--set", "server.allow_remote=true"
+    ).wait_ready()
+
+    client = allowed.client()
+    ok(client.get("/health/live"))
+    client.close()
+
+
+def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
+    new_server: NewServer, launch: Launch
+) -> None:
+    first = new_server()
+
+    second = launch("--data", str(first.data), "--port", "0")
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert str(first.data) in said
+    assert re.search(rf"\b{first.pid}\b", said)
+    client = first.client()
+    ok(client.get("/health/live"))
+    client.close()
+
+
+def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> None:
+    first = launch("--port", "0").wait_ready()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "snapshots").symlink_to(first.home / "snapshots")
+
+    second = launch("--port", "0", home=other)
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert "snapshots" in said
+    assert str(first.pid) in said
+
+
+def test_sigterm_ends_it_cleanly_with_a_snapshot(new_server: NewServer) -> None:
+    running = new_server()
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    ok(topic.publish("a"))
+    tx = begin(client)
+    before = {path.name for path in (running.data / "snapshots").glob("snapshot.*")}
+    client.close()
+
+    assert running.terminate() == 0
+
+    after = {path.name for path in (running.data / "snapshots").glob("snapshot.*")}
+    assert after - before
+    client = new_server(home=running.home).client()
+    assert Topic(client, "default", "t").read() == ["a"]
+    assert ok(client.get(f"{TRANSACTIONS}/{tx.id}")).json["state"] == "in_progress"
+    client.close()
+
+
+def test_sigint_ends_it_like_sigterm(new_server: NewServer) -> None:
+    running = new_server()
+
+    os.kill(running.pid, signal.SIGINT)
+
+    assert running.process.wait(10) == 0
+
+
+def test_a_stopping_server_finishes_what_is_under_way(new_server: NewServer) -> None:
+    running = new_server()
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    body = json.dumps({"messages": ["under way"]}).encode()
+    head = (
+        f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(head + body)
+        answer = connection.recv(65536)
+        os.kill(running.pid, signal.SIGTERM)
+    client.close()
+
+    assert running.process.wait(10) == 0
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    client = new_server(home=running.home).client()
+    assert Topic(client, "default", "t").read() == ["under way"]
+    client.close()
+
+
+def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
+    running = new_server()
+    idle = [running.client() for _ in range(5)]
+    for one in idle:
+        ok(one.get("/health/live"))
+    half = socket.create_connection(("127.0.0.1", running.port))
+    half.sendall(b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+
+    assert running.terminate() == 0
+
+    half.close()
+    for one in idle:
+        one.close()
+
+
+def test_system_topics_are_made_at_the_start(new_server: NewServer) -> None:
+    setting = 'messaging.system_topics=["audit","metrics:3"]'
+    running = new_server(setting)
+    client = running.client()
+    names = ["audit", "metrics0", "metrics1", "metrics2"]
+    assert ok(client.get("/v1/namespaces/system/topics")).json == names
+    ok(Topic(client, "system", "audit").publish("kept"))
+    client.close()
+    running.terminate()
+
+    client = new_server(setting, home=running.home).client()
+
+    assert ok(client.get("/v1/namespaces/system/topics")).json == names
+    assert Topic(client, "system", "audit").read() == ["kept"]
+    assert ok(client.get("/v1/namespaces")).json == ["system"]
+    client.close()
+
+
+def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) -> None:
+    client = new_server("messaging.store=memory").client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    tx = begin(client)
+    ok(topic.store("a", tx=tx.id))
+    ok(topic.publish(tx=tx.id))
+    ok(tx.commit())
+
+    assert topic.committed() == ["a"]
+    client.close()
+
+
+def test_snapshots_are_taken_at_intervals_and_a_bounded_number_is_kept(
+    new_server: NewServer,
+) -> None:
+    running = new_server("tx.snapshot_interval=0.1", "tx.snapshot_retain=2")
+    client = running.client()
+    seen: set[str] = set()
+
+    def four_were_taken() -> bool:
+        ok(begin(client).commit(changes=["k"]))
+        seen.update(path.name for path in (running.data / "snapshots").glob("snapshot.*"))
+        return len(seen) >= 4
+
+    until(four_were_taken, within_s=8)
+
+    until(lambda: len(list((running.data / "snapshots").glob("snapshot.*"))) <= 3)
+    client.close()
+
+
+def test_a_server_started_from_anywhere_finds_its_own_modules(launch: Launch) -> None:
+    home = launch("--data", "d", "--port", "0").home
+    (home / "tx.py").write_text("raise SystemExit('a user file was imported')\n")
+    (home / "messaging.py").write_text("raise SystemExit('a user file was imported')\n")
+
+    running = launch("--data", "e", "--port", "0").wait_ready()
+
+    client: Client = running.client()
+    ok(client.get("/health/live"))
+    client.close()

@@ -1,0 +1,168 @@
+"""Protocol, OpenAPI document, routes, settings and errors say one and the same thing."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from messaging.routes import routes as message_routes
+from process import health
+from process.openapi import ENDPOINTS
+from process.settings import SECTIONS, key_of
+from tests.http.client import Client
+from tests.http.process import ServerProcess, serve
+from tuff.protocol.errors import BY_CODE
+from tx.routes import routes as transaction_routes
+
+ROOT = Path(__file__).resolve().parents[1]
+PROTOCOL = (ROOT / "docs/protocol.md").read_text("utf-8")
+CONF = sorted((ROOT / "conf").glob("*.toml"))
+
+# Made by the process itself, around the rooms' routes.
+OF_THE_PROCESS = {("GET", "/metrics"), ("GET", "/openapi.json")}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    running: ServerProcess = serve(tmp_path_factory.mktemp("contract"))
+    connection = running.client()
+    yield connection
+    connection.close()
+    running.end()
+
+
+def addresses(routes: list[web.RouteDef]) -> set[tuple[str, str]]:
+    return {(route.method, route.path) for route in routes}
+
+
+def default_of(section: str, key: str) -> Any:
+    """As a settings file would hold it."""
+    (found,) = [entry for entry in fields(SECTIONS[section]) if key_of(entry) == key]
+    default = getattr(SECTIONS[section](), found.name)
+    return list(default) if isinstance(default, tuple) else default
+
+
+def documented_settings() -> dict[tuple[str, str], str]:
+    """The defaults of protocol §8, as they are written there."""
+    text = PROTOCOL[PROTOCOL.index("Settings that clients and tests rely on") :]
+    return {
+        (section, key): value
+        for section, key, value in re.findall(r"`(server|tx|messaging)\.(\w+)=([^`]+)`", text)
+    }
+
+
+def test_the_table_of_endpoints_is_that_of_the_openapi_document() -> None:
+    table = re.findall(r"^\| `([A-Z]+)` \| `(/[^`]*)` \| (.*) \|$", PROTOCOL, re.MULTILINE)
+
+    assert table == [(each.method, each.path, each.summary) for each in ENDPOINTS]
+
+
+def test_the_routes_are_those_of_the_table() -> None:
+    nobody: Any = object()  # only the addresses are looked at; no handler is called
+    routes = (
+        addresses(message_routes(nobody))
+        | addresses(transaction_routes(nobody))
+        | addresses(health.routes(lambda: True, dict))
+    )
+
+    assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in ENDPOINTS}
+
+
+def test_the_server_shows_the_document_and_knows_every_address_in_it(client: Client) -> None:
+    shown = client.send("GET", "/openapi.json").json
+
+    assert sorted(shown["paths"]) == sorted({each.path for each in ENDPOINTS})
+    for endpoint in ENDPOINTS:
+        path = re.sub(r"{\w+}", "nobody", endpoint.path)
+        reply = client.send("OPTIONS", path)
+        assert reply.json["code"] == "method_not_allowed", endpoint.path
+        assert endpoint.method in (reply.header("Allow") or "")
+
+
+def test_the_table_of_errors_is_that_of_the_classes() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", PROTOCOL, re.MULTILINE)
+    table = {
+        code: int(status) for status, codes in rows for code in re.findall(r"`([a-z_]+)`", codes)
+    }
+
+    assert table == {code: kind.status for code, kind in BY_CODE.items()}
+
+
+@pytest.mark.parametrize("file", CONF, ids=lambda file: file.name)
+def test_a_settings_file_has_every_key_and_no_other(file: Path) -> None:
+    found = tomllib.loads(file.read_text("utf-8"))
+
+    assert {name: set(section) for name, section in found.items()} == {
+        name: {key_of(entry) for entry in fields(kind)} for name, kind in SECTIONS.items()
+    }
+
+
+@pytest.mark.parametrize("file", CONF, ids=lambda file: file.name)
+def test_every_key_of_a_settings_file_has_a_comment(file: Path) -> None:
+    lines = file.read_text("utf-8").splitlines()
+    bare = [
+        line
+        for number, line in enumerate(lines)
+        if re.match(r"\w+ *=", line)
+        and "#" not in line
+        and not (number and lines[number - 1].lstrip().startswith("#"))
+    ]
+
+    assert bare == []
+
+
+def test_the_standalone_settings_are_the_defaults() -> None:
+    found = tomllib.loads((ROOT / "conf/standalone.toml").read_text("utf-8"))
+
+    different = [
+        f"{section}.{key}"
+        for section, entries in found.items()
+        for key, value in entries.items()
+        if value != default_of(section, key)
+    ]
+    assert different == []
+
+
+def test_the_protocol_names_every_setting_with_its_default() -> None:
+    documented = documented_settings()
+    choices = documented.pop(("messaging", "store"))
+
+    assert choices.split("|")[0] == default_of("messaging", "store")
+    assert documented.keys() | {("messaging", "store")} == {
+        (name, key_of(entry)) for name, kind in SECTIONS.items() for entry in fields(kind)
+    }
+    for (section, key), value in documented.items():
+        default = default_of(section, key)
+        if isinstance(default, bool):
+            assert value == str(default).lower(), key
+        elif isinstance(default, int | float):
+            assert float(value) == default, key
+        else:
+            assert value == str(default), key
+
+
+def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
+    """A term whose name in the code is gone would teach a newcomer a dead word."""
+    code = "\n".join(
+        path.read_text("utf-8")
+        for room in ("tuff", "tx", "messaging", "process", "conf")
+        for kind in ("*.py", "*.toml")
+        for path in (ROOT / room).rglob(kind)
+    )
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\*\*[^|]+) \| ([^|]*) \|", glossary, re.MULTILINE)
+    dead = [
+        f"{term}: {word}"
+        for term, in_code in rows
+        for quoted in re.findall(r"`([^`]+)`", in_code)
+        for word in re.findall(r"[A-Za-z_]{3,}", quoted)[:1]
+        if re.search(rf"\b{word}\b", code) is None
+    ]
+
+    assert len(rows) > 40
+    assert dead == []

@@ -1,0 +1,221 @@
+"""Documents that lag behind the code fail here: programs are run, links and names are followed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.http.process import ServerProcess, serve
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "snapshots").glob("*.md")]
+)
+PROGRAMS = {"sh", "python"}
+OUTPUT = {"text", "json", "toml"}  # what is shown, and not run
+RUN_WITHIN_S = 60  # seconds; a page that takes longer is no page
+
+# Each error of the server ends the program; the newest flag of curl that is used is from 2021.
+CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: where it begins, what it says it is, and what it holds."""
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(document: Path, text: str) -> Iterator[Block]:
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if line.startswith("```"):
+            inside: list[str] = []
+            for _, content in lines:
+                if content.startswith("```"):
+                    break
+                inside.append(content)
+            yield Block(document, number, line.removeprefix("```").strip(), "\n".join(inside))
+
+
+BLOCKS = [
+    block for document in DOCUMENTS for block in blocks_of(document, document.read_text("utf-8"))
+]
+
+
+def by_document(*languages: str) -> list[tuple[Path, list[Block]]]:
+    """The programs of each document, in order: a later block goes on where the one before ended."""
+    return [
+        (document, found)
+        for document in DOCUMENTS
+        if (found := [b for b in BLOCKS if b.document == document and b.language in languages])
+    ]
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of this module's own, as a reader's is: nothing is in it yet."""
+    running = serve(tmp_path_factory.mktemp("docs"))
+    yield running
+    running.end()
+
+
+def run(command: list[str], program: str, server: ServerProcess, directory: Path) -> str:
+    """What a program of a document prints, with this server in the place of the reader's."""
+    url = f"http://127.0.0.1:{server.port}"
+    done = subprocess.run(
+        command,
+        input=program.replace("http://127.0.0.1:7411", url),
+        cwd=directory,
+        env={
+            **os.environ,
+            "TUFF_URL": url,
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=RUN_WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_every_block_says_whether_it_is_a_program_or_what_one_shows() -> None:
+    unknown = [f"{b}: {b.language!r}" for b in BLOCKS if b.language not in PROGRAMS | OUTPUT]
+
+    assert unknown == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl, which is not here")
+@pytest.mark.parametrize(
+    ("document", "blocks"), [pytest.param(*each, id=each[0].name) for each in by_document("sh")]
+)
+def test_the_shell_lines_of_a_page_do_what_it_says(
+    document: Path, blocks: list[Block], server: ServerProcess, tmp_path: Path
+) -> None:
+    lines = "\n".join(block.text for block in blocks).splitlines()
+    # `make` lines would install or run this very test; that their target exists is tested below.
+    program = "\n".join(line for line in lines if not line.startswith("make "))
+
+    printed = run(["bash", "-euo", "pipefail"], CURL + program, server, tmp_path)
+
+    if document == ROOT / "README.md":
+        assert re.search(r'"payload": ?"hello".*"payload": ?"world"', printed)
+        assert '"writePointer"' in printed
+
+
+@pytest.mark.parametrize(
+    ("document", "blocks"), [pytest.param(*each, id=each[0].name) for each in by_document("python")]
+)
+def test_the_python_lines_of_a_page_run(
+    document: Path, blocks: list[Block], server: ServerProcess, tmp_path: Path
+) -> None:
+    program = "\n".join(block.text for block in blocks)
+
+    run([sys.executable, "-W", "error", "-"], program, server, tmp_path)
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    named = {
+        target
+        for document in DOCUMENTS
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", document.read_text("utf-8"), re.M)
+    }
+
+    assert named - targets() == set()
+    assert {"run", "test", "check", "demo"} <= named
+
+
+def test_every_link_leads_to_a_file() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)}: {link}"
+        for document in DOCUMENTS
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8"))
+        if not (document.parent / link).exists()
+    ]
+
+    assert broken == []
+
+
+def test_every_page_can_be_found_from_the_map() -> None:
+    text = (ROOT / "docs/README.md").read_text("utf-8")
+    lost = [
+        document.name
+        for document in (ROOT / "docs").glob("*.md")
+        if f"({document.name})" not in text
+    ]
+
+    assert lost == ["README.md"]
+
+
+def test_every_section_that_the_code_cites_exists() -> None:
+    headings = {
+        "design": (ROOT / "docs/architecture.md").read_text("utf-8"),
+        "protocol": (ROOT / "docs/protocol.md").read_text("utf-8"),
+    }
+    there = {
+        (page, number)
+        for page, text in headings.items()
+        for number in re.findall(r"^#+ ([0-9.]+?)\.? ", text, re.MULTILINE)
+    }
+    cited = {
+        (page, number)
+        for room in ("tuff", "tx", "messaging", "process", "tests", "examples")
+        for path in (ROOT / room).rglob("*.py")
+        for page, numbers in re.findall(
+            r"\b(design|protocol) (§[0-9.]+(?:(?:, | to | and )§[0-9.]+)*)", path.read_text("utf-8")
+        )
+        for number in re.findall(r"§([0-9]+(?:\.[0-9]+)?)", numbers)
+    }
+
+    assert cited - there == set()
+    assert len(cited) > 10
+
+
+def test_decisions_are_numbered_without_a_gap_and_say_what_they_cost() -> None:
+    records = sorted((ROOT / "docs/decisions").glob("*.md"))
+
+    for number, record in enumerate(records, 1):
+        text = record.read_text("utf-8")
+        assert record.name.startswith(f"{number:04}-")
+        assert text.startswith(f"# {number:04}: ")
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+            "Situation", "Decision", "What it costs",
+        ]  # fmt: skip
+
+
+def test_every_fragment_is_of_a_kind() -> None:
+    kinds = set(
+        re.findall(r"^\| `([a-z]+)` \|", (ROOT / "docs/changes/README.md").read_text("utf-8"), re.M)
+    )
+    fragments = [path for path in (ROOT / "docs/changes").iterdir() if path.name != "README.md"]
+
+    assert "format" in kinds
+    assert [f.name for f in fragments if f.name.split(".")[1:-1] not in [[k] for k in kinds]] == []
+
+
+def test_a_fence_is_read_with_its_language_and_its_place() -> None:
+    text = "a\n```sh\necho 1\n```\nb\n```text\n2\n```\n"
+
+    assert list(blocks_of(ROOT / "x.md", text)) == [
+        Block(ROOT / "x.md", 2, "sh", "echo 1"),
+        Block(ROOT / "x.md", 6, "text", "2"),
+    ]

@@ -1,0 +1,206 @@
+"""House rules that no linter knows (docs/style.md). Each rule is seen to catch an offence."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LINE_COUNT_MAX = 400  # lines of a module: past that it holds two subjects
+FUNCTION_LINE_COUNT_MAX = 50  # lines of a function: one screen
+
+CODE = ("tuff", "tx", "messaging", "process", "tests", "examples")
+TEXT = ("*.md", "*.py", "*.toml", "Makefile", ".ci/run", ".gitignore")
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
+ROOT_FILES = {
+    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
+    "conf", "docs", "examples", "messaging", "process", "pyproject.toml", "server.py", "snapshots",
+    "tests", "tuff", "tx",
+}  # fmt: skip
+# What git and the tools put there, and what a server that runs here keeps.
+ROOT_LEFTOVERS = {
+    ".git", ".hypothesis", ".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    ".venv", "__pycache__", "build", "data", "dist",
+}  # fmt: skip
+MAY_SLEEP = ("tests/http/", "tests/faults/")  # real processes: they wait for what they can't drive
+
+
+def modules() -> list[Path]:
+    found = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [*found, ROOT / "server.py"]
+
+
+def texts() -> list[Path]:
+    folders = (*CODE, "docs", "conf", "snapshots")
+    deep = [path for folder in folders for kind in TEXT[:3] for path in (ROOT / folder).rglob(kind)]
+    return sorted({*deep, *(path for kind in TEXT for path in ROOT.glob(kind))})
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def without_docstring(source: str) -> Iterator[str]:
+    if source.strip() and ast.get_docstring(ast.parse(source)) is None:
+        yield "has no docstring that says its purpose"
+
+
+def too_long(source: str) -> Iterator[str]:
+    count = len(source.splitlines())
+    if count > LINE_COUNT_MAX:
+        yield f"has {count} lines, and {LINE_COUNT_MAX} are enough for one subject"
+
+
+def long_functions(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+            count = (node.end_lineno or first) - first + 1
+            if count > FUNCTION_LINE_COUNT_MAX:
+                yield f"{node.name} has {count} lines, and {FUNCTION_LINE_COUNT_MAX} fit a screen"
+
+
+def sleeps(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and node.args):
+            continue
+        called, time = ast.unparse(node.func), node.args[0]
+        if called.split(".")[-1] == "sleep" and ast.unparse(time) != "0":
+            yield f"line {node.lineno} sleeps: drive the clock, and wait for nothing"
+
+
+def late_marks(source: str) -> Iterator[str]:
+    marks = "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"))
+    for number, line in enumerate(source.splitlines(), 1):
+        if re.search(rf"\b({marks})\b", line):
+            yield f"line {number} puts something off: do it, or open an issue"
+
+
+def strangers(source: str) -> Iterator[str]:
+    """Places that exist on one machine, and hosts of package registries."""
+    places = r"(^|[\s\"'`(=])/(work|root|home|tmp)/\w"
+    hosts = r"[p]ypi\.org|[p]ythonhosted|[m]aven\.org|[n]pmjs|[c]rates\.io|[p]roxy\.golang"
+    papers = r"\b(PROTOCOL|DESIGN|STYLE|CLIENT)(\.md| §)"
+    for number, line in enumerate(source.splitlines(), 1):
+        if re.search(f"{places}|{hosts}|{papers}", line):
+            yield f"line {number} names a place outside of the project"
+
+
+def bare_suppressions(source: str) -> Iterator[str]:
+    reasoned = re.compile(
+        r"# noqa: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* - \w|# type: ignore\[[a-z, -]+\] {1,2}# \w"
+    )
+    for number, line in enumerate(source.splitlines(), 1):
+        if re.search(r"# (noqa\b|type: ignore)", line) and not reasoned.search(line):
+            yield f"line {number} switches a check off without a code and a reason"
+
+
+Rule = Callable[[str], Iterator[str]]
+
+
+def offences(rule: Rule, paths: list[Path]) -> list[str]:
+    return [f"{name(path)}: {fault}" for path in paths for fault in rule(path.read_text("utf-8"))]
+
+
+def test_every_module_says_its_purpose() -> None:
+    assert offences(without_docstring, modules()) == []
+
+
+def test_no_module_holds_two_subjects() -> None:
+    assert offences(too_long, modules()) == []
+
+
+def test_every_function_fits_a_screen() -> None:
+    assert offences(long_functions, modules()) == []
+
+
+def test_every_module_has_the_name_of_what_it_knows() -> None:
+    vague = [name(path) for path in modules() if {path.stem, path.parent.name} & VAGUE_NAMES]
+
+    assert vague == []
+
+
+def test_the_init_of_a_room_holds_a_docstring_only() -> None:
+    """Importing a value must not load the service beside it."""
+    full = [
+        name(path)
+        for path in modules()
+        if path.name == "__init__.py"
+        and path != ROOT / "tuff/__init__.py"
+        and not name(path).startswith(("tuff/cli/", "tests/"))
+        and len(ast.parse(path.read_text("utf-8")).body) > 1
+    ]
+
+    assert full == []
+
+
+def test_no_test_sleeps_to_let_it_happen() -> None:
+    tests = [
+        path
+        for path in modules()
+        if name(path).startswith("tests/") and not name(path).startswith(MAY_SLEEP)
+    ]
+
+    assert offences(sleeps, tests) == []
+
+
+def test_nothing_is_put_off_in_the_sources() -> None:
+    assert offences(late_marks, texts()) == []
+
+
+def test_nothing_names_a_machine_or_a_registry() -> None:
+    assert offences(strangers, [path for path in texts() if path != Path(__file__)]) == []
+
+
+def test_every_check_that_is_switched_off_has_a_code_and_a_reason() -> None:
+    sources = [path for path in modules() if path != Path(__file__)]
+
+    assert offences(bare_suppressions, sources) == []
+
+
+def test_the_root_holds_what_a_newcomer_looks_for_and_nothing_else() -> None:
+    there = {path.name for path in ROOT.iterdir()}
+    strange = {found for found in there - ROOT_LEFTOVERS if not found.endswith(".egg-info")}
+
+    assert strange - ROOT_FILES == set()
+    assert ROOT_FILES - there == set()
+
+
+@pytest.mark.parametrize(
+    ("rule", "offence"),
+    [
+        (without_docstring, "import os\n"),
+        (too_long, "\n" * (LINE_COUNT_MAX + 1)),
+        (long_functions, "def f():\n" + "    pass\n" * FUNCTION_LINE_COUNT_MAX),
+        (long_functions, "@a\ndef f():\n" + "    pass\n" * (FUNCTION_LINE_COUNT_MAX - 1)),
+        (sleeps, "import time\ntime.sleep(0.1)\n"),
+        (sleeps, "await asyncio.sleep(pause)\n"),
+        (late_marks, "# TO" + "DO: later\n"),
+        (strangers, "see /wor" + "k/main/x\n"),
+        (strangers, "https://py" + "pi.org/simple\n"),
+        (strangers, "(PROTO" + "COL §1)\n"),
+        (bare_suppressions, "x = 1  # no" + "qa\n"),
+        (bare_suppressions, "x = 1  # no" + "qa: E501\n"),
+        (bare_suppressions, "x = 1  # type: ig" + "nore[arg-type]\n"),
+    ],
+)
+def test_each_rule_catches_its_offence(rule: Rule, offence: str) -> None:
+    assert len(list(rule(offence))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (without_docstring, '"""Why."""\n'),
+        (long_functions, "def f():\n" + "    pass\n" * (FUNCTION_LINE_COUNT_MAX - 1)),
+        (sleeps, "await asyncio.sleep(0)\n"),
+        (strangers, "the server's /homepage is at /v1/work/\n"),
+        (bare_suppressions, "x = 1  # no" + "qa: E501 - the reason\n"),
+        (bare_suppressions, "x = 1  # type: ig" + "nore[arg-type]  # the reason\n"),
+    ],
+)
+def test_no_rule_catches_what_is_right(rule: Rule, source: str) -> None:
+    assert list(rule(source)) == []

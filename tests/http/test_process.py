@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, begin
-from tests.http.client import Client, ok, until
+from tests.http.client import ok, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
 
@@ -336,13 +336,14 @@ def test_snapshots_are_taken_at_intervals_and_a_bounded_number_is_kept(
     client.close()
 
 
-def test_a_server_started_from_anywhere_finds_its_own_modules(launch: Launch) -> None:
-    home = launch("--data", "d", "--port", "0").home
-    (home / "tx.py").write_text("raise SystemExit('a user file was imported')\n")
-    (home / "messaging.py").write_text("raise SystemExit('a user file was imported')\n")
+def test_a_users_own_modules_shadow_nothing_of_the_server(launch: Launch, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("tx", "messaging", "process", "tuff"):
+        (home / f"{name}.py").write_text("raise SystemExit('a user file was imported')\n")
 
-    running = launch("--data", "e", "--port", "0").wait_ready()
+    running = launch("--data", "d", "--port", "0").wait_ready()
 
-    client: Client = running.client()
+    client = running.client()
     ok(client.get("/health/live"))
     client.close()

@@ -1,0 +1,102 @@
+"""Exact accounting of what clients were told: who may be seen, who must not, in which order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+View = Mapping[str, Sequence[tuple[str, str]]]  # topic -> (message id, payload) in order
+Requests = tuple[tuple[str, tuple[str, ...]], ...]  # each publish: its topic and its payloads
+
+
+class Fate(Enum):
+    """What a client knows of one unit of its work."""
+
+    SEEN = "acknowledged: every committed reader finds it exactly once"
+    HIDDEN = "ended without committing: no committed reader ever finds it"
+    MAYBE = "a publish without a transaction whose reply was lost: whole, or not at all"
+    ASK = "a transaction whose end is not known: its outcome can be asked"
+    REPEAT = "a run whose reply was lost: repeated with its request id it happens once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One piece of work of one client: `requests` has each publish, as (topic, its payloads)."""
+
+    client: int
+    number: int
+    fate: Fate
+    requests: Requests
+    pointer: str | None = None
+    body: Mapping[str, object] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.client}.{self.number}"
+
+
+def payloads(client: int, number: int, request: int, count: int) -> tuple[str, ...]:
+    """Payloads that say whose they are: client, number of the unit, request in it, part."""
+    return tuple(f"{client}.{number}.{request}.{part}" for part in range(count))
+
+
+def check_committed(units: Sequence[Unit], view: View) -> None:
+    """Everything that was acknowledged is there exactly once, adjacent and in order per client;
+    nothing else is there."""
+    places = _places(view)
+    expected: set[tuple[str, str]] = set()
+    for unit in units:
+        assert unit.fate not in {Fate.ASK, Fate.REPEAT}, f"{unit} was never resolved"
+        for topic, sent in unit.requests:
+            found = [places[topic, payload] for payload in sent if (topic, payload) in places]
+            if unit.fate is Fate.HIDDEN:
+                assert not found, f"{unit} is visible"
+                continue
+            if unit.fate is Fate.SEEN:
+                assert len(found) == len(sent), f"{unit} has {len(found)} of {len(sent)} messages"
+            assert len(found) in {0, len(sent)}, f"{unit} is there in part"
+            assert found == list(range(found[0], found[0] + len(found))) if found else True, (
+                f"{unit} is not adjacent: {found}"
+            )
+            expected.update((topic, payload) for payload in sent if found)
+    unknown = set(places) - expected
+    assert not unknown, f"nobody published {sorted(unknown)[:5]} ({len(unknown)} in all)"
+    _check_order(view)
+
+
+def _places(view: View) -> dict[tuple[str, str], int]:
+    places: dict[tuple[str, str], int] = {}
+    for topic, messages in view.items():
+        for index, (_, payload) in enumerate(messages):
+            assert (topic, payload) not in places, f"{payload} is twice on {topic}"
+            places[topic, payload] = index
+    return places
+
+
+def _check_order(view: View) -> None:
+    for topic, messages in view.items():
+        message_ids = [message_id for message_id, _ in messages]
+        assert message_ids == sorted(set(message_ids)), f"ids of {topic} do not ascend"
+        last: dict[int, tuple[int, ...]] = {}
+        for _, payload in messages:
+            client, *rest = map(int, payload.split("."))
+            assert tuple(rest) > last.get(client, ()), f"{payload} is out of order on {topic}"
+            last[client] = tuple(rest)
+
+
+def check_prefix(before: View, after: View) -> None:
+    """What one reader was handed stays the beginning of what every later reader is handed."""
+    for topic, messages in before.items():
+        later = after.get(topic, ())
+        assert list(later[: len(messages)]) == list(messages), (
+            f"the first {len(messages)} messages of {topic} changed: "
+            f"{_first_difference(messages, later)}"
+        )
+
+
+def _first_difference(
+    before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]
+) -> tuple[object, object]:
+    for one, other in zip(before, after, strict=False):
+        if one != other:
+            return one, other
+    return before[len(after) : len(after) + 1], ()

@@ -57,6 +57,23 @@ async def test_a_batch_never_holds_more_than_its_limit() -> None:
     assert disk.batches == [[0, 1], [2, 3], [4]]
 
 
+async def test_an_idle_writer_wakes_for_the_next_item() -> None:
+    disk = SlowDisk()
+    writer = GroupWriter(disk.write, batch_count_max=100)
+    running = asyncio.ensure_future(writer.run())
+
+    for item in range(3):
+        disk.done.put_nowait(None)
+        writer.put(item)
+        assert await disk.started.get() == [item]
+        for _ in range(item):
+            await asyncio.sleep(0)
+    writer.close()
+    await running
+
+    assert disk.batches == [[0], [1], [2]]
+
+
 async def test_an_empty_writer_closes_without_writing() -> None:
     disk = SlowDisk()
     writer: GroupWriter[int] = GroupWriter(disk.write, batch_count_max=2)

@@ -1,0 +1,122 @@
+"""One atomic batch, from the decisions on the event loop to the write on a worker thread.
+
+Building gives out ids and collects rows; whatever it changes in memory it can take back, as long as
+nobody was told. Rows that are to be inverted are read in the writing thread: there is one such
+thread at a time, so nothing can remove a row between the reading and the writing, and a row that is
+gone is never written again.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from messaging.keys import message_key, place_after
+from messaging.rows import DamagedRowError, MessageRow
+from messaging.sequence import Sequencer
+from messaging.storage.seam import Store
+from messaging.topics import Topic
+from tuff.protocol.ids import Place
+
+
+class Inversion(NamedTuple):
+    """Rows to mark as rolled back: those of this very pointer within these keys."""
+
+    pointer: int
+    start: bytes
+    stop: bytes
+
+
+class Batch:
+    """Rows on their way to the disk, and what follows once they are there, or are not.
+
+    Lives on the event loop while it is built; then `write` has it for itself.
+    """
+
+    def __init__(self, *, number: int, now_ms: int, sequencer: Sequencer) -> None:
+        self.number = number
+        self.now_ms = now_ms
+        self.puts: dict[bytes, bytes | None] = {}
+        self.inversions: list[Inversion] = []
+        self.touched: set[Topic] = set()
+        self.published: dict[Topic, tuple[int, int]] = {}
+        self._sequencer = sequencer
+        self._when_durable: list[Callable[[], None]] = []
+        self._when_lost: list[Callable[[], None]] = []
+        self._forced = False
+
+    @property
+    def last(self) -> Place:
+        """The highest place given out so far."""
+        return self._sequencer.last
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.puts or self.inversions or self._forced)
+
+    def next_place(self) -> Place:
+        """The place of the next row; rows built one after the other are neighbours."""
+        return self._sequencer.next(now_ms=self.now_ms)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.puts[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.puts[key] = None
+
+    def invert(self, pointer: int, prefix: bytes, first: Place, last: Place) -> None:
+        """Mark the rows of a pointer from one place to another, both included."""
+        start, stop = message_key(prefix, first), message_key(prefix, place_after(last))
+        self.inversions.append(Inversion(pointer, start, stop))
+
+    def force(self) -> None:
+        """Write the batch even if it holds nothing but the mark."""
+        self._forced = True
+
+    def count_published(self, topic: Topic, *, messages: int, payload_bytes: int) -> None:
+        """Note what was published to a topic, which is then woken."""
+        before = self.published.get(topic, (0, 0))
+        self.published[topic] = (before[0] + messages, before[1] + payload_bytes)
+        self.touched.add(topic)
+
+    def on_durable(self, then: Callable[[], None]) -> None:
+        """What to do on the event loop once the batch is on stable storage."""
+        self._when_durable.append(then)
+
+    def on_lost(self, undo: Callable[[], None]) -> None:
+        """How to take back what building changed in memory, if the batch is proven not there."""
+        self._when_lost.append(undo)
+
+    def is_durable(self) -> None:
+        """Let follow what waits for the batch; wakes nobody yet."""
+        for then in self._when_durable:
+            then()
+        for topic, (messages, payload_bytes) in self.published.items():
+            topic.messages_published += messages
+            topic.bytes_published += payload_bytes
+
+    def is_lost(self) -> None:
+        """Take back what building changed, the last first."""
+        for undo in reversed(self._when_lost):
+            undo()
+
+    def write(self, store: Store) -> None:
+        """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
+        for inversion in self.inversions:
+            for key, value in store.scan(inversion.start, inversion.stop):
+                # A row that this batch deletes stays deleted.
+                if key not in self.puts:
+                    inverted = _inverted(key, value, inversion.pointer)
+                    if inverted is not None:
+                        self.puts[key] = inverted
+        store.write(list(self.puts.items()))
+
+
+def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
+    try:
+        row = MessageRow.from_bytes(key, value)
+    except DamagedRowError:
+        return None  # never served to anyone, and reported where it is read
+    if row.tx_pointer != pointer:
+        return None
+    return replace(row, tx_pointer=-pointer).to_bytes(key)

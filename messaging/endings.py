@@ -1,0 +1,120 @@
+"""What becomes of a transaction's rows when it ends: settled, or marked as rolled back (design §6).
+
+Settling only takes index rows away, and rides along with somebody's batch. Marking inverts every
+row that the index knows; what could not be marked stays queued, and is tried again until it is.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from messaging.batch import Batch
+from messaging.index import MESSAGE_ROWS, IndexedRange
+from messaging.keys import place_after
+from messaging.live import Live
+from messaging.writer import Write, Writer
+from tuff.protocol.errors import UnavailableError
+from tuff.protocol.ids import Place
+
+MARK_ROWS_MAX = 10_000  # rows inverted by one batch; publishes behind it wait some tens of ms
+
+
+class _Part(NamedTuple):
+    """A stretch of an indexed range that one batch marks."""
+
+    entry: IndexedRange
+    first: Place
+    last: Place
+    row_count: int
+
+
+class Endings:
+    """Settles and marks. Lives on the event loop."""
+
+    def __init__(self, live: Live, writer: Writer) -> None:
+        self._live = live
+        self._writer = writer
+        self._unmarked: set[int] = set()
+
+    @property
+    def unmarked(self) -> Collection[int]:
+        """Pointers that ended and whose rows are still to be marked."""
+        return self._unmarked
+
+    def settle(self, pointers: Collection[int]) -> None:
+        """These durably committed: their index rows go with the next batch."""
+        self._live.index.settle(pointers)
+
+    async def mark(self, pointers: Collection[int]) -> None:
+        """Invert every row of these, durably, and forget their index rows. Idempotent.
+
+        Raises:
+            UnavailableError (its kinds): it will be tried again by `retry`.
+        """
+        carried = [pointer for pointer in pointers if self._live.index.ranges(pointer)]
+        self._unmarked.update(carried)
+        if carried:
+            await self._mark(carried)
+
+    async def retry(self) -> None:
+        """Mark what could not be marked before; what fails again stays queued."""
+        if self._unmarked:
+            try:
+                await self._mark(sorted(self._unmarked))
+            except UnavailableError:
+                return
+
+    def wake_readers(self, pointers: Collection[int]) -> None:
+        """These durably ended: readers that wait on their topics look again."""
+        for topic in self._live.index.ended_topics(pointers):
+            found = self._live.topics.maybe_find(topic)
+            if found is not None:
+                found.wake()
+
+    async def _mark(self, pointers: Sequence[int]) -> None:
+        entries = [entry for pointer in pointers for entry in self._live.index.ranges(pointer)]
+        batches = list(_batches(_parts(entries))) or [[]]
+        for parts in batches[:-1]:
+            await self._submit(partial(self._invert, parts))
+        await self._submit(partial(self._invert_last, batches[-1], entries))
+        self._unmarked.difference_update(pointers)
+
+    async def _submit(self, build: "partial[None]") -> None:
+        await self._writer.submit(Write(build, internal=True))
+
+    def _invert(self, parts: Sequence[_Part], batch: Batch) -> None:
+        for entry, first, last, _ in parts:
+            batch.invert(entry.pointer, entry.prefix, first, last)
+            topic = self._live.topics.maybe_find(entry.topic)
+            if topic is not None:
+                batch.touched.add(topic)
+
+    def _invert_last(
+        self, parts: Sequence[_Part], entries: Sequence[IndexedRange], batch: Batch
+    ) -> None:
+        self._invert(parts, batch)
+        for entry in entries:
+            batch.delete(entry.key)
+        batch.on_durable(partial(self._live.index.marked, entries))
+
+
+def _parts(entries: Iterable[IndexedRange]) -> Iterator[_Part]:
+    for entry in entries:
+        first, left = entry.first, entry.count
+        while left and entry.kind == MESSAGE_ROWS:
+            count = min(left, MARK_ROWS_MAX)
+            yield _Part(entry, first, place_after(first, count - 1), count)
+            first, left = place_after(first, count), left - count
+
+
+def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    gathered: list[_Part] = []
+    count = 0
+    for part in parts:
+        if gathered and count + part.row_count > MARK_ROWS_MAX:
+            yield gathered
+            gathered, count = [], 0
+        gathered.append(part)
+        count += part.row_count
+    if gathered:
+        yield gathered

@@ -1,0 +1,71 @@
+"""What the store remembers of itself: how far it was written, and what must outlive a restart.
+
+    mark row  := flags(1) crc(4) batch_number(8) last_ts(8) last_seq(2) clock_ms(8)
+    facts row := flags(1) crc(4) JSON object
+
+Every batch writes the mark, so that it says whether that batch is there, which places are taken,
+and when the server last ran. The facts row is written when one of them changed.
+"""
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+
+from messaging.rows import DamagedRowError, frame, unframe
+from messaging.sequence import BEFORE_ALL
+from tuff.protocol.ids import Place
+
+_MARK = struct.Struct(">QQHQ")
+assert _MARK.size == 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far the store was written. `clock_ms` is None before a trusted clock was recorded."""
+
+    batch_number: int = 0
+    last: Place = BEFORE_ALL
+    clock_ms: int | None = None
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        return frame(key, 0, _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0))
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "Mark":
+        """Raises: DamagedRowError."""
+        _, body = unframe(key, value)
+        if len(body) != _MARK.size:
+            raise DamagedRowError(f"a mark has {_MARK.size} bytes, not {len(body)}")
+        number, last_ts, last_seq, clock_ms = _MARK.unpack(body)
+        return cls(batch_number=number, last=Place(last_ts, last_seq), clock_ms=clock_ms or None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What must outlive a restart.
+
+    `store_id` is that of the transaction files beside the store and `highest_pointer` the highest
+    write pointer these may have handed out; `longest_transaction_ms` is the longest life of a
+    transaction that was ever configured; `swept_at_ms` and `swept_with` are those of the last sweep
+    that used a transaction state, and that state's name.
+    """
+
+    store_id: str | None = None
+    highest_pointer: int = 0
+    longest_transaction_ms: int = 0
+    swept_at_ms: int | None = None
+    swept_with: str | None = None
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        return frame(key, 0, json.dumps(asdict(self), separators=(",", ":")).encode())
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "Facts":
+        """Raises: DamagedRowError."""
+        _, body = unframe(key, value)
+        try:
+            return cls(**json.loads(body))
+        except (ValueError, TypeError) as error:
+            raise DamagedRowError(f"no facts row has this body: {error}") from None

@@ -1,0 +1,205 @@
+"""The pointer index: who published what (design §5, Pointer index).
+
+    index row := key: pointer kind prefix first    value: flags(1) crc(4) last(10) final(1) ms(8)
+
+With the rows of every write under a pointer, the same batch writes one index row: the range they
+stand in. It goes once the transaction is durably committed, or its rows are marked as rolled back.
+So after a crash it says what to mark, what is undecided and what a rollback may touch, without a
+scan of messages. `ms` is when it was written, for `max_block`.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from messaging.keys import INDEX, count_between, index_key, place_in, prefix_of, split_prefix
+from messaging.rows import DamagedRowError, frame, unframe
+from tuff.protocol.ids import Place
+from tuff.protocol.names import TopicId
+
+MESSAGE_ROWS = b"m"
+PAYLOAD_ROWS = b"p"  # stored, and not yet brought by a reference row
+ENDED_COUNT_MAX = 16_384  # pointers; an ending wakes its readers long before so many others ended
+
+_VALUE = struct.Struct(">QHBQ")
+_POINTER = struct.Struct(">Q")
+assert (_VALUE.size, _POINTER.size) == (19, 8)
+_KIND_AT = len(INDEX) + _POINTER.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedRange:
+    """Neighbouring rows that one write left under a pointer; both places are included."""
+
+    pointer: int
+    kind: bytes
+    topic: TopicId
+    generation: int
+    first: Place
+    last: Place
+    final: bool
+    written_ms: int
+
+    @property
+    def prefix(self) -> bytes:
+        """What the row keys of its topic and generation begin with."""
+        return prefix_of(self.topic, self.generation)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are in it: those of one write are neighbours."""
+        return count_between(self.first, self.last)
+
+    @property
+    def key(self) -> bytes:
+        return index_key(self.pointer, self.kind, self.prefix, self.first)
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        return frame(key, 0, _VALUE.pack(*self.last, self.final, self.written_ms))
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "IndexedRange":
+        """Raises: DamagedRowError."""
+        _, body = unframe(key, value)
+        try:
+            topic, generation = split_prefix(key[_KIND_AT + 1 : -10])
+            last_ts, last_seq, final, written_ms = _VALUE.unpack(body)
+        except (struct.error, ValueError) as error:
+            raise DamagedRowError(f"no index row looks like this: {error}") from None
+        return cls(
+            pointer=_POINTER.unpack_from(key, len(INDEX))[0],
+            kind=key[_KIND_AT : _KIND_AT + 1],
+            topic=topic,
+            generation=generation,
+            first=place_in(key),
+            last=Place(last_ts, last_seq),
+            final=bool(final),
+            written_ms=written_ms,
+        )
+
+
+class PointerIndex:
+    """The index in memory, the same as on disk but for what the batch under way changes. Lives on
+    the event loop."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
+        # Committed, and their rows of the index still on disk: forgotten by transactions too early,
+        # a crash would leave an index row whose outcome nobody knows.
+        self._settling: dict[int, list[IndexedRange]] = {}
+        # Where the readers of those that just ended wait; their index rows may be gone by then.
+        self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
+
+    def add(self, entry: IndexedRange) -> None:
+        self._ranges.setdefault(entry.pointer, {})[entry.key] = entry
+
+    def discard(self, entry: IndexedRange) -> None:
+        """Forget one range; one that is not there is fine."""
+        ranges = self._ranges.get(entry.pointer, {})
+        ranges.pop(entry.key, None)
+        if not ranges:
+            self._ranges.pop(entry.pointer, None)
+
+    def ranges(self, pointer: int) -> list[IndexedRange]:
+        """All ranges of a pointer that is not settled."""
+        return list(self._ranges.get(pointer, {}).values())
+
+    def message_ranges(self, pointer: int) -> list[IndexedRange]:
+        return [entry for entry in self.ranges(pointer) if entry.kind == MESSAGE_ROWS]
+
+    def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
+        """Payload rows stored for a topic that no reference row brought yet, of any generation, in
+        the order of storing."""
+        found = [
+            entry
+            for entry in self.ranges(pointer)
+            if entry.kind == PAYLOAD_ROWS and entry.topic == topic
+        ]
+        return sorted(found, key=lambda entry: entry.first)
+
+    def pointers(self) -> Collection[int]:
+        """Every pointer with rows that are neither settled nor marked."""
+        return self._ranges.keys()
+
+    def holds(self, pointer: int) -> bool:
+        """Whether an index row of the pointer may be on disk."""
+        return pointer in self._ranges or pointer in self._settling
+
+    def topics(self, pointers: Iterable[int]) -> set[TopicId]:
+        """Every topic with index rows of these pointers."""
+        return {
+            entry.topic
+            for pointer in pointers
+            for entry in (*self.ranges(pointer), *self._settling.get(pointer, ()))
+        }
+
+    def final_pointers(self) -> set[int]:
+        return {
+            pointer
+            for pointer, ranges in self._ranges.items()
+            if any(entry.final for entry in ranges.values())
+        }
+
+    def first_publishes(self) -> Iterator[tuple[int, int]]:
+        """Each pointer with message rows, and when the first of them was written, in ms."""
+        for pointer, ranges in self._ranges.items():
+            written = [each.written_ms for each in ranges.values() if each.kind == MESSAGE_ROWS]
+            if written:
+                yield pointer, min(written)
+
+    def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
+        """Every range of message rows in one generation of a topic."""
+        for ranges in self._ranges.values():
+            for entry in ranges.values():
+                if (entry.topic, entry.generation) == (topic, generation):
+                    yield entry
+
+    def settle(self, pointers: Iterable[int]) -> None:
+        """These pointers committed: their rows leave the index, in memory now and on disk with the
+        next batch."""
+        for pointer in pointers:
+            if ranges := self._ranges.pop(pointer, None):
+                self._note_ended(pointer, {entry.topic for entry in ranges.values()})
+                self._settling[pointer] = list(ranges.values())
+
+    def settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
+        """Committed pointers and the index rows of theirs to delete, up to so many rows."""
+        taken: list[tuple[int, list[bytes]]] = []
+        count = 0
+        for pointer, entries in self._settling.items():
+            taken.append((pointer, [entry.key for entry in entries]))
+            count += len(entries)
+            if count >= count_max:
+                break
+        return taken
+
+    def settled(self, pointers: Iterable[int]) -> None:
+        """The index rows of these are gone from the disk."""
+        for pointer in pointers:
+            self._settling.pop(pointer, None)
+
+    @property
+    def settling_count(self) -> int:
+        """How many committed pointers still have index rows on disk."""
+        return len(self._settling)
+
+    def marked(self, entries: Iterable[IndexedRange]) -> None:
+        """The rows of these ranges are marked, and their index rows gone, durably."""
+        for entry in entries:
+            known = self._ended_topics.get(entry.pointer, frozenset())
+            self._note_ended(entry.pointer, known | {entry.topic})
+            self.discard(entry)
+
+    def ended_topics(self, pointers: Iterable[int]) -> set[TopicId]:
+        """The topics on which readers may wait for one of these pointers."""
+        found = self.topics(pointers)
+        for pointer in pointers:
+            found |= self._ended_topics.pop(pointer, frozenset())
+        return found
+
+    def _note_ended(self, pointer: int, topics: Collection[TopicId]) -> None:
+        self._ended_topics[pointer] = frozenset(topics)
+        while len(self._ended_topics) > ENDED_COUNT_MAX:
+            self._ended_topics.popitem(last=False)

@@ -1,0 +1,102 @@
+"""What the room knows of its store, in memory: read at the start, changed as batches get durable.
+
+Lives on the event loop. Everything else of the room is handed this one object.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from messaging.batch import Batch
+from messaging.facts import Facts, Mark
+from messaging.index import PointerIndex
+from messaging.keys import FACTS_KEY, MARK_KEY
+from messaging.loading import Loaded
+from messaging.sequence import BEFORE_ALL, Sequencer
+from messaging.topics import Topic, TopicRecord, TopicRegistry
+
+SETTLED_PER_BATCH_MAX = 10_000  # index rows; bounds what rides along with somebody's publish
+
+
+class Live:
+    """Topics, pointer index, sequencer, mark and facts."""
+
+    def __init__(self, *, now_ms: Callable[[], int], may_delete: Callable[[], bool]) -> None:
+        self.topics = TopicRegistry()
+        self.index = PointerIndex()
+        self.sequencer = Sequencer()
+        self.served = BEFORE_ALL  # readers are shown nothing behind this place
+        self.mark = Mark()
+        self.facts = Facts()
+        self._durable_facts = Facts()
+        self._now_ms = now_ms
+        self._may_delete = may_delete
+        self._batch_number = 0
+
+    def fill(self, loaded: Loaded) -> None:
+        """Take in what an opened store holds."""
+        for topic, record in loaded.topics.items():
+            self.topics.load(topic, record)
+        for entry in loaded.index:
+            self.index.add(entry)
+        self.mark = loaded.mark
+        self.facts = self._durable_facts = loaded.facts
+        self._batch_number = loaded.mark.batch_number
+        self.sequencer.raise_above(loaded.mark.last)
+        self.served = self.sequencer.last
+
+    @property
+    def durable_facts(self) -> Facts:
+        return self._durable_facts
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something waits to ride along with a batch."""
+        return self.facts != self._durable_facts or self.index.settling_count > 0
+
+    def new_batch(self) -> Batch:
+        """An empty batch of a number that was never used before."""
+        self._batch_number += 1
+        return Batch(number=self._batch_number, now_ms=self._now_ms(), sequencer=self.sequencer)
+
+    def finish(self, batch: Batch) -> None:
+        """Put into a batch what rides along with every one: the mark, changed facts, and the end of
+        settled index rows."""
+        settling = self.index.settling(count_max=SETTLED_PER_BATCH_MAX)
+        for _, keys in settling:
+            for key in keys:
+                batch.delete(key)
+        if self.facts != self._durable_facts:
+            batch.put(FACTS_KEY, self.facts.to_bytes(FACTS_KEY))
+        mark = Mark(batch_number=batch.number, last=batch.last, clock_ms=self._clock_mark())
+        batch.put(MARK_KEY, mark.to_bytes(MARK_KEY))
+        batch.on_durable(partial(self._finished, mark, self.facts, [each for each, _ in settling]))
+
+    def change_topic(self, batch: Batch, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
+        """Write a topic's row; decisions go by it at once, readers once it is durable."""
+        before = topic.decided
+        topic.decided = record
+        batch.put(key, record.to_bytes(key))
+        batch.on_durable(partial(_told, topic, record))
+        batch.on_lost(partial(_took_back, topic, before))
+
+    def _finished(self, mark: Mark, facts: Facts, settled: list[int]) -> None:
+        self.mark = mark
+        self._durable_facts = facts
+        self.index.settled(settled)
+        self.served = max(self.served, mark.last)
+
+    def _clock_mark(self) -> int | None:
+        # A clock that jumped far ahead must not be recorded before it is confirmed: the next start
+        # would find nothing wrong with it, and the sweep would then expire everything.
+        before = self.mark.clock_ms
+        if not self._may_delete():
+            return before
+        return max(before or 0, self._now_ms())
+
+
+def _told(topic: Topic, record: TopicRecord) -> None:
+    topic.durable = record
+
+
+def _took_back(topic: Topic, record: TopicRecord | None) -> None:
+    topic.decided = record

@@ -1,0 +1,263 @@
+"""Polls, long polls and offsets (protocol §3.4 to §3.6).
+
+A read takes the snapshot first and the view of the rows second; one that waits takes both anew each
+time it wakes, and is registered for wake-ups before it looks, so that none is lost in between.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from messaging.engine import Engine
+from messaging.index import IndexedRange
+from messaging.live import Live
+from messaging.reader import Query, Reading, Undecided, read, start_number
+from messaging.retention import is_expired
+from messaging.settings import MessagingSettings
+from messaging.survey import survey
+from messaging.topics import Topic, TopicRecord, topic_not_found
+from messaging.transactions import TransactionView
+from messaging.visibility import Verdict, verdict
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.ids import LAST_ID, MessageId, Place, past_group
+from tuff.protocol.names import TopicId
+from tuff.protocol.transaction import Transaction
+
+__all__ = ["Isolation", "Offsets", "Poll", "PollResult", "Polls", "Undecided"]
+
+
+class Isolation(Enum):
+    """What a read without a transaction sees: every row, or what a fresh snapshot sees."""
+
+    ALL = "all"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
+    `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
+    transaction in progress whose snapshot to read in; `through`: the last id to deliver.
+
+    Raises:
+        BadRequestError: values that exclude each other, or out of range.
+    """
+
+    start: MessageId | int | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    transaction: Transaction | None = None
+    tx: int | None = None
+    isolation: Isolation = Isolation.ALL
+    undecided: Undecided = Undecided.HOLD
+    wait_s: float = 0.0
+    through: MessageId | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit <= 0:
+            raise BadRequestError(f"limit is greater than 0, not {self.limit}")
+        if isinstance(self.start, int) and self.start < 0:
+            raise BadRequestError(f"a publish time is 0 or more ms, not {self.start}")
+        snapshots = (self.transaction is not None, self.tx is not None)
+        if sum((*snapshots, self.isolation is Isolation.COMMITTED)) > 1:
+            raise BadRequestError("give at most one of isolation, tx and a transaction")
+        if self.undecided is Undecided.SKIP and not any(snapshots):
+            raise BadRequestError("undecided=skip needs a fixed snapshot: tx, or a transaction")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it reads in one snapshot however often it looks."""
+        return self.transaction is not None or self.tx is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollResult:
+    """What a read delivers. `items` are pairs of a 20-byte id and a payload; `next_id`, as an
+    exclusive start, leads to exactly what this reader has not been handed; `blocked_by` is the id
+    of the transaction that holds it back, while that is in progress."""
+
+    items: list[tuple[bytes, bytes]]
+    next_id: bytes
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """Where a topic begins and ends for a reader."""
+
+    generation: int
+    earliest: MessageId | None
+    end: MessageId | None
+    blocked_by: int | None
+
+
+class Polls:
+    """Serves reads, and keeps those that wait. Lives on the event loop; threads read the rows."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        transactions: TransactionView,
+        settings: MessagingSettings,
+        *,
+        now_ms: Callable[[], int],
+        observe: Callable[[str, float], None],
+    ) -> None:
+        self._engine = engine
+        self._live = live
+        self._transactions = transactions
+        self._settings = settings
+        self._now_ms = now_ms
+        self._observe = observe
+        self._is_stopping = False
+
+    async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
+        """Read, and wait up to `wait_s` if there is nothing yet."""
+        self._engine.require_up()
+        found = self._live.topics.find(topic)
+        generation = found.require_durable().generation
+        waiter = asyncio.Event()
+        found.waiters.add(waiter)
+        try:
+            return await self._poll(found, generation, poll, waiter)
+        finally:
+            found.waiters.discard(waiter)
+
+    def stop_waiting(self) -> None:
+        """End every long poll, now and from now on, with what it has: nothing."""
+        self._is_stopping = True
+        for topic in self._live.topics:
+            topic.wake()
+
+    async def offsets(
+        self, topic: TopicId, *, isolation: Isolation = Isolation.ALL, tx: int | None = None
+    ) -> Offsets:
+        """The topic's extent for a reader. With `tx` every live row is looked at."""
+        poll = Poll(isolation=isolation, tx=tx)
+        self._engine.require_up()
+        found = self._live.topics.find(topic)
+        record = found.require_durable()
+        query = self._query(found, record, poll, 0)
+        undecided_from = self._undecided_from(found, record, query, poll)
+        extent = await self._engine.read(
+            partial(survey, query=query, undecided_from=undecided_from)
+        )
+        return Offsets(
+            generation=record.generation,
+            earliest=extent.earliest,
+            end=extent.end,
+            blocked_by=self._holder(extent.held_by),
+        )
+
+    def newest_place(self, topic: TopicId) -> MessageId:
+        """A place behind everything published so far: as an exclusive start, it leads to what is
+        published from now on."""
+        self._engine.require_up()
+        self._live.topics.find(topic).require_durable()
+        return past_group(self._live.served)
+
+    async def _poll(
+        self, topic: Topic, generation: int, poll: Poll, waiter: asyncio.Event
+    ) -> PollResult:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + poll.wait_s
+        number = start_number(poll.start, inclusive=poll.inclusive)
+        while True:
+            waiter.clear()
+            record = _require_generation(topic, generation)
+            query = self._query(topic, record, poll, number)
+            reading = await self._engine.read(partial(read, query=query))
+            number = max(number, int.from_bytes(reading.next_id, "big") + 1)
+            if not reading.finished and not reading.items:
+                continue
+            if reading.items or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
+                return self._result(poll, record, reading)
+            await self._wait(waiter, deadline_s, reading)
+
+    def _is_vain(self, poll: Poll, query: Query, reading: Reading) -> bool:
+        """Whether waiting can't help."""
+        through = query.through
+        if self._is_stopping or reading.next_id >= through.to_bytes():
+            return True
+        if reading.caught_up and through.place <= query.served:
+            return True
+        return poll.is_fixed and reading.held_by is not None and not self._holder(reading.held_by)
+
+    async def _wait(self, waiter: asyncio.Event, deadline_s: float, reading: Reading) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await waiter.wait()
+        except TimeoutError:
+            pass
+        if reading.held_by is not None:
+            self._observe("blocked_reader_seconds", loop.time() - began_s)
+
+    def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
+        # The snapshot first and the rows second: a row that became durable in between is newer than
+        # the snapshot and held, and not taken for one that this reader may pass by.
+        snapshot = self._snapshot(poll)
+        limit_max = self._settings.poll_limit_max
+        return Query(
+            prefix=topic.prefix(record.generation),
+            start=number,
+            through=poll.through or LAST_ID,
+            served=self._live.served,
+            floor=record.floor,
+            ttl_s=record.ttl_s,
+            now_ms=self._now_ms(),
+            limit=min(poll.limit or limit_max, limit_max),
+            bytes_max=self._settings.poll_bytes_max,
+            snapshot=snapshot,
+            undecided=poll.undecided,
+        )
+
+    def _snapshot(self, poll: Poll) -> Transaction | None:
+        if poll.transaction is not None:
+            return poll.transaction
+        if poll.tx is not None:
+            return self._transactions.snapshot_of(poll.tx)
+        return self._transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
+
+    def _result(self, poll: Poll, record: TopicRecord, reading: Reading) -> PollResult:
+        start = poll.start
+        start_ms = start.publish_timestamp_ms if isinstance(start, MessageId) else start
+        return PollResult(
+            items=reading.items,
+            next_id=reading.next_id,
+            caught_up=reading.caught_up,
+            blocked_by=self._holder(reading.held_by),
+            expired=bool(start_ms)
+            and is_expired(start_ms or 0, record.ttl_s, now_ms=self._now_ms()),
+        )
+
+    def _holder(self, pointer: int | None) -> int | None:
+        return None if pointer is None else self._transactions.holder(pointer)
+
+    def _undecided_from(self, topic: Topic, record: TopicRecord, query: Query, poll: Poll) -> Place:
+        """The place before which every row is decided for this reader."""
+        nothing = Place(query.served.timestamp_ms + 1, 0)
+        if query.snapshot is None:
+            return nothing
+        # A fresh snapshot decides whatever has left the index; an older one may not.
+        if poll.isolation is not Isolation.COMMITTED:
+            return Place(0, 0)
+
+        def is_held(entry: IndexedRange) -> bool:
+            return verdict(entry.pointer, query.snapshot) is Verdict.HOLD
+
+        undecided = self._live.index.undecided_in(topic.id, record.generation)
+        return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
+
+
+def _require_generation(topic: Topic, generation: int) -> TopicRecord:
+    record = topic.require_durable()
+    if record.generation != generation:
+        raise topic_not_found(topic.id)
+    return record

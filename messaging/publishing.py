@@ -1,0 +1,262 @@
+"""Publish, store and rollback: what a request becomes in a batch (protocol §3.1 to §3.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from messaging.batch import Batch
+from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
+from messaging.keys import message_key, payload_key
+from messaging.live import Live
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, frame
+from messaging.topics import Topic, TopicRecord, topic_not_found
+from messaging.transactions import TransactionView
+from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
+from tuff.protocol.errors import BadRequestError, EmptyPublishError, InvalidTtlError
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+
+ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The ids of the first and the last row written; `rollback` is None without a transaction."""
+
+    first: MessageId
+    last: MessageId
+    rollback: RollbackDetail | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One publish of a batch: to whom, as it was when the request was taken."""
+
+    topic: Topic
+    generation: int
+    entry: PublishEntry
+
+
+class Publisher:
+    """Takes requests in, checks them, and hands their rows to the writer. Lives on the loop."""
+
+    def __init__(self, live: Live, writer: Writer, transactions: TransactionView) -> None:
+        self._live = live
+        self._writer = writer
+        self._transactions = transactions
+
+    async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
+        """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
+        if request.pointer is None and not request.payloads:
+            raise EmptyPublishError(
+                "messages is empty, which only a publish under a transaction may be"
+            )
+        target = self._target(_entry(topic, request))
+        permit = None if request.pointer is None else self._transactions.enter(request.pointer)
+        places = await self._writer.submit(
+            Write(
+                partial(self._put_all, [target], final=False),
+                size_bytes=_size(request.payloads),
+                permit=permit,
+            )
+        )
+        first, last = places[0]
+        detail = None if request.pointer is None else RollbackDetail(request.pointer, first, last)
+        return Published(MessageId(*first), MessageId(*last), detail)
+
+    async def store(self, topic: TopicId, request: PublishRequest) -> None:
+        """Write payloads that a later reference row of the same pointer brings (§3.2)."""
+        if request.pointer is None or not request.payloads:
+            raise BadRequestError("store takes a transactionWritePointer and at least one message")
+        target = self._target(_entry(topic, request))
+        permit = self._transactions.enter(request.pointer)
+        size_bytes = _size(request.payloads)
+        await self._writer.submit(
+            Write(partial(self._put_stored, target), size_bytes=size_bytes, permit=permit)
+        )
+
+    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+        """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
+        self._writer.require_ready()
+        found = self._live.topics.find(topic)
+        found.require_durable()
+        permit = self._transactions.enter_rollback(detail.pointer)
+        if permit is not None:
+            await self._writer.submit(
+                Write(partial(self._invert, found, detail), permit=permit, internal=True)
+            )
+
+    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+        """Raise what `publish_final` of these would be refused with."""
+        self._writer.require_room()
+        for target in [self._target(entry) for entry in entries]:
+            if not target.entry.payloads:
+                self._require_stored_here(target)
+
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+        """Write all entries as one batch, flagged as the last of their transaction."""
+        targets = [self._target(entry) for entry in entries]
+        size_bytes = sum(_size(entry.payloads) for entry in entries)
+        places = await self._writer.submit(
+            Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
+        )
+        return [
+            RollbackDetail(_pointer_of(entry), first, last)
+            for entry, (first, last) in zip(entries, places, strict=True)
+        ]
+
+    def _target(self, entry: PublishEntry) -> _Target:
+        _check_ttls(entry)
+        self._writer.require_ready()
+        topic = self._live.topics.find(entry.topic)
+        record = topic.require_durable()
+        longest_s = max((each for each in entry.ttls_s or () if each is not None), default=0)
+        if longest_s > record.ttl_s:
+            raise InvalidTtlError(
+                f"a ttl of {longest_s} s is longer than that of the topic {entry.topic}, which is "
+                f"{record.ttl_s} s"
+            )
+        return _Target(topic, record.generation, entry)
+
+    def _put_all(
+        self, targets: Sequence[_Target], batch: Batch, *, final: bool
+    ) -> list[tuple[Place, Place]]:
+        for target in targets:
+            self._require_same(target)
+            if not target.entry.payloads:
+                self._require_stored_here(target)
+        return [self._put_publish(target, batch, final=final) for target in targets]
+
+    def _put_publish(self, target: _Target, batch: Batch, *, final: bool) -> tuple[Place, Place]:
+        entry, payloads = target.entry, target.entry.payloads
+        if payloads:
+            places = _put_messages(target, batch)
+            count = len(payloads)
+        else:
+            places, count = self._put_reference(target, batch)
+        if entry.pointer is not None:
+            self._index(target, batch, MESSAGE_ROWS, places, final=final)
+        size_bytes = sum(map(len, payloads))
+        batch.count_published(target.topic, messages=count, payload_bytes=size_bytes)
+        return places
+
+    def _put_reference(self, target: _Target, batch: Batch) -> tuple[tuple[Place, Place], int]:
+        """A reference row. It stores the range that it brings, so that a later store can't make
+        grow what somebody has read."""
+        pointer = _pointer_of(target.entry)
+        stored = self._live.index.stored(pointer, target.topic.id)
+        brings = NO_PAYLOADS
+        if stored:
+            count = sum(entry.count for entry in stored)
+            brings = PayloadRange(stored[0].first, stored[-1].last, count)
+        for entry in stored:
+            batch.delete(entry.key)
+            self._live.index.discard(entry)
+            batch.on_lost(partial(self._live.index.add, entry))
+        place = batch.next_place()
+        key = message_key(target.topic.prefix(target.generation), place)
+        batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
+        return (place, place), brings.count
+
+    def _put_stored(self, target: _Target, batch: Batch) -> None:
+        self._require_same(target)
+        prefix, entry = target.topic.prefix(target.generation), target.entry
+        pointer = _pointer_of(entry)
+        ttls_s = entry.ttls_s or [None] * len(entry.payloads)
+        first = last = None
+        for payload, ttl_s in zip(entry.payloads, ttls_s, strict=True):
+            last = batch.next_place()
+            first = first or last
+            key = payload_key(prefix, pointer, last)
+            batch.put(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))
+        assert first is not None
+        assert last is not None
+        self._index(target, batch, PAYLOAD_ROWS, (first, last), final=False)
+
+    def _index(
+        self,
+        target: _Target,
+        batch: Batch,
+        kind: bytes,
+        places: tuple[Place, Place],
+        *,
+        final: bool,
+    ) -> None:
+        first, last = places
+        entry = IndexedRange(
+            pointer=_pointer_of(target.entry),
+            kind=kind,
+            topic=target.topic.id,
+            generation=target.generation,
+            first=first,
+            last=last,
+            final=final,
+            written_ms=batch.now_ms,
+        )
+        batch.put(entry.key, entry.to_bytes(entry.key))
+        self._live.index.add(entry)
+        batch.on_lost(partial(self._live.index.discard, entry))
+
+    def _invert(self, topic: Topic, detail: RollbackDetail, batch: Batch) -> None:
+        generation = topic.require_decided().generation
+        for entry in self._live.index.message_ranges(detail.pointer):
+            first, last = max(entry.first, detail.first), min(entry.last, detail.last)
+            if (entry.topic, entry.generation) == (topic.id, generation) and first <= last:
+                batch.invert(detail.pointer, topic.prefix(generation), first, last)
+                batch.touched.add(topic)
+
+    def _require_same(self, target: _Target) -> TopicRecord:
+        record = target.topic.require_decided()
+        if record.generation != target.generation:
+            raise topic_not_found(target.topic.id)
+        return record
+
+    def _require_stored_here(self, target: _Target) -> None:
+        # A reference to what was stored for a topic that is deleted would appear as a publish of
+        # nothing, and its messages would be gone without anybody being told.
+        stored = self._live.index.stored(_pointer_of(target.entry), target.topic.id)
+        if any(entry.generation != target.generation for entry in stored):
+            raise topic_not_found(target.topic.id)
+
+
+def _entry(topic: TopicId, request: PublishRequest) -> PublishEntry:
+    return PublishEntry(
+        topic=topic, payloads=request.payloads, ttls_s=request.ttls_s, pointer=request.pointer
+    )
+
+
+def _pointer_of(entry: PublishEntry) -> int:
+    assert entry.pointer is not None
+    return entry.pointer
+
+
+def _size(payloads: Sequence[bytes]) -> int:
+    return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+
+
+def _check_ttls(entry: PublishEntry) -> None:
+    named = [each for each in entry.ttls_s or () if each is not None]
+    if named and not entry.payloads:
+        raise InvalidTtlError("a publish without messages takes no ttl; store takes it")
+    if any(each < 1 for each in named):
+        raise InvalidTtlError(f"a ttl is whole seconds from 1 on, not {min(named)}")
+
+
+def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
+    prefix, entry = target.topic.prefix(target.generation), target.entry
+    first = last = None
+    ttls_s = entry.ttls_s or [None] * len(entry.payloads)
+    for payload, ttl_s in zip(entry.payloads, ttls_s, strict=True):
+        last = batch.next_place()
+        first = first or last
+        key = message_key(prefix, last)
+        if entry.pointer is None and ttl_s is None:
+            value = frame(key, 0, payload)
+        else:
+            row = MessageRow(tx_pointer=entry.pointer, ttl_s=ttl_s, payload=payload)
+            value = row.to_bytes(key)
+        batch.put(key, value)
+    assert first is not None
+    assert last is not None
+    return first, last

@@ -1,0 +1,245 @@
+"""The read: one pass over an iterator of rows, one verdict per row (protocol §3.4, §6). Blocks.
+
+Ids are counted as 160-bit numbers, so that "after this id" is "from the next number on": the
+exclusive start compares, and never just drops the first row. A continuation inside a payload group
+starts where the number says, and only in the row that the number names.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NoReturn
+
+from messaging.keys import message_key, pack_place, payload_key, place_after, place_in
+from messaging.retention import is_expired, live_from_ms
+from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow, unframe
+from messaging.storage.seam import Rows, Store, StoreDamagedError
+from messaging.visibility import Verdict, verdict
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import LAST_ID, MessageId, Place, past_group
+from tuff.protocol.transaction import Transaction
+
+SCAN_ROWS_MAX = (
+    100_000  # rows passed over in one go; a read among skipped rows ends within a second
+)
+
+_TIME_SHIFT = 96  # bits of an id behind its publish time
+_LAST_NUMBER = LAST_ID.to_int()
+_PLACE_SIZE = 10  # bytes; half an id
+_INLINE = bytes(_PLACE_SIZE)  # the second half of the id of an inline message
+_PAST_GROUP = b"\xff" * _PLACE_SIZE  # and of the last id that a row could bring
+_PLAIN = b"\x00"  # flags of a message without pointer, time to live or attributes
+
+
+class Undecided(Enum):
+    """What a read in a fixed snapshot does at a row that is not decided for it."""
+
+    HOLD = "hold"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What to read. `start` is the number of the first id that may be delivered, `through` the last
+    id; `served` the last place that readers may be shown; `ttl_s` and `floor` are the topic's."""
+
+    prefix: bytes
+    start: int
+    through: MessageId
+    served: Place
+    floor: MessageId
+    ttl_s: int
+    now_ms: int
+    limit: int
+    bytes_max: int
+    snapshot: Transaction | None
+    undecided: Undecided = Undecided.HOLD
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
+
+    `held_by` is the pointer of the row that holds this reader back, `held_at` its place. `finished`
+    is False when the read stopped only because it had passed over so many rows.
+    """
+
+    next_id: bytes
+    items: list[tuple[bytes, bytes]] = field(default_factory=list)
+    caught_up: bool = False
+    held_by: int | None = None
+    held_at: Place | None = None
+    finished: bool = True
+
+
+def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
+    """The number of the first id that a start lets through; a time is the start of its ms."""
+    if start is None:
+        return 0
+    if isinstance(start, MessageId):
+        return start.to_int() + (0 if inclusive else 1)
+    return (start if inclusive else start + 1) << _TIME_SHIFT
+
+
+def read(store: Store, query: Query) -> Reading:
+    """The messages from the start on that this reader may be handed.
+
+    Raises:
+        DamagedRecordError: the first record to deliver is damaged.
+        StoreError: the engine can't read.
+    """
+    return _Read(store, query).run()
+
+
+class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no error
+    """The read is over: a limit, a held row, the end of the range or damage."""
+
+
+class _Read:
+    """Ids are kept as their 20 bytes here, whose order is that of their numbers."""
+
+    def __init__(self, store: Store, query: Query) -> None:
+        self._store = store
+        self._query = query
+        live_from = live_from_ms(query.ttl_s, now_ms=query.now_ms) << _TIME_SHIFT
+        number = max(query.start, query.floor.to_int(), live_from)
+        self._is_behind_all = number > _LAST_NUMBER
+        self._start = MessageId.from_int(min(number, _LAST_NUMBER))
+        self._start_bytes = self._start.to_bytes()
+        self._through_bytes = query.through.to_bytes()
+        self._next = MessageId.from_int(min(max(0, number - 1), _LAST_NUMBER)).to_bytes()
+        self._payload_bytes = 0
+        self._reading = Reading(next_id=self._next)
+
+    def run(self) -> Reading:
+        query, reading = self._query, self._reading
+        last = min(query.served, query.through.place)
+        if self._is_behind_all or self._start.place > last:
+            reading.caught_up = True
+            return reading
+        start = message_key(query.prefix, self._start.place)
+        stop = message_key(query.prefix, place_after(last))
+        try:
+            with closing(self._store.scan(start, stop)) as rows:
+                self._pass_over(rows)
+            reading.caught_up = True
+        except _Stop:
+            pass
+        except StoreDamagedError as error:
+            self._damaged_block(str(error))
+        reading.next_id = self._next
+        return reading
+
+    def _pass_over(self, rows: Rows) -> None:
+        for count, (key, value) in enumerate(rows):
+            if count >= SCAN_ROWS_MAX:
+                self._reading.finished = False
+                raise _Stop
+            place_bytes = key[-_PLACE_SIZE:]
+            try:
+                row = MessageRow.from_bytes(key, value) if value[:1] != _PLAIN else None
+                payload = unframe(key, value)[1] if row is None else b""
+            except DamagedRowError as error:
+                # Whether it was a message or stands for a group can't be told any more: the place
+                # to go on from lies past both.
+                self._damaged(place_bytes + _INLINE, place_bytes + _PAST_GROUP, str(error))
+            if row is None:
+                self._deliver(place_bytes + _INLINE, payload)
+            else:
+                self._row(place_bytes, row)
+
+    def _row(self, place_bytes: bytes, row: MessageRow) -> None:
+        place = place_in(place_bytes)
+        if self._is_passed_over(place, row):
+            self._pass(place_bytes + _PAST_GROUP)
+        elif row.reference is None:
+            self._deliver(place_bytes + _INLINE, row.payload)
+        else:
+            assert row.tx_pointer is not None
+            if row.reference.count:
+                self._group(place, abs(row.tx_pointer), row.reference)
+            self._pass(place_bytes + _PAST_GROUP)
+
+    def _is_passed_over(self, place: Place, row: MessageRow) -> bool:
+        if self._is_expired(place, row.ttl_s):
+            return True
+        found = verdict(row.tx_pointer, self._query.snapshot)
+        if found is Verdict.HOLD and self._query.undecided is Undecided.HOLD:
+            self._reading.held_by, self._reading.held_at = row.tx_pointer, place
+            raise _Stop
+        return found is not Verdict.ACCEPT
+
+    def _is_expired(self, place: Place, ttl_s: int | None) -> bool:
+        return ttl_s is not None and is_expired(
+            place.timestamp_ms, ttl_s, now_ms=self._query.now_ms
+        )
+
+    def _group(self, place: Place, pointer: int, brings: PayloadRange) -> None:
+        first = brings.first
+        if place == self._start.place:
+            # Only the row that the start names is entered in the middle.
+            inside = Place(self._start.write_timestamp_ms, self._start.payload_seq_id)
+            first = max(first, inside)
+        if first > brings.last:
+            return
+        prefix = self._query.prefix
+        start = payload_key(prefix, pointer, first)
+        stop = payload_key(prefix, pointer, place_after(brings.last))
+        place_bytes = pack_place(*place)
+        with closing(self._store.scan(start, stop)) as rows:
+            for key, value in rows:
+                id_bytes = place_bytes + key[-_PLACE_SIZE:]
+                try:
+                    row = PayloadRow.from_bytes(key, value)
+                except DamagedRowError as error:
+                    self._damaged(id_bytes, id_bytes, str(error))
+                if self._is_expired(place, row.ttl_s):
+                    self._pass(id_bytes)
+                else:
+                    self._deliver(id_bytes, row.payload)
+
+    def _deliver(self, id_bytes: bytes, payload: bytes) -> None:
+        if id_bytes < self._start_bytes:
+            return
+        if id_bytes > self._through_bytes:
+            self._reading.caught_up = True
+            raise _Stop
+        items, size = self._reading.items, self._payload_bytes + len(payload)
+        if items and (len(items) >= self._query.limit or size > self._query.bytes_max):
+            raise _Stop
+        items.append((id_bytes, payload))
+        self._next = id_bytes
+        self._payload_bytes = size
+
+    def _pass(self, id_bytes: bytes) -> None:
+        self._next = max(self._next, id_bytes)
+
+    def _damaged(self, id_bytes: bytes, behind: bytes, reason: str) -> NoReturn:
+        if self._reading.items:
+            raise _Stop
+        raise DamagedRecordError(
+            f"the record {id_bytes.hex()} is damaged ({reason}); to go on without it, read on "
+            f"from {behind.hex()}, exclusive",
+            members={"id": id_bytes.hex(), "next": behind.hex()},
+        )
+
+    def _damaged_block(self, reason: str) -> None:
+        if not self._reading.items:
+            place = MessageId.from_bytes(self._next).place
+            self._damaged(self._next, self._behind_damage(place), reason)
+
+    def _behind_damage(self, damaged: Place) -> bytes:
+        """A place behind a stretch whose end the engine can't tell: ever larger steps in time."""
+        query = self._query
+        stop = message_key(query.prefix, place_after(query.served))
+        step_ms = 1
+        while damaged.timestamp_ms + step_ms <= query.served.timestamp_ms:
+            at = Place(damaged.timestamp_ms + step_ms, 0)
+            try:
+                with closing(self._store.scan(message_key(query.prefix, at), stop)) as rows:
+                    next(rows, None)
+            except StoreDamagedError:
+                step_ms *= 2
+            else:
+                return MessageId.from_int(MessageId(*at).to_int() - 1).to_bytes()
+        return past_group(query.served).to_bytes()

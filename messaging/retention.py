@@ -1,0 +1,103 @@
+"""What retention does with a row: one pure function for every engine (design §5, Retention).
+
+The LevelDB sweep calls it; the HBase sweep and the Java observer follow the same golden cases
+(tests/golden/retention.json).
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from enum import Enum
+
+from tuff.protocol.ids import Place
+
+NO_FLOOR = Place(0, 0)  # nothing was truncated or swept yet
+
+
+class Fate(Enum):
+    """What becomes of a row."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    INVERT = "invert"
+
+
+class Table(Enum):
+    """Which of the two data tables a row stands in."""
+
+    MESSAGE = "message"
+    PAYLOAD = "payload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedRow:
+    """What retention must know of a row. `place` is where it was published, or stored; `tx_pointer`
+    is the stored one of a message row, and the one in the key of a payload row."""
+
+    table: Table
+    generation: int
+    place: Place
+    tx_pointer: int | None = None
+    ttl_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRule:
+    """What retention must know of a topic. `generation` is negative while it is deleted; nothing
+    before `floor` is ever shown again."""
+
+    generation: int
+    ttl_s: int
+    floor: Place = NO_FLOOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionState:
+    """What retention must know of time and of transactions, at one moment."""
+
+    now_ms: int
+    longest_transaction_ms: int
+    in_progress: Container[int]
+    invalid: Container[int]
+
+
+def is_older_generation(generation: int, current: int) -> bool:
+    """Whether rows of a generation belong to a topic that was deleted since."""
+    return generation < abs(current) or generation == -current
+
+
+def is_expired(timestamp_ms: int, ttl_s: int, *, now_ms: int) -> bool:
+    """A message is expired from its publish time plus its time to live on (protocol §2)."""
+    return timestamp_ms + ttl_s * 1000 <= now_ms
+
+
+def live_from_ms(ttl_s: int, *, now_ms: int) -> int:
+    """The earliest publish time that is not expired."""
+    return max(0, now_ms - ttl_s * 1000 + 1)
+
+
+def fate(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> Fate:
+    """Keep, drop or invert a row. A row of a topic that nobody knows is kept: losing a metadata
+    row must not lose the messages as well."""
+    if topic is None:
+        return Fate.KEEP
+    if is_older_generation(row.generation, topic.generation):
+        return Fate.DROP
+    if row.table is Table.PAYLOAD:
+        return _payload_fate(row, topic, state)
+    ttl_s = topic.ttl_s if row.ttl_s is None else min(row.ttl_s, topic.ttl_s)
+    if row.place < topic.floor or is_expired(row.place.timestamp_ms, ttl_s, now_ms=state.now_ms):
+        return Fate.DROP
+    if row.tx_pointer is not None and row.tx_pointer > 0 and row.tx_pointer in state.invalid:
+        return Fate.INVERT
+    return Fate.KEEP
+
+
+def _payload_fate(row: RetainedRow, topic: TopicRule, state: RetentionState) -> Fate:
+    assert row.tx_pointer is not None
+    if row.tx_pointer in state.in_progress:
+        return Fate.KEEP
+    # A payload may be published at any time of its transaction's life and ages from then on, while
+    # its key has the time of the store only. Dropped at store + ttl, a message published late by a
+    # long transaction lost its payloads while it was still live.
+    kept_ms = topic.ttl_s * 1000 + state.longest_transaction_ms
+    return Fate.DROP if row.place.timestamp_ms + kept_ms <= state.now_ms else Fate.KEEP

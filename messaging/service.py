@@ -1,0 +1,317 @@
+"""The face of the messaging room: what routes and the server call.
+
+Everything here runs on one event loop and needs no locks; blocking work goes through the two
+`InThread` functions that the server hands in.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from messaging.batch import Batch
+from messaging.endings import Endings
+from messaging.engine import Engine
+from messaging.live import Live
+from messaging.loading import load
+from messaging.polls import Isolation, Offsets, Poll, PollResult, Polls
+from messaging.publishing import Published, Publisher
+from messaging.settings import MessagingSettings
+from messaging.storage.seam import Store, StoreError
+from messaging.sweep import Sweeper, SweepReport
+from messaging.topic_changes import TopicChanges
+from messaging.topics import TopicInfo
+from messaging.transactions import TransactionView
+from messaging.writer import Write, Writer
+from tuff.disk.group import InThread
+from tuff.protocol.errors import DamagedRecordError, UnavailableError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+
+__all__ = ["MessagingService", "Published"]
+
+log = logging.getLogger(__name__)
+
+CLOCK_MARK_INTERVAL_MS = 60_000  # ms; an idle server still records that it lived until about now
+
+
+def _observe_nothing(_name: str, _value: float) -> None:
+    """The figures of a service that nobody watches."""
+
+
+class MessagingService:
+    """Topics, messages and long polls over one store; and what transactions may ask of the rows."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        settings: MessagingSettings,
+        *,
+        transactions: TransactionView,
+        now_ms: Callable[[], int],
+        in_thread_write: InThread,
+        in_thread_read: InThread,
+        longest_transaction_s: float,
+        may_delete: Callable[[], bool],
+        observe: Callable[[str, float], None] = _observe_nothing,
+    ) -> None:
+        self._now_ms = now_ms
+        self._longest_transaction_ms = round(longest_transaction_s * 1000)
+        self._engine = Engine(
+            open_store, in_thread_write=in_thread_write, in_thread_read=in_thread_read
+        )
+        self._live = Live(now_ms=now_ms, may_delete=may_delete)
+        self._writer = Writer(self._engine, self._live, observe=observe)
+        self._publisher = Publisher(self._live, self._writer, transactions)
+        self._endings = Endings(self._live, self._writer)
+        self._polls = Polls(
+            self._engine, self._live, transactions, settings, now_ms=now_ms, observe=observe
+        )
+        self._sweeper = Sweeper(
+            self._engine,
+            self._live,
+            self._writer,
+            self._endings,
+            transactions,
+            now_ms=now_ms,
+            may_delete=may_delete,
+        )
+        self._topics = TopicChanges(
+            self._engine,
+            self._live,
+            self._writer,
+            settings,
+            now_ms=now_ms,
+            may_delete=may_delete,
+        )
+        self._is_loaded = False
+        self._is_running = False
+        self._ran = asyncio.Event()
+        self._written_at_ms = 0
+        self._recovered_mark_ms: int | None = None
+        self.damaged_reads = 0  # reads that were refused for a damaged record, since the start
+
+    async def open(self) -> None:
+        """Open the store and read what is kept in memory. A store that can't be opened or read
+        leaves the room down, with a reason; `tick` tries again.
+
+        Raises:
+            DirectoryLockedError: another process, or this one, has it open.
+        """
+        try:
+            loaded = await self._engine.open(load)
+        except StoreError as error:
+            self._engine.reason = str(error)
+            log.error("the message store can't be opened: %s", error)  # noqa: TRY400 - no bug here
+            return
+        self._live.fill(loaded)
+        self._recovered_mark_ms = loaded.mark.clock_ms
+        longest_ms = max(loaded.facts.longest_transaction_ms, self._longest_transaction_ms)
+        self._live.facts = replace(loaded.facts, longest_transaction_ms=longest_ms)
+        self._written_at_ms = self._now_ms()
+        self._is_loaded = True
+
+    async def run(self) -> None:
+        """Write what comes in, until `close`."""
+        self._is_running = True
+        try:
+            await self._writer.run()
+        finally:
+            self._ran.set()
+
+    async def tick(self) -> None:
+        """What is due: open a store that failed again, mark what could not be marked, write what
+        waits for company, record the time."""
+        if not self._is_loaded:
+            await self.open()
+        elif not self._engine.is_up:
+            await self._writer.recover()
+        if self._engine.is_up:
+            await self._endings.retry()
+            await self._flush_if_due()
+
+    async def sweep(self) -> SweepReport:
+        """One pass of retention. Raises: UnavailableError (its kinds)."""
+        return await self._sweeper.sweep()
+
+    async def close(self) -> None:
+        """End the long polls, write what waits, and let go of the store."""
+        self.stop_waiting()
+        if self._is_running and not self._ran.is_set():
+            if self._engine.is_up and self._live.has_unwritten:
+                await self._flush_quietly()
+            self._writer.close()
+            await self._ran.wait()
+        await self._engine.close("the server is stopping")
+
+    @property
+    def status(self) -> tuple[str, str | None]:
+        """`("ok", None)`, or `("down", reason)`."""
+        return ("ok", None) if self._engine.is_up else ("down", self._engine.reason)
+
+    @property
+    def recovered_mark_ms(self) -> int | None:
+        """When the server last ran, as the opened store recorded it; None for a new store."""
+        return self._recovered_mark_ms
+
+    async def create_topic(self, topic: TopicId, properties: Mapping[str, str]) -> None:
+        """Raises: TopicExistsError."""
+        await self._topics.create(topic, properties)
+
+    async def update_topic(self, topic: TopicId, properties: Mapping[str, str]) -> None:
+        """Replace all properties. Raises: TopicNotFoundError."""
+        await self._topics.update(topic, properties)
+
+    async def delete_topic(self, topic: TopicId) -> None:
+        """Raises: TopicNotFoundError."""
+        await self._topics.delete(topic)
+
+    async def truncate_topic(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
+        """Let everything before a place be gone, for every reader and for ever; the oldest message
+        that is left. Raises: TopicNotFoundError."""
+        await self._topics.truncate(topic, before)
+        return (await self._polls.offsets(topic)).earliest
+
+    def get_topic(self, topic: TopicId) -> TopicInfo:
+        """Raises: TopicNotFoundError."""
+        return self._topics.get(topic)
+
+    def list_topics(self, namespace: str) -> list[str]:
+        """The names of a namespace's topics, in byte order."""
+        return self._topics.names(namespace)
+
+    def namespaces(self) -> list[str]:
+        """Every namespace that has a topic, in byte order."""
+        return self._topics.namespaces()
+
+    def topic_figures(self) -> Iterator[tuple[TopicId, int, int]]:
+        """Each topic that was published to since the start: messages and payload bytes."""
+        return self._topics.figures()
+
+    async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
+        """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
+        return await self._publisher.publish(topic, request)
+
+    async def store(self, topic: TopicId, request: PublishRequest) -> None:
+        """Write payloads for a later publish of the same pointer; durable (§3.2)."""
+        await self._publisher.store(topic, request)
+
+    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+        """Hide one transactional publish from readers in a snapshot, durably (§3.3)."""
+        await self._publisher.rollback(topic, detail)
+
+    async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
+        """Read, and wait if asked to and there is nothing yet (§3.4)."""
+        try:
+            return await self._polls.poll(topic, poll)
+        except DamagedRecordError:
+            self.damaged_reads += 1
+            raise
+
+    async def offsets(
+        self, topic: TopicId, *, isolation: Isolation = Isolation.ALL, tx: int | None = None
+    ) -> Offsets:
+        """Where the topic begins and ends for a reader (§3.6)."""
+        return await self._polls.offsets(topic, isolation=isolation, tx=tx)
+
+    def newest_place(self, topic: TopicId) -> MessageId:
+        """A place behind everything published so far. Raises: TopicNotFoundError."""
+        return self._polls.newest_place(topic)
+
+    def stop_waiting(self) -> None:
+        """End every long poll with nothing, now and from now on."""
+        self._polls.stop_waiting()
+
+    # What transactions ask of the rows (tx/rows.py has the same methods as a protocol).
+
+    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+        """Raise what `publish_final` of these entries would be refused with."""
+        self._publisher.check_entries(entries)
+
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+        """Write all entries as one durable batch, flagged as the last of their transaction."""
+        return await self._publisher.publish_final(entries)
+
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+        """Invert every row these pointers carry, durably; what fails is tried again by `tick`.
+
+        Raises: StorageUnavailableError.
+        """
+        await self._endings.mark(transaction_pointers)
+
+    def settle(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably committed."""
+        self._endings.settle(transaction_pointers)
+
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably ended: readers held by their rows look again."""
+        self._endings.wake_readers(transaction_pointers)
+
+    def topics(self, transaction_pointers: Collection[int]) -> list[str]:
+        """`ns:topic` of every topic these published to or stored for, sorted."""
+        return sorted(map(str, self._live.index.topics(transaction_pointers)))
+
+    def is_carried(self, pointer: int) -> bool:
+        """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
+        return self._live.index.holds(pointer)
+
+    def final_pointers(self) -> set[int]:
+        """Pointers with rows flagged as final whose commit is not settled."""
+        return self._live.index.final_pointers()
+
+    def indexed_pointers(self) -> list[int]:
+        """Every pointer that is neither settled nor marked: after a start, those whose outcome the
+        transaction room must tell."""
+        return sorted(self._live.index.pointers())
+
+    def blockers(self, now_ms: int) -> list[tuple[int, int]]:
+        """Pointers with undecided message rows and the time of their first publish in ms, which is
+        never after `now_ms`, whatever the clock did since."""
+        return [
+            (pointer, min(written_ms, now_ms))
+            for pointer, written_ms in self._live.index.first_publishes()
+            if pointer not in self._endings.unmarked
+        ]
+
+    def note_reserved(self, highest_pointer: int) -> None:
+        """Transactions may hand out pointers up to this one; recorded with the next batch."""
+        facts = self._live.facts
+        highest = max(facts.highest_pointer, highest_pointer)
+        self._live.facts = replace(facts, highest_pointer=highest)
+
+    def recorded_mark(self) -> tuple[str, int] | None:
+        """The id of the transaction files that belong to this store, and the highest pointer they
+        may have handed out; None when it never saw any. Raises: StorageUnavailableError."""
+        self._engine.require_up()
+        facts = self._live.durable_facts
+        return None if facts.store_id is None else (facts.store_id, facts.highest_pointer)
+
+    async def record_mark(self, store_id: str, highest: int) -> None:
+        """Record which transaction files belong to this store, durably."""
+        facts = self._live.facts
+        highest = max(facts.highest_pointer, highest)
+        self._live.facts = replace(facts, store_id=store_id, highest_pointer=highest)
+        await self._flush()
+
+    @property
+    def last_sweep(self) -> tuple[int, str | None] | None:
+        """When the last sweep that knew the transactions ran, in ms, and which state it used."""
+        facts = self._live.facts
+        return None if facts.swept_at_ms is None else (facts.swept_at_ms, facts.swept_with)
+
+    async def _flush_if_due(self) -> None:
+        now_ms = self._now_ms()
+        if self._live.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
+            self._written_at_ms = now_ms
+            await self._flush_quietly()
+
+    async def _flush_quietly(self) -> None:
+        try:
+            await self._flush()
+        except UnavailableError as error:
+            log.warning("what waited for a write is still waiting: %s", error)
+
+    async def _flush(self) -> None:
+        await self._writer.submit(Write(partial(Batch.force), internal=True))

@@ -1,0 +1,69 @@
+"""Settings of the messaging room (protocol §8, `messaging.*`)."""
+
+from dataclasses import dataclass
+
+from messaging.topics import TTL_S_MAX
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.names import TopicId
+
+SYSTEM_NAMESPACE = "system"
+STORES = ("leveldb", "hbase", "memory")
+NUMBERED_COUNT_MAX = 10_000  # topics that one `name:N` may make; more is a slip of the keyboard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagingSettings:
+    """The `messaging` section; durations are seconds.
+
+    Raises:
+        ValueError: a value out of range; one sentence that names the key.
+    """
+
+    store: str = "leveldb"  # which engine
+    default_ttl: int = 604_800  # seconds; of a topic whose properties name no ttl
+    cleanup_interval_s: float = 60.0  # between two sweeps
+    poll_limit_max: int = 10_000  # messages; keeps a JSON reply under 16 MiB at 1 KiB payloads
+    poll_bytes_max: int = (
+        8_388_608  # payload bytes of one reply, unless its first message is larger
+    )
+    max_block_s: float = 30.0  # a transaction may hold readers back for so long
+    system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
+
+    def __post_init__(self) -> None:
+        _require("store", " or ".join(STORES), self.store, holds=self.store in STORES)
+        _require(
+            "default_ttl",
+            f"whole seconds from 1 to {TTL_S_MAX}",
+            self.default_ttl,
+            holds=1 <= self.default_ttl <= TTL_S_MAX,
+        )
+        for name in ("cleanup_interval_s", "max_block_s"):
+            value = getattr(self, name)
+            key = name.removesuffix("_s")
+            _require(key, "more than 0 seconds", value, holds=0 < value < float("inf"))
+        for name in ("poll_limit_max", "poll_bytes_max"):
+            value = getattr(self, name)
+            _require(name, "1 or more", value, holds=value >= 1)
+        self.system_topic_ids()
+
+    def system_topic_ids(self) -> list[TopicId]:
+        """The topics to create at the start, in the order they were named."""
+        return [topic for entry in self.system_topics for topic in _expanded(entry.strip())]
+
+
+def _expanded(entry: str) -> list[TopicId]:
+    name, colon, count = entry.rpartition(":")
+    try:
+        if not colon:
+            return [TopicId(SYSTEM_NAMESPACE, entry)]
+        number = int(count) if count.isascii() and count.isdigit() and len(count) <= 9 else 0
+        rule = f"a name, or name:N with N from 1 to {NUMBERED_COUNT_MAX}, for each entry"
+        _require("system_topics", rule, entry, holds=1 <= number <= NUMBERED_COUNT_MAX)
+        return [TopicId(SYSTEM_NAMESPACE, f"{name}{index}") for index in range(number)]
+    except InvalidNameError as error:
+        raise ValueError(f"messaging.system_topics: {error.detail}") from None
+
+
+def _require(key: str, rule: str, value: object, *, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"messaging.{key} is {rule}, not {value!r}")

@@ -1,0 +1,160 @@
+"""LevelDB behind the seam: synced writes, and reads that verify every block.
+
+A block that fails LevelDB's checksum is read again without it: every value of ours has a checksum
+of its own that covers its key, so what is whole in there can still be told from what is not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Condition
+
+import plyvel
+
+from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from tuff.disk.files import make_directory
+from tuff.disk.lock import DirectoryLock
+
+WRITE_BUFFER_BYTES = 32 << 20  # bytes; a few seconds of heavy publishing between two level-0 files
+BLOCK_CACHE_BYTES = 64 << 20  # bytes; the tail of the busy topics stays in memory
+OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
+
+
+class LevelDbTable:
+    """One LevelDB directory, held by this process alone until `close`.
+
+    `_idle` guards `_users` and `_closing`: closing a database under a running read ends the
+    process, so `close` waits for the calls under way, and long scans end early for it.
+    """
+
+    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
+        """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
+        it, since it is damaged or the disk fails."""
+        make_directory(directory)
+        self._is_whole = is_whole
+        self._idle = Condition()
+        self._users = 0
+        self._closing = False
+        self._lock = DirectoryLock(directory)
+        try:
+            self._db = _open(directory)
+        except (plyvel.Error, OSError) as error:
+            self._lock.close()
+            raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._using(), _as_store_errors():
+            found: bytes | None = self._db.get(key, verify_checksums=True)
+            return found
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        with self._using(), _as_store_errors():
+            snapshot = self._db.snapshot()
+        return self._scan(snapshot, start, stop, reverse=reverse)
+
+    def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        with self._using(), _as_store_errors():
+            writes = self._db.write_batch(sync=True)
+            for key, value in batch:
+                if value is None:
+                    writes.delete(key)
+                else:
+                    writes.put(key, value)
+            writes.write()
+
+    def close(self) -> None:
+        with self._idle:
+            if self._closing:
+                return
+            self._closing = True
+            self._idle.wait_for(lambda: not self._users)
+        self._db.close()
+        self._lock.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._idle:
+            if self._closing:
+                raise StoreError("the store is closed")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+    def _scan(
+        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
+    ) -> Rows:
+        last: bytes | None = None
+        with self._using(), closing(snapshot):
+            try:
+                with closing(
+                    snapshot.iterator(
+                        start=start, stop=stop, reverse=reverse, verify_checksums=True
+                    )
+                ) as rows:
+                    for key, value in rows:
+                        yield key, value
+                        self._require_open()
+                        last = key
+            except plyvel.CorruptionError as error:
+                if reverse:
+                    raise StoreDamagedError(_text(error)) from error
+            else:
+                return
+            yield from self._scan_unverified(
+                snapshot, start if last is None else last + b"\x00", stop
+            )
+
+    def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
+        with (
+            _as_store_errors(),
+            closing(snapshot.iterator(start=start, verify_checksums=False)) as rows,
+        ):
+            for key, value in rows:
+                if start <= key < stop:
+                    yield key, value
+                    self._require_open()
+                # A flipped bit in a key can throw it, and those that share its beginning, out of
+                # the range. Taken for the end of the range, the rest of a topic was lost silently.
+                elif self._is_whole(key, value):
+                    return
+                else:
+                    raise StoreDamagedError(
+                        f"a damaged block follows the key {start!r}; `tuff salvage` reads what is "
+                        "whole in it"
+                    )
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise StoreError("the store is being closed")
+
+
+def _open(directory: Path) -> plyvel.DB:
+    return plyvel.DB(
+        str(directory),
+        create_if_missing=True,
+        paranoid_checks=True,
+        write_buffer_size=WRITE_BUFFER_BYTES,
+        lru_cache_size=BLOCK_CACHE_BYTES,
+        max_open_files=OPEN_FILES_MAX,
+        # One flipped bit in a compressed block takes all of it; uncompressed it takes one row.
+        compression=None,
+    )
+
+
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    try:
+        yield
+    except plyvel.CorruptionError as error:
+        raise StoreDamagedError(_text(error)) from error
+    except (plyvel.Error, OSError) as error:
+        raise StoreError(_text(error)) from error
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

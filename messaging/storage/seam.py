@@ -1,0 +1,36 @@
+"""The seam below the tables: bytes in, bytes out (design §5, Storage seam).
+
+An engine is one small file, and the key layout exists once, above it. All methods block, are called
+on worker threads, and may be called by several at once.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
+
+
+class StoreError(Exception):
+    """The engine can't read or write. A write that raised may or may not be there afterwards."""
+
+
+class StoreDamagedError(StoreError):
+    """What the engine read is not what it once wrote, and it can't say where that ends."""
+
+
+class Store(Protocol):
+    """An ordered map from bytes to bytes, on stable storage."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under a key, or None when there is none. Raises: StoreError."""
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        """Every `start <= key < stop` with its value, as of the moment of the call. Close the
+        iterator if you leave it early. Raises: StoreError."""
+
+    def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Put every value under its key; None deletes. All of it or nothing, and durable when this
+        returns. The last one wins when a key is named twice. Raises: StoreError."""
+
+    def close(self) -> None:
+        """Let go of everything, after the calls under way have ended. Repeating it is harmless."""

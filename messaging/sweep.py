@@ -1,0 +1,302 @@
+"""The retention sweep: applies `fate` to rows, in bounded batches through the writer (design §5).
+
+Each sweep looks at what is sure to go: rows of older generations, and rows that the topic's time to
+live has passed. Beyond these a patrol walks over all rows, a bounded stretch at a time, for what
+can't be found by key: shorter times to live, payloads of ended transactions, invalid pointers.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from messaging.batch import Batch
+from messaging.endings import Endings
+from messaging.engine import Engine
+from messaging.keys import (
+    MESSAGES,
+    PAYLOADS,
+    ROWS_STOP,
+    message_key,
+    place_in,
+    pointer_in,
+    prefix_of,
+    row_prefix,
+    topic_bytes,
+    topic_key,
+)
+from messaging.live import Live
+from messaging.retention import (
+    Fate,
+    RetainedRow,
+    RetentionState,
+    Table,
+    TopicRule,
+    fate,
+    is_expired,
+    live_from_ms,
+)
+from messaging.rows import DamagedRowError, MessageRow, is_whole
+from messaging.storage.seam import Store, StoreDamagedError
+from messaging.topics import Topic, with_floor
+from messaging.transactions import TransactionView, VisibilityState
+from messaging.writer import Write, Writer
+from tuff.protocol.errors import UnavailableError
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+
+log = logging.getLogger(__name__)
+
+CHUNK_ROWS_MAX = 10_000  # rows looked at in one go; keeps one batch of deletes to some tens of ms
+PATROL_ROWS_MAX = 50_000  # rows the patrol passes per sweep; a third of a second each minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What one sweep did. `source` names the transaction state it used, if there was one; `carried`
+    are the pointers that unmarked message rows, or stored payloads, still carry."""
+
+    swept_at_ms: int
+    source: str | None
+    dropped_count: int
+    inverted_count: int
+    damaged_count: int
+    carried: frozenset[int]
+
+
+_Range = tuple[bytes, bytes]  # start <= key < stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a chunk is judged by, as of the start of the sweep."""
+
+    topics: Mapping[bytes, tuple[Topic, TopicRule]]
+    state: RetentionState
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """What one look at stretches of rows found; `left` are those it did not get to."""
+
+    deletes: list[bytes] = field(default_factory=list)
+    inversions: list[tuple[int, bytes, Place]] = field(default_factory=list)
+    floors: dict[Topic, tuple[int, int]] = field(default_factory=dict)  # generation, ms
+    damaged: list[bytes] = field(default_factory=list)
+    left: list[_Range] = field(default_factory=list)
+
+
+class Sweeper:
+    """Sweeps when it is asked to. Lives on the event loop; rows are read in threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        writer: Writer,
+        endings: Endings,
+        transactions: TransactionView,
+        *,
+        now_ms: Callable[[], int],
+        may_delete: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._live = live
+        self._writer = writer
+        self._endings = endings
+        self._transactions = transactions
+        self._now_ms = now_ms
+        self._may_delete = may_delete
+        self._cursor = MESSAGES
+        self._swept_generations: dict[TopicId, int] = {}
+
+    async def sweep(self) -> SweepReport:
+        """One pass. Nothing is deleted and no floor rises while `may_delete()` is False.
+
+        Raises:
+            UnavailableError (its kinds): the store can't be read or written now.
+        """
+        self._engine.require_up()
+        state = self._transactions.visibility_state()
+        await self._mark_invalid(state)
+        rules = self._rules(state)
+        chunks = [chunk async for chunk in self._swept(rules)]
+        await self._record(rules, state)
+        damaged = [key for chunk in chunks for key in chunk.damaged]
+        if damaged:
+            log.warning("%d damaged rows, the first under %s", len(damaged), damaged[0].hex())
+        return SweepReport(
+            swept_at_ms=rules.state.now_ms,
+            source=None if state is None else state.source,
+            dropped_count=sum(len(chunk.deletes) for chunk in chunks),
+            inverted_count=sum(len(chunk.inversions) for chunk in chunks),
+            damaged_count=len(damaged),
+            carried=frozenset(self._live.index.pointers()),
+        )
+
+    async def _mark_invalid(self, state: VisibilityState | None) -> None:
+        if state is None:
+            return
+        invalid = [each for each in self._live.index.pointers() if each in state.invalid]
+        try:
+            await self._endings.mark(invalid)
+        except UnavailableError as error:
+            log.warning("%d invalid pointers are still to be marked: %s", len(invalid), error)
+
+    def _rules(self, state: VisibilityState | None) -> _Rules:
+        # A pointer leaves the index only when its end is durable; so what is in there counts as in
+        # progress even while no transaction service can be asked.
+        in_progress = frozenset(
+            (*self._live.index.pointers(), *(state.in_progress if state else ()))
+        )
+        return _Rules(
+            topics={
+                topic_bytes(topic.id): (topic, topic.durable.rule)
+                for topic in self._live.topics
+                if topic.durable is not None
+            },
+            state=RetentionState(
+                now_ms=self._now_ms(),
+                longest_transaction_ms=self._live.facts.longest_transaction_ms,
+                in_progress=in_progress,
+                invalid=state.invalid if state is not None else (),
+            ),
+        )
+
+    async def _swept(self, rules: _Rules) -> AsyncIterator[_Chunk]:
+        may_delete = self._may_delete()
+        async for chunk in self._walk([*self._older_rows(rules), *_expired_rows(rules)], rules):
+            yield chunk
+        if may_delete and self._may_delete():
+            for topic, rule in rules.topics.values():
+                self._swept_generations[topic.id] = _first_kept(rule)
+        passed = 0
+        async for chunk in self._walk([(self._cursor, ROWS_STOP)], rules):
+            yield chunk
+            passed += CHUNK_ROWS_MAX
+            self._cursor = chunk.left[0][0] if chunk.left else MESSAGES
+            if passed >= PATROL_ROWS_MAX:
+                return
+
+    async def _walk(self, ranges: list[_Range], rules: _Rules) -> AsyncIterator[_Chunk]:
+        while ranges:
+            chunk = await self._engine.read(partial(_look, ranges=ranges, rules=rules))
+            if chunk.deletes or chunk.inversions:
+                await self._writer.submit(Write(partial(self._apply, chunk), internal=True))
+            ranges = chunk.left
+            yield chunk
+
+    def _older_rows(self, rules: _Rules) -> Iterator[_Range]:
+        """The keys of every generation that was deleted, from the last one that was swept."""
+        for topic, rule in rules.topics.values():
+            first = self._swept_generations.get(topic.id, 0)
+            stop = _first_kept(rule)
+            if stop > max(first, 1):
+                for table in (MESSAGES, PAYLOADS):
+                    yield table + prefix_of(topic.id, first), table + prefix_of(topic.id, stop)
+
+    def _apply(self, chunk: _Chunk, batch: Batch) -> None:
+        for pointer, prefix, place in chunk.inversions:
+            batch.invert(pointer, prefix, place, place)
+        if not self._may_delete():
+            chunk.deletes.clear()
+            return
+        for topic, (generation, floor_ms) in chunk.floors.items():
+            record = topic.decided
+            if record is not None and record.generation == generation:
+                # With the rows goes the floor: a clock that is slewed back, or a longer time to
+                # live, would otherwise show what is left around the holes.
+                raised = with_floor(record, MessageId(floor_ms, 0))
+                self._live.change_topic(batch, topic, raised, key=topic_key(topic.id))
+        for key in chunk.deletes:
+            batch.delete(key)
+
+    async def _record(self, rules: _Rules, state: VisibilityState | None) -> None:
+        if state is not None:
+            self._live.facts = replace(
+                self._live.facts, swept_at_ms=rules.state.now_ms, swept_with=state.source
+            )
+            await self._writer.submit(Write(Batch.force, internal=True))
+
+
+def _first_kept(rule: TopicRule) -> int:
+    """The first generation whose rows are not all to be dropped."""
+    return abs(rule.generation) + (rule.generation < 0)
+
+
+def _expired_rows(rules: _Rules) -> Iterator[_Range]:
+    """The keys of messages that the topic's time to live, or its floor, has passed."""
+    for topic, rule in rules.topics.values():
+        if rule.generation > 0:
+            prefix = prefix_of(topic.id, rule.generation)
+            live_from = Place(live_from_ms(rule.ttl_s, now_ms=rules.state.now_ms), 0)
+            yield MESSAGES + prefix, message_key(prefix, max(live_from, rule.floor))
+
+
+def _look(store: Store, *, ranges: list[_Range], rules: _Rules) -> _Chunk:
+    """Judge the rows of stretches, up to so many rows. Blocks."""
+    chunk = _Chunk()
+    seen_count = 0
+    for index, (start, stop) in enumerate(ranges):
+        try:
+            with closing(store.scan(start, stop)) as rows:
+                for key, value in rows:
+                    if seen_count >= CHUNK_ROWS_MAX:
+                        chunk.left = [(key, stop), *ranges[index + 1 :]]
+                        return chunk
+                    seen_count += 1
+                    _judge(chunk, key, value, rules)
+        except StoreDamagedError as error:
+            log.warning("a sweep can't read on from %s: %s", start.hex(), error)
+            chunk.damaged.append(start)
+    return chunk
+
+
+def _judge(chunk: _Chunk, key: bytes, value: bytes, rules: _Rules) -> None:
+    try:
+        row = _retained(key, value)
+    except DamagedRowError:
+        # Kept: what is damaged may be read by `tuff salvage`, what is deleted by nobody.
+        chunk.damaged.append(key)
+        return
+    topic, rule = rules.topics.get(row_prefix(key)[:-4], (None, None))
+    match fate(row, rule, rules.state):
+        case Fate.DROP:
+            chunk.deletes.append(key)
+            if topic is not None and rule is not None:
+                _note_floor(chunk, topic, rule, row, rules.state.now_ms)
+        case Fate.INVERT:
+            assert row.tx_pointer is not None
+            chunk.inversions.append((row.tx_pointer, row_prefix(key), row.place))
+        case Fate.KEEP:
+            pass
+
+
+def _note_floor(
+    chunk: _Chunk, topic: Topic, rule: TopicRule, row: RetainedRow, now_ms: int
+) -> None:
+    is_current = row.table is Table.MESSAGE and row.generation == rule.generation
+    if is_current and is_expired(row.place.timestamp_ms, rule.ttl_s, now_ms=now_ms):
+        chunk.floors[topic] = rule.generation, live_from_ms(rule.ttl_s, now_ms=now_ms)
+
+
+def _retained(key: bytes, value: bytes) -> RetainedRow:
+    generation = int.from_bytes(row_prefix(key)[-4:], "big")
+    if key.startswith(PAYLOADS):
+        if not is_whole(key, value):
+            raise DamagedRowError("the checksum does not match")
+        return RetainedRow(
+            table=Table.PAYLOAD,
+            generation=generation,
+            place=place_in(key),
+            tx_pointer=pointer_in(key),
+        )
+    row = MessageRow.from_bytes(key, value)
+    return RetainedRow(
+        table=Table.MESSAGE,
+        generation=generation,
+        place=place_in(key),
+        tx_pointer=row.tx_pointer,
+        ttl_s=row.ttl_s,
+    )

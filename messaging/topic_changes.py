@@ -1,0 +1,128 @@
+"""Creating, changing, deleting and truncating topics (protocol §2)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from messaging.batch import Batch
+from messaging.engine import Engine
+from messaging.keys import topic_key
+from messaging.live import Live
+from messaging.reader import start_number
+from messaging.settings import MessagingSettings
+from messaging.topics import (
+    Topic,
+    TopicInfo,
+    TopicRecord,
+    created,
+    deleted,
+    updated,
+    with_floor,
+)
+from messaging.writer import Write, Writer
+from tuff.protocol.ids import MessageId, past_group
+from tuff.protocol.names import TopicId
+
+Decide = Callable[[Batch], TopicRecord]
+
+
+class TopicChanges:
+    """Decides changes in the order of writing. Lives on the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        writer: Writer,
+        settings: MessagingSettings,
+        *,
+        now_ms: Callable[[], int],
+        may_delete: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._live = live
+        self._writer = writer
+        self._settings = settings
+        self._now_ms = now_ms
+        self._may_delete = may_delete
+
+    async def create(self, topic: TopicId, properties: Mapping[str, str]) -> None:
+        """Raises: TopicExistsError."""
+        self._writer.require_ready()
+        found = self._live.topics.find_or_add(topic)
+        filled = self._filled(properties)
+
+        def decide(_batch: Batch) -> TopicRecord:
+            found.require_whole()
+            return created(found.decided, topic, filled)
+
+        await self._change(found, decide)
+
+    async def update(self, topic: TopicId, properties: Mapping[str, str]) -> None:
+        """Raises: TopicNotFoundError."""
+        found = self._find(topic)
+        filled = self._filled(properties)
+
+        def decide(_batch: Batch) -> TopicRecord:
+            expire_ms = self._now_ms() if self._may_delete() else None
+            return updated(found.require_decided(), filled, expire_ms=expire_ms)
+
+        await self._change(found, decide)
+
+    async def delete(self, topic: TopicId) -> None:
+        """Raises: TopicNotFoundError."""
+        found = self._find(topic)
+        await self._change(found, lambda _batch: deleted(found.require_decided()))
+
+    async def truncate(self, topic: TopicId, before: MessageId | int) -> None:
+        """Raise the floor, however doubtful the clock is: the place was named by somebody, and ids
+        that are given out from now on lie behind it. Raises: TopicNotFoundError."""
+        found = self._find(topic)
+        asked = start_number(before, inclusive=True)
+
+        def decide(batch: Batch) -> TopicRecord:
+            all_there_is = past_group(batch.last).to_int() + 1
+            floor = MessageId.from_int(min(asked, all_there_is))
+            return with_floor(found.require_decided(), floor)
+
+        await self._change(found, decide)
+
+    def get(self, topic: TopicId) -> TopicInfo:
+        """Raises: TopicNotFoundError."""
+        record = self._find(topic).require_durable()
+        return TopicInfo(topic, record.generation, record.properties)
+
+    def names(self, namespace: str) -> list[str]:
+        """The names of a namespace's topics, in byte order."""
+        self._engine.require_up()
+        return [
+            info.topic.name
+            for info in self._live.topics.live()
+            if info.topic.namespace == namespace
+        ]
+
+    def namespaces(self) -> list[str]:
+        """Every namespace that has a topic, in byte order."""
+        self._engine.require_up()
+        return sorted({info.topic.namespace for info in self._live.topics.live()})
+
+    def figures(self) -> Iterator[tuple[TopicId, int, int]]:
+        """Each topic that was published to since the start: messages and payload bytes."""
+        for topic in self._live.topics:
+            if topic.messages_published:
+                yield topic.id, topic.messages_published, topic.bytes_published
+
+    def _find(self, topic: TopicId) -> Topic:
+        self._engine.require_up()
+        found = self._live.topics.find(topic)
+        found.require_durable()
+        return found
+
+    def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
+        return {"ttl": str(self._settings.default_ttl), **properties}
+
+    async def _change(self, topic: Topic, decide: Decide) -> None:
+        await self._writer.submit(Write(partial(self._put, topic, decide)))
+
+    def _put(self, topic: Topic, decide: Decide, batch: Batch) -> None:
+        self._live.change_topic(batch, topic, decide(batch), key=topic_key(topic.id))
+        batch.touched.add(topic)

@@ -1,0 +1,265 @@
+"""Topics: their metadata rows, the rules by which these change, and all of them in memory.
+
+    topic row := flags(1) crc(4) generation(4, signed) floor(20) JSON object of the properties
+
+The row stays for ever. Deleting negates the generation; creating again takes the next one, so no
+row of the old topic can be met again (protocol §2, design §5).
+"""
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from messaging.keys import prefix_of, topic_key
+from messaging.retention import TopicRule, live_from_ms
+from messaging.rows import DamagedRowError, frame, unframe
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    InvalidTopicPropertiesError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId
+from tuff.protocol.names import TopicId
+
+TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
+PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
+
+_GENERATION = struct.Struct(">i")
+assert _GENERATION.size == 4
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What GET tells of a topic."""
+
+    topic: TopicId
+    generation: int
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """A metadata row. Nothing before `floor` is ever shown again; `generation` is negative while
+    the topic is deleted."""
+
+    generation: int
+    properties: Mapping[str, str]
+    floor: MessageId = FIRST_ID
+    ttl_s: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ttl_s", int(self.properties["ttl"]))
+
+    @property
+    def rule(self) -> TopicRule:
+        """What retention needs of it."""
+        return TopicRule(generation=self.generation, ttl_s=self.ttl_s, floor=self.floor.place)
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        form = json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"))
+        return frame(
+            key, 0, _GENERATION.pack(self.generation) + self.floor.to_bytes() + form.encode()
+        )
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "TopicRecord":
+        """Raises: DamagedRowError."""
+        _, body = unframe(key, value)
+        floor_at = _GENERATION.size
+        form_at = floor_at + MESSAGE_ID_SIZE
+        try:
+            return cls(
+                generation=_GENERATION.unpack_from(body)[0],
+                floor=MessageId.from_bytes(body[floor_at:form_at]),
+                properties=json.loads(body[form_at:]),
+            )
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise DamagedRowError(f"no topic row has this body: {error}") from None
+
+
+def parse_properties(value: object) -> dict[str, str]:
+    """The properties that a decoded JSON body names, as strings; a `ttl` without leading zeros.
+
+    Raises:
+        InvalidTopicPropertiesError: no object, a value that is neither string nor number, a bad
+            `ttl`, or `generation`, which is the server's.
+    """
+    if not isinstance(value, dict):
+        raise InvalidTopicPropertiesError(
+            "topic properties are a JSON object of strings or numbers, not "
+            f"{json.dumps(value)[:80]}"
+        )
+    properties = {str(name): _property_text(name, given) for name, given in value.items()}
+    if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
+        raise InvalidTopicPropertiesError(
+            f"topic properties are longer than {PROPERTIES_BYTES_MAX} characters in all"
+        )
+    if "generation" in properties:
+        raise InvalidTopicPropertiesError(
+            "generation is counted by the server and can't be set; leave it out"
+        )
+    if "ttl" in properties:
+        properties["ttl"] = str(_ttl(properties["ttl"]))
+    return properties
+
+
+def _property_text(name: object, given: object) -> str:
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise InvalidTopicPropertiesError(
+            f"the property {name!r} is a string or a number, not {json.dumps(given)[:80]}"
+        )
+    text = given if isinstance(given, str) else json.dumps(given)
+    if any("\ud800" <= character <= "\udfff" for character in f"{name}{text}"):
+        raise InvalidTopicPropertiesError(
+            f"the property {name!r} has half a surrogate pair in it, which is no character"
+        )
+    return text
+
+
+def _ttl(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and 1 <= int(text) <= TTL_S_MAX:
+        return int(text)
+    raise InvalidTopicPropertiesError(
+        f"ttl is whole seconds from 1 to {TTL_S_MAX}, not {text[:40]!r}"
+    )
+
+
+def created(
+    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
+) -> TopicRecord:
+    """The row of a topic that is created now, for the first time or again.
+
+    Raises:
+        TopicExistsError: it exists.
+    """
+    if record is None:
+        return TopicRecord(generation=1, properties=properties)
+    if record.generation > 0:
+        raise TopicExistsError(
+            f"the topic {topic} exists already; change its properties, or delete it first"
+        )
+    return TopicRecord(generation=1 - record.generation, properties=properties)
+
+
+def updated(
+    record: TopicRecord, properties: Mapping[str, str], *, expire_ms: int | None
+) -> TopicRecord:
+    """The row with new properties. `expire_ms` is the time now, or None while nothing may expire
+    for good."""
+    changed = replace(record, properties=properties)
+    # Without the floor a longer time to live would bring back what a reader was told is gone, and
+    # only those rows that no sweep had come across yet.
+    if expire_ms is None or changed.ttl_s <= record.ttl_s:
+        return changed
+    return with_floor(changed, MessageId(live_from_ms(record.ttl_s, now_ms=expire_ms), 0))
+
+
+def deleted(record: TopicRecord) -> TopicRecord:
+    """The row of the topic once it is deleted."""
+    assert record.generation > 0
+    return replace(record, generation=-record.generation)
+
+
+def with_floor(record: TopicRecord, floor: MessageId) -> TopicRecord:
+    """The row with its floor raised to this id, never lowered."""
+    return replace(record, floor=max(record.floor, floor))
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """One topic in memory. Lives on the event loop.
+
+    `decided` is what the writer decides by; `durable` what readers are told. They differ while a
+    change is on its way to the disk. `waiters` are the long polls that sleep on the topic.
+    """
+
+    id: TopicId
+    decided: TopicRecord | None = None
+    durable: TopicRecord | None = None
+    damage: str | None = None
+    waiters: set[asyncio.Event] = field(default_factory=set)
+    messages_published: int = 0
+    bytes_published: int = 0
+    _prefix: tuple[int, bytes] = (0, b"")
+
+    def prefix(self, generation: int) -> bytes:
+        """What the row keys of a generation begin with."""
+        if self._prefix[0] != generation:
+            self._prefix = (generation, prefix_of(self.id, generation))
+        return self._prefix[1]
+
+    def require_decided(self) -> TopicRecord:
+        """What the next write goes by. Raises: TopicNotFoundError, DamagedRecordError."""
+        return self._require(self.decided)
+
+    def require_durable(self) -> TopicRecord:
+        """What a reader is told. Raises: TopicNotFoundError, DamagedRecordError."""
+        return self._require(self.durable)
+
+    def require_whole(self) -> None:
+        """Raises: DamagedRecordError: its row can't be read, so its generation is not known."""
+        if self.damage is not None:
+            raise DamagedRecordError(
+                f"the metadata of the topic {self.id} is damaged ({self.damage}); stop the server "
+                "and use `tuff salvage`",
+                members={"id": topic_key(self.id).hex(), "next": None},
+            )
+
+    def _require(self, record: TopicRecord | None) -> TopicRecord:
+        self.require_whole()
+        if record is None or record.generation < 0:
+            raise topic_not_found(self.id)
+        return record
+
+    def wake(self) -> None:
+        """Let every long poll on the topic look again."""
+        for waiter in self.waiters:
+            waiter.set()
+
+
+class TopicRegistry:
+    """All topics that ever were, by id. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._topics: dict[TopicId, Topic] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def load(self, topic: TopicId, record: TopicRecord | str) -> None:
+        """Take in a metadata row that was read, or the reason why it could not be."""
+        if isinstance(record, str):
+            self._topics[topic] = Topic(topic, damage=record)
+        else:
+            self._topics[topic] = Topic(topic, decided=record, durable=record)
+
+    def find(self, topic: TopicId) -> Topic:
+        """The topic. Raises: TopicNotFoundError: there never was one of that name."""
+        found = self._topics.get(topic)
+        if found is None:
+            raise topic_not_found(topic)
+        return found
+
+    def maybe_find(self, topic: TopicId) -> Topic | None:
+        """The topic, or None when there never was one of that name."""
+        return self._topics.get(topic)
+
+    def find_or_add(self, topic: TopicId) -> Topic:
+        """The topic; a new one exists for nobody until it has a durable row."""
+        return self._topics.setdefault(topic, Topic(topic))
+
+    def live(self) -> Iterator[TopicInfo]:
+        """Every topic that exists, in byte order."""
+        for topic in sorted(self._topics.values(), key=lambda each: each.id):
+            record = topic.durable
+            if record is not None and record.generation > 0:
+                yield TopicInfo(topic.id, record.generation, record.properties)
+
+
+def topic_not_found(topic: TopicId) -> TopicNotFoundError:
+    """The refusal that names the topic and what to do."""
+    return TopicNotFoundError(f"there is no topic {topic}; create it first")

@@ -1,0 +1,27 @@
+"""One verdict per row: who sees what (protocol §6). Pure."""
+
+from enum import Enum
+
+from tuff.protocol.pointers import holds
+from tuff.protocol.transaction import Transaction
+
+
+class Verdict(Enum):
+    """What a reader does with a row."""
+
+    ACCEPT = "accept"
+    SKIP = "skip"
+    HOLD = "hold"
+
+
+def verdict(tx_pointer: int | None, snapshot: Transaction | None) -> Verdict:
+    """What a reader with this snapshot, or with none, does with a row of this pointer.
+
+    The pointer is negative once the row was rolled back, and None for a row that was published
+    without a transaction.
+    """
+    if tx_pointer is None or snapshot is None:
+        return Verdict.ACCEPT
+    if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):
+        return Verdict.SKIP
+    return Verdict.ACCEPT if snapshot.is_visible(tx_pointer) else Verdict.HOLD

@@ -1,0 +1,246 @@
+"""The one group writer: whatever waits becomes one durable batch (design §5, Who holds the pen).
+
+Ids are given in the order of writing, and a write's permit is asked once more at that moment. When
+a batch fails, nobody knows whether it is there: the engine is closed and opened again, the mark row
+says which it is, and only then is anything written or answered again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from messaging.batch import Batch
+from messaging.engine import Engine
+from messaging.live import Live
+from messaging.loading import read_mark
+from messaging.transactions import WritePermit
+from tuff.disk.group import GroupWriter
+from tuff.protocol.errors import (
+    OverloadedError,
+    ShuttingDownError,
+    StorageUnavailableError,
+    TuffError,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BATCH_COUNT_MAX = 4_096  # writes; more only adds to everyone's latency
+BATCH_BYTES_MAX = 8 << 20  # bytes; about what a disk takes in the time of one sync, ten times over
+PENDING_COUNT_MAX = 20_000  # writes waiting or under way; as many as requests may be pending
+PENDING_BYTES_MAX = 256 << 20  # bytes of waiting payloads; bounds memory behind a slow disk
+WRITE_OVERHEAD_BYTES = 256  # bytes; what a small write costs besides its payload
+
+
+@dataclass(slots=True, eq=False)
+class Write(Generic[T]):
+    """One thing to write: `build` decides and adds its rows, or raises and adds none.
+
+    The permit is left by the writer, when the write is durable or proven not to be, whatever became
+    of the caller. An `internal` write is never refused for being one too many, since others wait
+    for it to make room.
+    """
+
+    build: Callable[[Batch], T]
+    size_bytes: int = WRITE_OVERHEAD_BYTES
+    permit: WritePermit | None = None
+    internal: bool = False
+    future: "asyncio.Future[T]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+@dataclass(slots=True)
+class _Outcome:
+    write: Write[Any]
+    value: object = None
+    error: TuffError | None = None
+
+
+class Writer:
+    """Lives on one event loop; `run` is its only writer."""
+
+    def __init__(
+        self, engine: Engine, live: Live, *, observe: Callable[[str, float], None]
+    ) -> None:
+        self._engine = engine
+        self._live = live
+        self._observe = observe
+        self._group: GroupWriter[Write[Any]] = GroupWriter(
+            self._write_all, batch_count_max=BATCH_COUNT_MAX
+        )
+        self._pending_count = 0
+        self._pending_bytes = 0
+        self._closing = False
+        self._recovering = False
+        self._doubt: tuple[Batch, list[_Outcome]] | None = None
+
+    async def run(self) -> None:
+        """Write batch after batch until `close`."""
+        await self._group.run()
+
+    def close(self) -> None:
+        """Take nothing more; `run` returns once what waits is written."""
+        if not self._closing:
+            self._closing = True
+            self._group.close()
+
+    def require_ready(self) -> None:
+        """Raises: ShuttingDownError, StorageUnavailableError."""
+        if self._closing:
+            raise ShuttingDownError("the server is stopping and takes no more writes")
+        self._engine.require_up()
+
+    def require_room(self) -> None:
+        """Raises: OverloadedError: so much waits for the disk already that no more is taken."""
+        if self._pending_count >= PENDING_COUNT_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
+            raise OverloadedError(
+                f"{self._pending_count} writes of {self._pending_bytes} bytes are waiting for the "
+                "disk, which is the most; try again later"
+            )
+
+    async def submit(self, write: Write[T]) -> T:
+        """Let it go out with the next batch, and give its answer once that is durable.
+
+        The write goes on if the caller is cancelled.
+
+        Raises: what `require_ready`, `require_room` and `build` raise; StorageUnavailableError: the
+        batch failed, and may or may not be there.
+        """
+        try:
+            self.require_ready()
+            if not write.internal:
+                self.require_room()
+        except TuffError:
+            _leave(write)
+            raise
+        self._pending_count += 1
+        self._pending_bytes += write.size_bytes
+        self._group.put(write)
+        return await write.future
+
+    async def recover(self) -> None:
+        """Open a store that failed again, resolve the batch in doubt, and go on; or stay down."""
+        if self._engine.is_up or self._recovering:
+            return
+        self._recovering = True
+        try:
+            mark = await self._engine.open(read_mark)
+        # Whatever keeps it from opening (the engine, the directory, its lock), it is down for that
+        # reason, and tried again.
+        except Exception as error:  # noqa: BLE001 - the reason is told to everyone who asks
+            self._engine.reason = str(error)
+            return
+        finally:
+            self._recovering = False
+        self._live.sequencer.raise_above(mark.last)
+        doubt, self._doubt = self._doubt, None
+        if doubt is not None:
+            batch, outcomes = doubt
+            is_there = mark.batch_number >= batch.number
+            log.warning(
+                "opened again; batch %d is %s", batch.number, "there" if is_there else "not"
+            )
+            if is_there:
+                self._complete(batch, outcomes)
+            else:
+                batch.is_lost()
+                self._refuse(outcomes, "the write failed, and is proven not to be there")
+
+    async def _write_all(self, writes: list[Write[Any]]) -> None:
+        start = 0
+        while start < len(writes):
+            stop, size_bytes = start, 0
+            while stop < len(writes) and (stop == start or size_bytes < BATCH_BYTES_MAX):
+                size_bytes += writes[stop].size_bytes
+                stop += 1
+            await self._write_batch(writes[start:stop])
+            start = stop
+
+    async def _write_batch(self, writes: list[Write[Any]]) -> None:
+        if not self._engine.is_up:
+            self._refuse([_Outcome(write) for write in writes], self._engine.reason)
+            return
+        batch = self._live.new_batch()
+        outcomes = [_build(write, batch) for write in writes]
+        if batch.is_empty:
+            self._answer(outcomes)
+            return
+        self._live.finish(batch)
+        started_s = asyncio.get_running_loop().time()
+        try:
+            await self._engine.write(batch.write)
+        # A batch that failed in any way has an unknown fate, and that must be found out.
+        except Exception as error:
+            log.exception("batch %d of %d writes failed", batch.number, len(writes))
+            await self._resolve(batch, outcomes, f"a write failed: {error}")
+            return
+        self._observe("store_sync_seconds", asyncio.get_running_loop().time() - started_s)
+        self._observe("store_batch_requests", len(writes))
+        self._complete(batch, outcomes)
+
+    async def _resolve(self, batch: Batch, outcomes: list[_Outcome], reason: str) -> None:
+        self._doubt = (batch, outcomes)
+        try:
+            await self._engine.close(reason)
+        except (
+            Exception
+        ):  # an engine that can't even be closed is opened again below, or stays down
+            log.exception("the failed store could not be closed")
+        await self.recover()
+        if not self._engine.is_up:
+            # Nobody is left waiting for a disk that may never come back. The permits are kept: an
+            # ending must not pass while these rows may still be found.
+            self._tell_unknown(outcomes)
+
+    def _complete(self, batch: Batch, outcomes: list[_Outcome]) -> None:
+        batch.is_durable()
+        self._answer(outcomes)
+        for topic in batch.touched:
+            topic.wake()
+
+    def _answer(self, outcomes: list[_Outcome]) -> None:
+        for outcome in outcomes:
+            _leave(outcome.write)
+            self._forget(outcome.write)
+            if not outcome.write.future.done():
+                if outcome.error is None:
+                    outcome.write.future.set_result(outcome.value)
+                else:
+                    outcome.write.future.set_exception(outcome.error)
+
+    def _refuse(self, outcomes: list[_Outcome], reason: str) -> None:
+        for outcome in outcomes:
+            outcome.error = StorageUnavailableError(f"nothing was written: {reason}; try again")
+        self._answer(outcomes)
+
+    def _tell_unknown(self, outcomes: list[_Outcome]) -> None:
+        for outcome in outcomes:
+            if not outcome.write.future.done():
+                outcome.write.future.set_exception(
+                    StorageUnavailableError(
+                        "the message store failed during the write, which may or may not be there: "
+                        f"{self._engine.reason}"
+                    )
+                )
+
+    def _forget(self, write: Write[Any]) -> None:
+        self._pending_count -= 1
+        self._pending_bytes -= write.size_bytes
+
+
+def _build(write: Write[Any], batch: Batch) -> _Outcome:
+    try:
+        if write.permit is not None:
+            write.permit.require_open()
+        return _Outcome(write, value=write.build(batch))
+    except TuffError as error:
+        # Answered after the batch: a refusal may rest on something that is only durable with it.
+        return _Outcome(write, error=error)
+
+
+def _leave(write: Write[Any]) -> None:
+    if write.permit is not None:
+        write.permit.leave()

@@ -1,1 +1,81 @@
-"""Tuff: publish a message if, and only if, your own change commits."""
+"""Tuff: publish a message if, and only if, your own change commits.
+
+Names are loaded when they are first used, so that importing `tuff` costs a program little.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuff.client import Client, connect
+    from tuff.context import OutcomeUnknownError, TransactionAware, TransactionContext
+    from tuff.protocol.errors import (
+        BadRequestError,
+        InternalError,
+        OverloadedError,
+        RequestTooLargeError,
+        StorageUnavailableError,
+        TopicExistsError,
+        TopicNotFoundError,
+        TransactionAbortedError,
+        TransactionCommittedError,
+        TransactionConflictError,
+        TransactionError,
+        TransactionInvalidatedError,
+        TransactionNotInProgressError,
+        TransactionsUnavailableError,
+        TransactionTimedOutError,
+        TransactionUnknownError,
+        TuffError,
+    )
+    from tuff.protocol.ids import MessageId
+    from tuff.protocol.names import TopicId
+    from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
+    from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
+    from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
+    from tuff.transport import ConnectionLostError
+
+_HOMES = {
+    "tuff.client": ("Client", "connect"),
+    "tuff.context": ("OutcomeUnknownError", "TransactionAware", "TransactionContext"),
+    "tuff.protocol.errors": (
+        "BadRequestError", "InternalError", "OverloadedError", "RequestTooLargeError",
+        "StorageUnavailableError", "TopicExistsError", "TopicNotFoundError",
+        "TransactionAbortedError", "TransactionCommittedError", "TransactionConflictError",
+        "TransactionError", "TransactionInvalidatedError", "TransactionNotInProgressError",
+        "TransactionsUnavailableError", "TransactionTimedOutError", "TransactionUnknownError",
+        "TuffError",
+    ),
+    "tuff.protocol.ids": ("MessageId",),
+    "tuff.protocol.names": ("TopicId",),
+    "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
+    "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
+    "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
+    "tuff.transport": ("ConnectionLostError",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
+    "connect", "Client", "TopicId", "MessageId", "Message", "Poll", "Published", "TopicInfo",
+    "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
+    "TransactionAware", "TransactionContext", "PublishEntry", "Outcome",
+    "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
+    "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
+    "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",
+    "TransactionError", "TransactionConflictError", "TransactionNotInProgressError",
+    "TransactionTimedOutError", "TransactionInvalidatedError", "TransactionCommittedError",
+    "TransactionAbortedError", "TransactionUnknownError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tuff' has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

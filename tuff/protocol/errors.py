@@ -5,6 +5,7 @@ received (`from_problem`). Exceptions are the one place where this project uses 
 caller catches the widest class it can answer.
 """
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -176,6 +177,29 @@ class TransactionConflictError(TransactionError):
 
     Members: `key` (payload form), `conflictingTransaction`, `conflictingClient`.
     """
+
+    @property
+    def key(self) -> bytes | None:
+        """The change both wrote; None where it was not told."""
+        match self.members.get("key"):
+            case str() as text:
+                return text.encode("utf-8")
+            case {"base64": str() as text}:
+                return b64decode(text)
+            case _:
+                return None
+
+    @property
+    def transaction(self) -> int | None:
+        """The id of the transaction that committed it first; None where it was not told."""
+        other = self.members.get("conflictingTransaction")
+        return int(other) if isinstance(other, str) else None
+
+    @property
+    def client(self) -> str | None:
+        """Who ran that transaction; None where it was not told."""
+        other = self.members.get("conflictingClient")
+        return other if isinstance(other, str) else None
 
 
 class TransactionsInProgressError(TransactionError):

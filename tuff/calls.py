@@ -1,0 +1,312 @@
+"""Calls as values: what to send, and how to read (or raise) what comes back (protocol §2, §3).
+
+A driver (`tuff.transport`) sends any of them; nothing here knows how. The calls of the transaction
+service are in `tuff.transaction_calls`.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+from tuff.protocol.errors import BadRequestError, InternalError, TuffError, from_problem
+from tuff.protocol.forms import (
+    payload_from_json,
+    pointer_from_json,
+    publish_request_to_json,
+    rollback_detail_from_json,
+    whole_number,
+)
+from tuff.protocol.ids import MessageId
+from tuff.protocol.media import shown
+from tuff.protocol.names import TopicId, check_name
+from tuff.protocol.requests import Message, PublishRequest
+from tuff.protocol.transaction import Transaction
+from tuff.replies import Offsets, Poll, Published, TopicInfo
+
+T = TypeVar("T")
+
+Payloads = str | bytes | Iterable[str | bytes]
+Start = MessageId | str | datetime | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request. `path` is escaped and holds the query; `body` is JSON, or None.
+
+    `wait_s`: how long the server may take by itself before it answers. `is_read`: it changes
+    nothing, so that losing its reply leaves nothing unknown.
+    """
+
+    method: str
+    path: str
+    body: bytes | None = None
+    wait_s: float = 0.0
+    is_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One round trip: what to send, and how to read what comes back."""
+
+    request: Request
+    read: Callable[[Response], T]
+
+    def answer(self, response: Response) -> T:
+        """What the server said.
+
+        Raises:
+            TuffError: its kind for the problem that the server reports; InternalError when the
+                answer is none that the protocol knows.
+        """
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise _problem(response)
+        try:
+            return self.read(response)
+        except (TuffError, KeyError, AttributeError) as error:
+            raise InternalError(
+                f"{self.request.method} {self.request.path} was answered in a form that no Tuff "
+                f"server uses ({error}); check the address"
+            ) from error
+
+
+def _problem(response: Response) -> TuffError:
+    try:
+        body = json.loads(response.body)
+    except ValueError:
+        body = None
+    return from_problem(body if isinstance(body, dict) else {}, status=response.status)
+
+
+def json_body(value: object) -> bytes:
+    """A request body. Half a surrogate pair in a string is escaped, for the server to refuse."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def json_object(response: Response) -> Mapping[str, object]:
+    """The members of a reply. Raises: BadRequestError: it is no JSON object."""
+    value = _json(response)
+    if not isinstance(value, dict):
+        raise BadRequestError(f"a JSON object was expected, not {shown(value)}")
+    return value
+
+
+def json_array(value: object) -> list[object]:
+    """Raises: BadRequestError: it is no array."""
+    if not isinstance(value, list):
+        raise BadRequestError(f"a JSON array was expected, not {shown(value)}")
+    return value
+
+
+def text(value: object) -> str:
+    """Raises: BadRequestError: it is no string."""
+    if not isinstance(value, str):
+        raise BadRequestError(f"a string was expected, not {shown(value)}")
+    return value
+
+
+def texts(value: object) -> list[str]:
+    """Raises: BadRequestError: it is no array of strings."""
+    return [text(item) for item in json_array(value)]
+
+
+def nothing(_response: Response) -> None:
+    """Reads an empty body."""
+
+
+def maybe_pointer(value: object, *, what: str) -> int | None:
+    """A pointer, or None for null. Raises: BadRequestError: neither."""
+    return None if value is None else pointer_from_json(value, what=what)
+
+
+def query(**parameters: str | float | None) -> str:
+    """`?name=value&…` of those that are not None; empty if all are."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def payloads_of(messages: Payloads) -> list[bytes]:
+    """The payloads of one message, or of an iterable of them; a string is its UTF-8 bytes."""
+    several = (messages,) if isinstance(messages, str | bytes) else messages
+    return [one.encode("utf-8") if isinstance(one, str) else bytes(one) for one in several]
+
+
+def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
+    return Call(Request(method="PUT", path=_topic_path(topic), body=json_body(properties)), nothing)
+
+
+def update_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
+    path = f"{_topic_path(topic)}/properties"
+    return Call(Request(method="PUT", path=path, body=json_body(properties)), nothing)
+
+
+def delete_topic(topic: TopicId) -> Call[None]:
+    return Call(Request(method="DELETE", path=_topic_path(topic)), nothing)
+
+
+def get_topic(topic: TopicId) -> Call[TopicInfo]:
+    def read(response: Response) -> TopicInfo:
+        body = json_object(response)
+        properties = body["properties"]
+        if not isinstance(properties, dict):
+            raise BadRequestError(f"properties is an object, not {shown(properties)}")
+        return TopicInfo(
+            topic=topic,
+            generation=whole_number(body["generation"], what="generation"),
+            properties={name: text(value) for name, value in properties.items()},
+        )
+
+    return Call(Request(method="GET", path=_topic_path(topic), is_read=True), read)
+
+
+def list_topics(namespace: str) -> Call[list[str]]:
+    name = quote(check_name(namespace, what="namespace"))
+    path = f"/v1/namespaces/{name}/topics"
+    return Call(Request(method="GET", path=path, is_read=True), lambda r: texts(_json(r)))
+
+
+def list_namespaces() -> Call[list[str]]:
+    request = Request(method="GET", path="/v1/namespaces", is_read=True)
+    return Call(request, lambda response: texts(_json(response)))
+
+
+def publish(
+    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
+) -> Call[Published]:
+    body = publish_request_to_json(PublishRequest(pointer=pointer, payloads=payloads))
+
+    def read(response: Response) -> Published:
+        return Published(
+            first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
+            last_id=MessageId.from_hex(response.headers["tuff-last-id"]),
+            rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
+        )
+
+    path = f"{_topic_path(topic)}/publish{query(ttl=ttl_s)}"
+    return Call(Request(method="POST", path=path, body=json_body(body)), read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollQuestion:
+    """Where to read from, in which view, how much, and how long to wait for it (protocol §3.4).
+
+    `transaction`: a snapshot to read in, or the write pointer of one that is in progress.
+    """
+
+    start: Start | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    transaction: Transaction | int | None = None
+    isolation: str | None = None
+    undecided: str = "hold"
+    wait_s: float = 0.0
+    through: MessageId | str | None = None
+
+
+def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
+    transaction, through = question.transaction, question.through
+    parameters = query(
+        isolation=question.isolation,
+        tx=transaction if isinstance(transaction, int) else None,
+        undecided=None if question.undecided == "hold" else question.undecided,
+        wait=question.wait_s or None,
+        through=through.hex() if isinstance(through, MessageId) else through,
+    )
+    request = Request(
+        method="POST",
+        path=f"{_topic_path(topic)}/poll{parameters}",
+        body=json_body(_consume_request(question)),
+        wait_s=question.wait_s,
+        is_read=True,
+    )
+    return Call(request, _read_poll)
+
+
+def offsets(topic: TopicId, *, isolation: str, transaction: int | None = None) -> Call[Offsets]:
+    """What `isolation` sees; with a transaction's pointer, what its snapshot does."""
+    parameters = query(isolation=isolation) if transaction is None else query(tx=transaction)
+
+    def read(response: Response) -> Offsets:
+        body = json_object(response)
+        return Offsets(
+            generation=whole_number(body["generation"], what="generation"),
+            earliest=_maybe_id(body["earliest"]),
+            end=_maybe_id(body["end"]),
+            blocked_by=maybe_pointer(body["blockedBy"], what="blockedBy"),
+        )
+
+    path = f"{_topic_path(topic)}/offsets{parameters}"
+    return Call(Request(method="GET", path=path, is_read=True), read)
+
+
+def _json(response: Response) -> object:
+    try:
+        value: object = json.loads(response.body)
+    except ValueError as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from None
+    return value
+
+
+def _topic_path(topic: TopicId) -> str:
+    return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
+
+
+def _consume_request(question: PollQuestion) -> dict[str, object]:
+    body: dict[str, object] = {"inclusive": question.inclusive}
+    if question.start is not None:
+        body["startFrom"] = _start_form(question.start)
+    if question.limit is not None:
+        body["limit"] = question.limit
+    if isinstance(question.transaction, Transaction):
+        body["transaction"] = b64encode(question.transaction.to_bytes()).decode("ascii")
+    return body
+
+
+def _start_form(start: Start) -> str | int:
+    match start:
+        case MessageId():
+            return start.hex()
+        case datetime():
+            if start.tzinfo is None:
+                raise BadRequestError(
+                    f"{start.isoformat()} has no time zone, so it names no moment; add one, "
+                    "as in start.astimezone()"
+                )
+            return round(start.timestamp() * 1000)
+        case _:
+            return start
+
+
+def _maybe_id(value: object) -> MessageId | None:
+    return None if value is None else MessageId.from_hex(text(value))
+
+
+def _read_poll(response: Response) -> Poll:
+    headers = response.headers
+    blocked_by = headers.get("tuff-blocked-by")
+    return Poll(
+        messages=tuple(_read_message(item) for item in json_array(_json(response))),
+        next_id=MessageId.from_hex(headers["tuff-next"]),
+        caught_up=headers.get("tuff-caught-up") == "true",
+        blocked_by=maybe_pointer(blocked_by, what="Tuff-Blocked-By"),
+        expired=headers.get("tuff-expired") == "true",
+    )
+
+
+def _read_message(item: object) -> Message:
+    if not isinstance(item, dict):
+        raise BadRequestError(f"a message is an object, not {shown(item)}")
+    return Message(MessageId.from_hex(text(item["id"])), payload_from_json(item["payload"]))

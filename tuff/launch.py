@@ -1,0 +1,116 @@
+"""Where the server is, and how to start one as a process of its own (protocol §8).
+
+The library imports nothing of the server; it starts `server.py` by its resolved path, with
+`python -P`, so that no `tx.py` in somebody's directory can stand in for a room of it.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+START_TIMEOUT_S = 30.0  # seconds; recovery of a large log takes a few
+STOP_TIMEOUT_S = 15.0  # seconds; a server promises to be gone within 10
+READY = "tuff ready on "
+
+_HERE = Path(__file__).resolve().parent
+_PLACES = (_HERE.parent / "server.py", _HERE.parent / "tuff_server" / "server.py")
+
+
+class LaunchError(Exception):
+    """The server can't be found, or did not start; the sentence says why."""
+
+
+def server_file() -> Path:
+    """The server's own file: beside the package in a checkout, in `tuff_server/` as installed.
+
+    Raises:
+        LaunchError: it is in neither place.
+    """
+    for place in _PLACES:
+        # A checkout is told by its rooms: a foreign server.py in site-packages is none of ours.
+        if place.is_file() and (place.parent / "process" / "rooms.py").is_file():
+            return place
+    raise LaunchError(
+        f"no server is installed beside {_HERE}; install the tuff-messaging package whole"
+    )
+
+
+def server_command(arguments: Sequence[str]) -> list[str]:
+    """The command line that runs the server with these arguments. Raises: LaunchError."""
+    return [sys.executable, "-P", str(server_file()), *arguments]
+
+
+class ServerProcess:
+    """A server on a free port, with all its data in one directory; use it in a `with` block.
+
+    What it logs goes to the file `log`.
+    """
+
+    def __init__(self, data: Path, *, log: Path, arguments: Sequence[str] = ()) -> None:
+        command = server_command(["--data", str(data), "--port", "0", *arguments])
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        self._log = log
+        try:
+            self.url = self._ready_url()
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> int:
+        """Let it finish what is under way; its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _ready_url(self) -> str:
+        assert self._process.stdout is not None, "its standard output is a pipe"
+        descriptor, said = self._process.stdout.fileno(), b""
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        while b"\n" not in said:
+            chunk = os.read(descriptor, 4096) if poller.poll(START_TIMEOUT_S * 1000) else b""
+            if not chunk:
+                raise LaunchError(self._why_not())
+            said += chunk
+        line = said.decode("utf-8", "replace").splitlines()[0]
+        if not line.startswith(READY):
+            raise LaunchError(f"the server said {line!r} where it should say {READY!r} and its URL")
+        return line.removeprefix(READY).strip()
+
+    def _why_not(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return f"the server did not start: {last.strip()} (all it said is in {self._log})"

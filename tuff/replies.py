@@ -1,0 +1,138 @@
+"""What the calls of the client answer, as frozen values (protocol §2, §3, §5.2)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import Message, RollbackDetail
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the server keeps it; `generation` grows by one with each re-creation."""
+
+    topic: TopicId
+    generation: int
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Ids of the first and the last row written; `rollback` is None without a transaction."""
+
+    first_id: MessageId
+    last_id: MessageId
+    rollback: RollbackDetail | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll(Sequence[Message]):
+    """The messages of one read, and where it leaves the reader (protocol §3.4).
+
+    `next_id`, passed as an exclusive start, leads to exactly what was not handed out yet, also when
+    there are no messages. `blocked_by` is the id of the transaction that holds this reader back.
+    `expired`: messages may have been missed, as the start is older than the topic's time to live.
+    """
+
+    messages: tuple[Message, ...]
+    next_id: MessageId
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        return self.messages[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """Where a topic begins and how far it is decided for this reader; None where it is empty."""
+
+    generation: int
+    earliest: MessageId | None
+    end: MessageId | None
+    blocked_by: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is known of one transaction. Times are ms since the epoch.
+
+    `state` is `in_progress`, `committing`, `committed`, `aborted` or `invalid`; `reason` says why
+    an invalid one is. What the server leaves out or gives as null is None.
+    """
+
+    transaction_id: int
+    state: str
+    type: str | None
+    client: str | None
+    started_at_ms: int | None
+    expires_at_ms: int | None
+    reason: str | None
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """One line of the overview. Times are ms since the epoch; `topics` are `namespace:name`."""
+
+    transaction_id: int
+    type: str
+    client: str | None
+    started_at_ms: int
+    expires_at_ms: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The transaction service at a glance; the last three are pointers or counts."""
+
+    read_pointer: int
+    write_pointer: int
+    in_progress: tuple[OpenTransaction, ...]
+    invalid_count: int
+    committing_count: int
+    visibility_upper_bound: int
+    oldest_in_progress: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invalids:
+    """The invalid list, and those of it that no message row carries any more.
+
+    `swept_at_ms` and `swept_with` tell of the last sweep; None before the first.
+    """
+
+    invalids: tuple[int, ...]
+    prunable: tuple[int, ...]
+    swept_at_ms: int | None
+    swept_with: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """How many pointers left the invalid list, and which stay, as a message row carries them."""
+
+    removed_count: int
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A state snapshot that was just written, and is on stable storage."""
+
+    file: str
+    size_bytes: int

@@ -1,0 +1,193 @@
+"""The calls of the transaction service, as values (protocol §5.2)."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tuff.calls import (
+    Call,
+    Request,
+    Response,
+    json_array,
+    json_body,
+    json_object,
+    maybe_pointer,
+    nothing,
+    text,
+    texts,
+)
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.forms import (
+    payload_to_json,
+    pointer_from_json,
+    pointer_to_json,
+    pointers_from_json,
+    publish_entry_to_json,
+    rollback_detail_from_json,
+    transaction_from_json,
+    whole_number,
+)
+from tuff.protocol.media import shown
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.transaction import Transaction
+from tuff.replies import (
+    Invalids,
+    OpenTransaction,
+    Outcome,
+    Overview,
+    SnapshotFile,
+    Truncated,
+)
+
+_ROOT = "/v1/transactions"
+
+
+def start(*, type: str, timeout_s: float | None, client: str | None) -> Call[Transaction]:
+    body: dict[str, object] = {"type": type}
+    if timeout_s is not None:
+        body["timeout"] = timeout_s
+    if client is not None:
+        body["client"] = client
+    return Call(Request(method="POST", path=_ROOT, body=json_body(body)), _read_transaction)
+
+
+def can_commit(pointer: int, changes: Collection[bytes]) -> Call[None]:
+    return _post(f"{pointer}/can-commit", {"changes": [payload_to_json(key) for key in changes]})
+
+
+def commit(
+    pointer: int,
+    changes: Collection[bytes],
+    publish: Sequence[PublishEntry],
+    *,
+    read_only: bool,
+) -> Call[list[RollbackDetail]]:
+    body: dict[str, object] = {
+        "changes": [payload_to_json(key) for key in changes],
+        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "readOnly": read_only,
+    }
+
+    def read(response: Response) -> list[RollbackDetail]:
+        published = json_array(json_object(response).get("published", []))
+        return [rollback_detail_from_json(item) for item in published]
+
+    return Call(
+        Request(method="POST", path=f"{_ROOT}/{pointer}/commit", body=json_body(body)), read
+    )
+
+
+def abort(pointer: int) -> Call[str]:
+    """Answers the state the transaction ended in: `aborted`, or `invalid`."""
+    request = Request(method="POST", path=f"{_ROOT}/{pointer}/abort")
+    return Call(request, lambda response: text(json_object(response)["state"]))
+
+
+def invalidate(pointer: int) -> Call[None]:
+    return Call(Request(method="POST", path=f"{_ROOT}/{pointer}/invalidate"), nothing)
+
+
+def checkpoint(pointer: int) -> Call[Transaction]:
+    return Call(Request(method="POST", path=f"{_ROOT}/{pointer}/checkpoint"), _read_transaction)
+
+
+def outcome(pointer: int) -> Call[Outcome]:
+    def read(response: Response) -> Outcome:
+        body = json_object(response)
+        return Outcome(
+            transaction_id=pointer_from_json(body["transactionId"], what="transactionId"),
+            state=text(body["state"]),
+            type=_maybe_text(body.get("type")),
+            client=_maybe_text(body.get("client")),
+            started_at_ms=_maybe_number(body.get("startedAt"), what="startedAt"),
+            expires_at_ms=_maybe_number(body.get("expiresAt"), what="expiresAt"),
+            reason=_maybe_text(body.get("reason")),
+            topics=tuple(texts(body.get("topics") or [])),
+        )
+
+    return Call(Request(method="GET", path=f"{_ROOT}/{pointer}", is_read=True), read)
+
+
+def overview() -> Call[Overview]:
+    return Call(Request(method="GET", path=_ROOT, is_read=True), _read_overview)
+
+
+def invalids() -> Call[Invalids]:
+    def read(response: Response) -> Invalids:
+        body = json_object(response)
+        return Invalids(
+            invalids=pointers_from_json(body["invalids"], what="invalids"),
+            prunable=pointers_from_json(body["prunable"], what="prunable"),
+            swept_at_ms=_maybe_number(body.get("sweptAt"), what="sweptAt"),
+            swept_with=_maybe_text(body.get("sweptWith")),
+        )
+
+    return Call(Request(method="GET", path=f"{_ROOT}/invalid", is_read=True), read)
+
+
+def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Truncated]:
+    """Raises: BadRequestError: not exactly one of the two is given."""
+    if (ids is None) == (before_ms is None):
+        raise BadRequestError("a truncation takes ids or before, and exactly one of them")
+    form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
+
+    def read(response: Response) -> Truncated:
+        body = json_object(response)
+        return Truncated(
+            removed_count=whole_number(body["removed"], what="removed"),
+            kept=pointers_from_json(body["kept"], what="kept"),
+        )
+
+    return Call(
+        Request(method="POST", path=f"{_ROOT}/invalid/truncate", body=json_body(form)), read
+    )
+
+
+def take_snapshot() -> Call[SnapshotFile]:
+    def read(response: Response) -> SnapshotFile:
+        body = json_object(response)
+        return SnapshotFile(text(body["file"]), whole_number(body["bytes"], what="bytes"))
+
+    return Call(Request(method="POST", path=f"{_ROOT}/snapshot"), read)
+
+
+def _post(path: str, body: Mapping[str, object]) -> Call[None]:
+    return Call(Request(method="POST", path=f"{_ROOT}/{path}", body=json_body(body)), nothing)
+
+
+def _read_transaction(response: Response) -> Transaction:
+    return transaction_from_json(text(json_object(response)["encoded"]))
+
+
+def _read_overview(response: Response) -> Overview:
+    body = json_object(response)
+    return Overview(
+        read_pointer=pointer_from_json(body["readPointer"], what="readPointer"),
+        write_pointer=pointer_from_json(body["writePointer"], what="writePointer"),
+        in_progress=tuple(_read_open(item) for item in json_array(body["inProgress"])),
+        invalid_count=whole_number(body["invalidCount"], what="invalidCount"),
+        committing_count=whole_number(body["committingCount"], what="committingCount"),
+        visibility_upper_bound=pointer_from_json(
+            body["visibilityUpperBound"], what="visibilityUpperBound"
+        ),
+        oldest_in_progress=maybe_pointer(body["oldestInProgress"], what="oldestInProgress"),
+    )
+
+
+def _read_open(item: object) -> OpenTransaction:
+    if not isinstance(item, dict):
+        raise BadRequestError(f"a transaction in progress is an object, not {shown(item)}")
+    return OpenTransaction(
+        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
+        type=text(item["type"]),
+        client=_maybe_text(item.get("client")),
+        started_at_ms=whole_number(item["startedAt"], what="startedAt"),
+        expires_at_ms=whole_number(item["expiresAt"], what="expiresAt"),
+        topics=tuple(texts(item["topics"])),
+    )
+
+
+def _maybe_text(value: object) -> str | None:
+    return None if value is None else text(value)
+
+
+def _maybe_number(value: object, *, what: str) -> int | None:
+    return None if value is None else whole_number(value, what=what)

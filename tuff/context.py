@@ -153,12 +153,13 @@ class TransactionContext:
         undecided: str = "hold",
     ) -> Poll:
         """Read in the transaction's snapshot (protocol §3.4)."""
+        pointer = self.transaction.transaction_id
         return self._client.poll(
             topic,
             start,
             inclusive=inclusive,
             limit=limit,
-            transaction=self.transaction.transaction_id,
+            transaction=pointer,
             undecided=undecided,
         )
 

@@ -1,0 +1,203 @@
+"""What each call sends, byte for byte, and how its answer is read (protocol §2, §3, §5.2)."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tuff import calls, transaction_calls
+from tuff.calls import PollQuestion, Request, Response
+from tuff.protocol.errors import (
+    BadRequestError,
+    InternalError,
+    InvalidNameError,
+    TopicNotFoundError,
+    TransactionConflictError,
+    TuffError,
+)
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
+from tuff.protocol.transaction import Transaction
+
+ORDERS = TopicId("shop", "orders")
+ID = MessageId(1480000000000, 5)
+HEX = "0000015896dfd00000050000000000000000" + "0000"
+
+
+def ok(body: object = None, **headers: str) -> Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(200, names, b"" if body is None else json.dumps(body).encode())
+
+
+def sent(request: Request) -> tuple[str, str, object]:
+    body = None if request.body is None else json.loads(request.body)
+    return request.method, request.path, body
+
+
+def test_a_topic_is_created_with_its_properties() -> None:
+    call = calls.create_topic(ORDERS, {"ttl": 5})
+
+    assert sent(call.request) == ("PUT", "/v1/namespaces/shop/topics/orders", {"ttl": 5})
+
+
+def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(InvalidNameError):
+        calls.list_topics("../transactions")
+
+
+def test_a_publish_without_a_transaction_names_no_pointer() -> None:
+    call = calls.publish(ORDERS, [b"a", b"\xff"], pointer=None, ttl_s=60)
+
+    assert sent(call.request) == (
+        "POST",
+        "/v1/namespaces/shop/topics/orders/publish?ttl=60",
+        {"messages": ["a", {"base64": "/w=="}]},
+    )
+    assert call.answer(ok(tuff_first_id=HEX, tuff_last_id=HEX)) == calls.Published(ID, ID, None)
+
+
+def test_a_publish_under_a_pointer_answers_what_a_rollback_needs() -> None:
+    call = calls.publish(ORDERS, [b"a"], pointer=1480000000000000000, ttl_s=None)
+
+    published = call.answer(
+        ok(
+            {
+                "transactionWritePointer": "1480000000000000000",
+                "startTimestamp": 1480000000000,
+                "startSequenceId": 5,
+                "endTimestamp": 1480000000000,
+                "endSequenceId": 6,
+            },
+            tuff_first_id=HEX,
+            tuff_last_id=HEX,
+        )
+    )
+
+    assert published.rollback == RollbackDetail(
+        1480000000000000000, Place(1480000000000, 5), Place(1480000000000, 6)
+    )
+
+
+@pytest.mark.parametrize(
+    "start",
+    [1480000000000, datetime(2016, 11, 24, 15, 6, 40, tzinfo=UTC)],
+    ids=["milliseconds", "datetime"],
+)
+def test_a_poll_starts_at_a_time(start: int | datetime) -> None:
+    call = calls.poll(ORDERS, PollQuestion(start=start, limit=10))
+
+    assert sent(call.request)[2] == {"startFrom": 1480000000000, "inclusive": True, "limit": 10}
+
+
+def test_a_poll_from_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="no time zone"):
+        calls.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24)))  # noqa: DTZ001 - refused
+
+
+def test_a_poll_sends_only_the_parameters_it_was_given() -> None:
+    call = calls.poll(
+        ORDERS, PollQuestion(start=ID, inclusive=False, transaction=7, wait_s=1.5, undecided="skip")
+    )
+
+    assert sent(call.request) == (
+        "POST",
+        "/v1/namespaces/shop/topics/orders/poll?tx=7&undecided=skip&wait=1.5",
+        {"startFrom": HEX, "inclusive": False},
+    )
+    assert call.request.wait_s == 1.5
+
+
+def test_a_poll_carries_a_snapshot_as_its_bytes() -> None:
+    snapshot = Transaction(transaction_id=1, read_pointer=0, write_pointer=1)
+
+    call = calls.poll(ORDERS, PollQuestion(transaction=snapshot))
+
+    body = sent(call.request)[2]
+    assert isinstance(body, dict)
+    assert body["transaction"].startswith("CgABAAAAAAAAAAE")
+
+
+def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
+    reply = ok(
+        [{"id": HEX, "timestamp": 1480000000000, "payload": {"base64": "/w=="}}],
+        tuff_next=HEX,
+        tuff_caught_up="false",
+        tuff_blocked_by="12",
+    )
+
+    poll = calls.poll(ORDERS, PollQuestion()).answer(reply)
+
+    assert list(poll) == [Message(ID, b"\xff")]
+    assert (poll.next_id, poll.caught_up, poll.blocked_by, poll.expired) == (ID, False, 12, False)
+
+
+def test_offsets_of_an_empty_topic_are_none() -> None:
+    reply = ok({"generation": 1, "earliest": None, "end": None, "blockedBy": None})
+
+    found = calls.offsets(ORDERS, isolation="committed").answer(reply)
+
+    assert (found.earliest, found.end, found.blocked_by) == (None, None, None)
+
+
+def test_a_problem_is_raised_as_its_class() -> None:
+    problem = {"status": 404, "code": "topic_not_found", "detail": "there is no shop:orders"}
+    response = Response(404, {}, json.dumps(problem).encode())
+
+    with pytest.raises(TopicNotFoundError, match="there is no shop:orders"):
+        calls.get_topic(ORDERS).answer(response)
+
+
+def test_a_conflict_names_the_key_and_the_other() -> None:
+    problem = {
+        "code": "transaction_conflict",
+        "detail": "…",
+        "key": {"base64": "/w=="},
+        "conflictingTransaction": "12",
+        "conflictingClient": "billing-7",
+    }
+    response = Response(409, {}, json.dumps(problem).encode())
+
+    with pytest.raises(TransactionConflictError) as caught:
+        transaction_calls.can_commit(13, [b"\xff"]).answer(response)
+
+    assert (caught.value.key, caught.value.transaction, caught.value.client) == (
+        b"\xff",
+        12,
+        "billing-7",
+    )
+
+
+def test_an_error_page_of_somebody_else_is_an_error_of_the_root_class() -> None:
+    with pytest.raises(TuffError, match="502"):
+        calls.list_namespaces().answer(Response(502, {}, b"<html>bad gateway</html>"))
+
+
+def test_an_answer_that_is_not_tuffs_says_so() -> None:
+    with pytest.raises(InternalError, match="check the address"):
+        calls.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
+
+
+def test_a_commit_carries_changes_and_messages() -> None:
+    entry = PublishEntry(topic=ORDERS, payloads=[b"sold"], pointer=7)
+
+    call = transaction_calls.commit(5, [b"apple"], [entry], read_only=False)
+
+    assert sent(call.request) == (
+        "POST",
+        "/v1/transactions/5/commit",
+        {
+            "changes": ["apple"],
+            "publish": [
+                {"namespace": "shop", "topic": "orders", "messages": ["sold"], "pointer": "7"}
+            ],
+            "readOnly": False,
+        },
+    )
+
+
+def test_a_truncation_takes_ids_or_a_time_and_not_both() -> None:
+    with pytest.raises(BadRequestError, match="exactly one"):
+        transaction_calls.truncate(ids=[1], before_ms=2)
+
+    assert sent(transaction_calls.truncate(ids=[1], before_ms=None).request)[2] == {"ids": ["1"]}

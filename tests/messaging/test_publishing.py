@@ -1,0 +1,292 @@
+"""Publish, store, rollback and their reading, through the service (protocol §3, §6)."""
+
+import asyncio
+
+import pytest
+
+from messaging.polls import Isolation, Poll, Undecided
+from messaging.service import MessagingService
+from tests.messaging.world import (
+    AUDIT,
+    NOON_MS,
+    World,
+    payloads,
+    polled,
+    publish,
+    request,
+    settle_down,
+)
+from tuff.protocol.errors import (
+    BadRequestError,
+    EmptyPublishError,
+    InvalidTtlError,
+    ShuttingDownError,
+    TopicNotFoundError,
+    TransactionCommittedError,
+    TransactionsUnavailableError,
+)
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
+
+
+async def test_messages_of_a_publish_are_neighbours_in_order(service: MessagingService) -> None:
+    published = await publish(service, b"a", b"b", b"c")
+
+    result = await service.poll(AUDIT, Poll())
+
+    assert [(MessageId.from_bytes(i), p) for i, p in result.items] == [
+        (MessageId(NOON_MS, 0), b"a"),
+        (MessageId(NOON_MS, 1), b"b"),
+        (MessageId(NOON_MS, 2), b"c"),
+    ]
+    assert (published.first, published.last) == (MessageId(NOON_MS, 0), MessageId(NOON_MS, 2))
+    assert published.rollback is None
+    assert result.caught_up
+
+
+async def test_concurrent_publishes_do_not_mix_their_messages(service: MessagingService) -> None:
+    await asyncio.gather(*(publish(service, *[b"%d" % n] * 3) for n in range(10)))
+
+    found = await polled(service)
+
+    assert [found[at : at + 3] for at in range(0, 30, 3)] == [[b"%d" % n] * 3 for n in range(10)]
+
+
+async def test_a_committed_reader_is_held_by_an_undecided_publish(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await publish(service, b"before")
+    await publish(service, b"undecided", pointer=pointer)
+    await publish(service, b"after")
+
+    held = await service.poll(AUDIT, COMMITTED)
+
+    assert payloads(held) == [b"before"]
+    assert (held.blocked_by, held.caught_up) == (7, False)
+    assert await polled(service) == [b"before", b"undecided", b"after"]
+
+    world.transactions.end(pointer, world.transactions.committed)
+    service.settle([pointer])
+    assert await polled(service, COMMITTED) == [b"before", b"undecided", b"after"]
+
+
+async def test_a_fixed_snapshot_can_skip_what_is_undecided(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.start(8)
+    await publish(service, b"undecided", pointer=7)
+    await publish(service, b"own", pointer=reader)
+
+    result = await service.poll(AUDIT, Poll(tx=reader, undecided=Undecided.SKIP))
+
+    assert payloads(result) == [b"own"]
+    assert result.caught_up
+
+
+async def test_stored_messages_appear_where_the_reference_stands(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.store(AUDIT, request(b"s1", b"s2", pointer=pointer))
+    await publish(service, b"first")
+    await service.store(AUDIT, request(b"s3", pointer=pointer))
+    published = await publish(service, pointer=pointer)
+    await publish(service, b"last")
+
+    result = await service.poll(AUDIT, Poll())
+
+    assert payloads(result) == [b"first", b"s1", b"s2", b"s3", b"last"]
+    assert published.first == published.last
+    assert MessageId.from_bytes(result.items[1][0]) == MessageId(NOON_MS, 4, NOON_MS, 0)
+
+
+async def test_a_reference_brings_only_what_was_stored_since_the_one_before(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.store(AUDIT, request(b"one", pointer=pointer))
+    await publish(service, pointer=pointer)
+    await service.store(AUDIT, request(b"two", pointer=pointer))
+    await publish(service, pointer=pointer)
+    await publish(service, pointer=pointer)
+
+    assert await polled(service) == [b"one", b"two"]
+
+
+async def test_two_references_of_one_batch_do_not_bring_the_same_messages(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.store(AUDIT, request(b"once", pointer=pointer))
+    await asyncio.gather(publish(service, pointer=pointer), publish(service, pointer=pointer))
+
+    assert await polled(service) == [b"once"]
+
+
+async def test_a_reference_to_what_was_stored_before_a_deletion_is_refused(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.store(AUDIT, request(b"lost", pointer=pointer))
+    await service.delete_topic(AUDIT)
+    await service.create_topic(AUDIT, {})
+
+    with pytest.raises(TopicNotFoundError):
+        await publish(service, pointer=pointer)
+    with pytest.raises(TopicNotFoundError):
+        service.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
+
+
+async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    first = await publish(service, b"kept", pointer=pointer)
+    second = await publish(service, b"taken back", pointer=pointer)
+    assert first.rollback is not None
+    assert second.rollback is not None
+
+    await service.rollback(AUDIT, second.rollback)
+    await service.rollback(AUDIT, second.rollback)
+
+    world.transactions.end(pointer, world.transactions.committed)
+    service.settle([pointer])
+    assert await polled(service, COMMITTED) == [b"kept"]
+    assert await polled(service) == [b"kept", b"taken back"]
+
+
+async def test_a_rollback_touches_no_rows_of_others_within_its_range(
+    world: World, service: MessagingService
+) -> None:
+    """The ancestor inverted every row of the range, whoever had written it."""
+    world.transactions.start(7)
+    world.transactions.start(8)
+    await publish(service, b"plain")
+    await publish(service, b"of 8", pointer=8)
+    await publish(service, b"of 7", pointer=7)
+
+    everything = RollbackDetail(7, Place(0, 0), Place(NOON_MS + 1000, 0))
+    await service.rollback(AUDIT, everything)
+
+    world.transactions.end(8, world.transactions.committed)
+    world.transactions.end(7, world.transactions.committed)
+    assert await polled(service, COMMITTED) == [b"plain", b"of 8"]
+
+
+async def test_a_rollback_of_what_nobody_knows_changes_nothing(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"plain")
+    detail = RollbackDetail(99, Place(0, 0), Place(NOON_MS + 1, 0))
+
+    await service.rollback(AUDIT, detail)
+
+    assert await polled(service, COMMITTED) == [b"plain"]
+    world.transactions.committed.add(99)
+    with pytest.raises(TransactionCommittedError):
+        await service.rollback(AUDIT, detail)
+    with pytest.raises(TopicNotFoundError):
+        await service.rollback(TopicId("default", "none"), detail)
+
+
+async def test_permits_are_left_when_the_write_is_durable_and_when_it_was_refused(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await publish(service, b"a", pointer=pointer)
+
+    waiting = await settle_down(publish(service, b"x"))
+    late = asyncio.ensure_future(publish(service, b"b", pointer=pointer))
+    await asyncio.sleep(0)
+    world.transactions.end(pointer, world.transactions.committed)
+    await waiting
+    with pytest.raises(TransactionCommittedError):
+        await late
+
+    assert [permit.is_left for permit in world.transactions.permits] == [True, True]
+    assert await polled(service) == [b"a", b"x"]
+
+
+async def test_entries_of_a_commit_go_out_as_one_batch_of_final_rows(
+    world: World, service: MessagingService
+) -> None:
+    other = TopicId("default", "other")
+    await service.create_topic(other, {})
+    pointer = world.transactions.start(7)
+    await service.store(other, request(b"stored", pointer=pointer))
+
+    details = await service.publish_final(
+        [
+            PublishEntry(topic=AUDIT, payloads=[b"inline"], pointer=pointer),
+            PublishEntry(topic=other, payloads=[], pointer=pointer),
+        ]
+    )
+
+    assert [detail.first for detail in details] == [Place(NOON_MS, 1), Place(NOON_MS, 2)]
+    assert service.final_pointers() == {pointer}
+    assert service.topics([pointer]) == ["default:audit", "default:other"]
+    assert payloads(await service.poll(other, Poll())) == [b"stored"]
+
+
+async def test_bad_bodies_are_refused_before_the_topic_is_looked_up(
+    service: MessagingService,
+) -> None:
+    missing = TopicId("default", "missing")
+
+    with pytest.raises(EmptyPublishError):
+        await service.publish(missing, request())
+    with pytest.raises(BadRequestError):
+        await service.store(missing, request(b"x"))
+    with pytest.raises(InvalidTtlError):
+        await service.publish(missing, request(b"x", ttl_s=0))
+    with pytest.raises(TopicNotFoundError):
+        await service.publish(missing, request(b"x"))
+
+
+async def test_a_ttl_longer_than_the_topics_is_refused(service: MessagingService) -> None:
+    await publish(service, b"x", ttl_s=100)
+    with pytest.raises(InvalidTtlError):
+        await publish(service, b"x", ttl_s=101)
+
+
+async def test_publishing_without_a_transaction_needs_no_transaction_service(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.is_up = False
+
+    await publish(service, b"goes on")
+
+    assert await polled(service) == [b"goes on"]
+    with pytest.raises(TransactionsUnavailableError):
+        await polled(service, COMMITTED)
+    with pytest.raises(TransactionsUnavailableError):
+        await publish(service, b"x", pointer=7)
+
+
+async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+        await service.close()
+
+        assert payloads(await waiting) == []
+        with pytest.raises(ShuttingDownError):
+            await publish(service, b"x")
+
+
+async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        before = await publish(service, b"before")
+    world.clock.now_ms -= 50_000
+
+    async with world.running() as service:
+        after = await publish(service, b"after")
+        assert await polled(service) == [b"before", b"after"]
+
+    assert after.first > before.last

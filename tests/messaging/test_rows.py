@@ -1,0 +1,137 @@
+"""Every stored key and value, byte for byte, and what damage does to them (design §5)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.facts import Facts, Mark
+from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
+from messaging.keys import (
+    FACTS_KEY,
+    MARK_KEY,
+    message_key,
+    payload_key,
+    place_in,
+    pointer_in,
+    prefix_of,
+    row_prefix,
+    split_prefix,
+    topic_key,
+)
+from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "messaging-rows.json"
+TOPIC = TopicId("default", "t1")
+PREFIX = prefix_of(TOPIC, 1)
+PLACE = Place(1_480_000_000_000, 5)
+POINTER = 1_480_000_000_000_000_000
+MESSAGE_KEY = message_key(PREFIX, PLACE)
+PAYLOAD_KEY = payload_key(PREFIX, POINTER, Place(1_480_000_000_000, 7))
+
+RANGE = PayloadRange(Place(1_480_000_000_000, 7), Place(1_480_000_000_001, 0), 3)
+INDEXED = IndexedRange(
+    pointer=POINTER,
+    kind=MESSAGE_ROWS,
+    topic=TOPIC,
+    generation=1,
+    first=PLACE,
+    last=Place(1_480_000_000_000, 9),
+    final=True,
+    written_ms=1_480_000_000_123,
+)
+ROWS = {
+    "message": MessageRow(payload=b"hello"),
+    "message, empty": MessageRow(),
+    "message of a transaction": MessageRow(tx_pointer=POINTER, payload=b"hello"),
+    "message rolled back": MessageRow(tx_pointer=-POINTER, payload=b"hello"),
+    "message with ttl": MessageRow(ttl_s=60, payload=b"hello"),
+    "message with attributes": MessageRow(
+        tx_pointer=POINTER, ttl_s=60, attributes=b"later", payload=b"hello"
+    ),
+    "reference": MessageRow(tx_pointer=POINTER, reference=RANGE),
+    "payload": PayloadRow(payload=b"hello"),
+    "payload with ttl": PayloadRow(payload=b"hello", ttl_s=60),
+    "topic": TopicRecord(
+        generation=-3, properties={"ttl": "60", "owner": "me"}, floor=MessageId(*PLACE)
+    ),
+    "index": INDEXED,
+    "mark": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
+    "facts": Facts(store_id="ab12", highest_pointer=POINTER, longest_transaction_ms=86_400_000),
+}
+KEYS = {
+    MessageRow: MESSAGE_KEY,
+    PayloadRow: PAYLOAD_KEY,
+    TopicRecord: topic_key(TOPIC),
+    IndexedRange: INDEXED.key,
+    Mark: MARK_KEY,
+    Facts: FACTS_KEY,
+}
+
+
+def test_the_worked_example_of_a_message_key() -> None:
+    assert MESSAGE_KEY[1:].hex() == "64656661756c743a74313a" + "00000001" + "0000015896dfd0000005"
+
+
+def test_the_worked_example_of_a_payload_key() -> None:
+    assert PAYLOAD_KEY[1:].hex() == (
+        "64656661756c743a74313a" + "00000001" + "148a04289b940000" + "0000015896dfd0000007"
+    )
+
+
+def test_keys_tell_what_they_were_made_of() -> None:
+    assert (place_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
+    assert row_prefix(PAYLOAD_KEY) == row_prefix(MESSAGE_KEY) == PREFIX
+    assert split_prefix(PREFIX) == (TOPIC, 1)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_stored_values_are_byte_for_byte_what_they_were(name: str) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    row = ROWS[name]
+    key = KEYS[type(row)]
+
+    assert row.to_bytes(key).hex() == golden[name]
+    assert type(row).from_bytes(key, bytes.fromhex(golden[name])) == row
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_any_flipped_bit_is_damage(name: str) -> None:
+    row = ROWS[name]
+    key = KEYS[type(row)]
+    value = row.to_bytes(key)
+
+    for bit in range(8 * len(value)):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedRowError):
+            type(row).from_bytes(key, bytes(flipped))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_whole_value_under_another_key_is_damage(name: str) -> None:
+    row = ROWS[name]
+    key = KEYS[type(row)]
+
+    with pytest.raises(DamagedRowError):
+        type(row).from_bytes(key + b"x", row.to_bytes(key))
+
+
+@given(value=st.binary(max_size=60))
+def test_arbitrary_bytes_raise_nothing_but_damage(value: bytes) -> None:
+    for row in ROWS.values():
+        with pytest.raises(DamagedRowError):
+            type(row).from_bytes(b"mkey", value)
+
+
+def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
+    entry = IndexedRange(
+        pointer=1, kind=PAYLOAD_ROWS, topic=TOPIC, generation=2,
+        first=PLACE, last=PLACE, final=False, written_ms=5,
+    )  # fmt: skip
+    assert IndexedRange.from_bytes(entry.key, entry.to_bytes(entry.key)) == entry

@@ -1,0 +1,241 @@
+"""What messaging tests stand on: a clock, a small transaction service, and a running room."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from messaging.polls import Poll, PollResult
+from messaging.service import MessagingService, Published
+from messaging.settings import MessagingSettings
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Rows, Store, StoreError
+from messaging.transactions import VisibilityState, WritePermit
+from tuff.protocol.errors import (
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionsUnavailableError,
+    TransactionUnknownError,
+)
+from tuff.protocol.names import TopicId
+from tuff.protocol.pointers import PointerList
+from tuff.protocol.requests import PublishRequest
+from tuff.protocol.transaction import Transaction
+
+T = TypeVar("T")
+NOON_MS = 1_480_000_000_000
+AUDIT = TopicId("default", "audit")
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, now_ms: int = NOON_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Runs it at once, so that a test has one order of events."""
+    await asyncio.sleep(0)
+    return function()
+
+
+class Permit:
+    def __init__(self, book: "Transactions", pointer: int) -> None:
+        self.pointer = pointer
+        self._book = book
+        self.is_left = False
+
+    def require_open(self) -> None:
+        self._book.require(self.pointer)
+
+    def leave(self) -> None:
+        self.is_left = True
+
+
+class Transactions:
+    """Snapshot isolation by hand: what is in progress, committed, aborted and invalid."""
+
+    def __init__(self) -> None:
+        self.in_progress: set[int] = set()
+        self.committed: set[int] = set()
+        self.aborted: set[int] = set()
+        self.invalid: set[int] = set()
+        self.highest = 0
+        self.is_up = True
+        self.permits: list[Permit] = []
+
+    def start(self, pointer: int) -> int:
+        self.in_progress.add(pointer)
+        self.highest = max(self.highest, pointer)
+        return pointer
+
+    def end(self, pointer: int, ending: set[int]) -> None:
+        self.in_progress.discard(pointer)
+        ending.add(pointer)
+
+    def require(self, pointer: int) -> None:
+        if not self.is_up:
+            raise TransactionsUnavailableError("down")
+        if pointer in self.committed:
+            raise TransactionCommittedError("committed")
+        if pointer in self.aborted | self.invalid:
+            raise TransactionAbortedError("ended")
+        if pointer not in self.in_progress:
+            raise TransactionUnknownError("unknown")
+
+    def enter(self, pointer: int) -> WritePermit:
+        self.require(pointer)
+        self.permits.append(Permit(self, pointer))
+        return self.permits[-1]
+
+    def enter_rollback(self, pointer: int) -> WritePermit | None:
+        if not self.is_up:
+            raise TransactionsUnavailableError("down")
+        if pointer in self.committed:
+            raise TransactionCommittedError("committed")
+        if pointer not in self.in_progress | self.invalid:
+            return None
+        permit = _RollbackPermit(self, pointer)
+        self.permits.append(permit)
+        return permit
+
+    def snapshot(self) -> Transaction:
+        if not self.is_up:
+            raise TransactionsUnavailableError("down")
+        return Transaction(
+            transaction_id=self.highest + 1,
+            read_pointer=self.highest,
+            write_pointer=self.highest + 1,
+            invalids=tuple(sorted(self.invalid)),
+            in_progress=tuple(sorted(self.in_progress)),
+        )
+
+    def snapshot_of(self, pointer: int) -> Transaction:
+        self.require(pointer)
+        others = tuple(sorted(self.in_progress - {pointer}))
+        return Transaction(
+            transaction_id=pointer,
+            read_pointer=pointer,
+            write_pointer=pointer,
+            invalids=tuple(sorted(self.invalid)),
+            in_progress=others,
+        )
+
+    def holder(self, pointer: int) -> int | None:
+        return pointer if self.is_up and pointer in self.in_progress else None
+
+    def visibility_state(self) -> VisibilityState | None:
+        if not self.is_up:
+            return None
+        return VisibilityState(
+            read_pointer=self.highest,
+            write_pointer=self.highest,
+            in_progress=PointerList(self.in_progress),
+            invalid=PointerList(self.invalid),
+            source="snapshot.1",
+        )
+
+
+class _RollbackPermit(Permit):
+    def require_open(self) -> None:
+        return
+
+
+class FlakyTable:
+    """A store that fails one write: before it took effect, or after."""
+
+    def __init__(self, inner: MemoryTable) -> None:
+        self._inner = inner
+        self.writes_left: int | None = None
+        self.takes_effect = False
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._inner.get(key)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        return self._inner.scan(start, stop, reverse=reverse)
+
+    def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        if self.writes_left is not None:
+            self.writes_left -= 1
+            if self.writes_left < 0:
+                self.writes_left = None
+                if self.takes_effect:
+                    self._inner.write(batch)
+                raise StoreError("the disk failed")
+        self._inner.write(batch)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class World:
+    """A running room over rows that outlive it, with a clock and transactions to steer."""
+
+    def __init__(self, open_store: Callable[[], Store] | None = None) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.clock = Clock()
+        self.transactions = Transactions()
+        self.settings = MessagingSettings()
+        self.may_delete = True
+        self.longest_transaction_s = 100.0
+        self.open_store: Callable[[], Store] = open_store or (lambda: MemoryTable(self.rows))
+
+    def new_service(self) -> MessagingService:
+        return MessagingService(
+            lambda: self.open_store(),
+            self.settings,
+            transactions=self.transactions,
+            now_ms=self.clock,
+            in_thread_write=in_thread,
+            in_thread_read=in_thread,
+            longest_transaction_s=self.longest_transaction_s,
+            may_delete=lambda: self.may_delete,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[MessagingService]:
+        service = self.new_service()
+        await service.open()
+        writer = asyncio.ensure_future(service.run())
+        try:
+            yield service
+        finally:
+            await service.close()
+            await writer
+
+
+def request(
+    *payloads: bytes, pointer: int | None = None, ttl_s: int | None = None
+) -> PublishRequest:
+    ttls_s = None if ttl_s is None else [ttl_s] * len(payloads)
+    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
+
+
+async def publish(
+    service: MessagingService,
+    *payloads: bytes,
+    pointer: int | None = None,
+    ttl_s: int | None = None,
+) -> Published:
+    return await service.publish(AUDIT, request(*payloads, pointer=pointer, ttl_s=ttl_s))
+
+
+def payloads(result: PollResult) -> list[bytes]:
+    return [payload for _, payload in result.items]
+
+
+async def polled(service: MessagingService, poll: Poll | None = None) -> list[bytes]:
+    return payloads(await service.poll(AUDIT, poll or Poll()))
+
+
+async def settle_down(awaitable: Awaitable[T]) -> "asyncio.Future[T]":
+    """Start something and let it come to where it waits."""
+    task = asyncio.ensure_future(awaitable)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return task

@@ -16,6 +16,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx.edits import (
+    Aborted,
     Checkpointed,
     Committing,
     Invalidated,
@@ -46,14 +47,15 @@ def timeout_ms(
     if kind is TransactionType.LONG:
         if timeout_s is not None:
             raise InvalidTimeoutError(
-                f"a long transaction lives {settings.long_timeout:g} seconds; leave timeout out"
+                f"a long transaction lives {settings.long_timeout_s:g} seconds; leave timeout out"
             )
-        return _in_ms(settings.long_timeout)
+        return _in_ms(settings.long_timeout_s)
     if timeout_s is None:
-        return _in_ms(settings.default_timeout)
-    if not 0 < timeout_s <= settings.max_timeout:
+        return _in_ms(settings.default_timeout_s)
+    if not 0 < timeout_s <= settings.max_timeout_s:
         raise InvalidTimeoutError(
-            f"a timeout is above 0 and at most {settings.max_timeout:g} seconds, not {timeout_s:g}"
+            f"a timeout is above 0 and at most {settings.max_timeout_s:g} seconds, not "
+            f"{timeout_s:g}"
         )
     return _in_ms(timeout_s)
 
@@ -97,18 +99,23 @@ def start(
     return Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, state.seen)
 
 
-def expired(opened: OpenTransaction, *, topics: Topics, now_ms: int) -> Invalidated | None:
-    """The end of a transaction whose time is over; None while it is not."""
-    if now_ms < opened.expires_at_ms:
-        return None
-    return invalidated(opened, InvalidReason.TIMED_OUT, topics=topics, now_ms=now_ms)
-
-
 def invalidated(
     opened: OpenTransaction, reason: InvalidReason, *, topics: Topics, now_ms: int
 ) -> Invalidated:
     named = tuple(topics(opened.pointers))
     return Invalidated(now_ms, opened.transaction_id, reason, named)
+
+
+def abort(
+    opened: OpenTransaction, *, is_carried: Callable[[int], bool], topics: Topics, now_ms: int
+) -> Aborted | Invalidated:
+    """The first step of an abort. Nobody tracked what a long one wrote, so it ends as invalid; one
+    with rows is invalid until they are marked, since they must not become visible between."""
+    if not opened.is_short:
+        return invalidated(opened, InvalidReason.ABORT_OF_LONG, topics=topics, now_ms=now_ms)
+    if any(map(is_carried, opened.pointers)):
+        return invalidated(opened, InvalidReason.INVALIDATED, topics=topics, now_ms=now_ms)
+    return Aborted(now_ms, opened.transaction_id, tuple(topics(opened.pointers)))
 
 
 def can_commit(

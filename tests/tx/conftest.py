@@ -1,0 +1,15 @@
+"""Services of the transaction room, on temporary directories."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import Service
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    opened = await Service(tmp_path).open()
+    yield opened
+    await opened.kill()

@@ -1,0 +1,227 @@
+"""A transaction service on a real directory, with a clock, a disk and rows that a test moves."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.protocol.ids import Place
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.transaction import TransactionType
+from tx.log import DiskFile
+from tx.manager import TransactionManager
+from tx.records import OpenTransaction
+from tx.recovery import StoreMark
+from tx.settings import TransactionSettings
+
+T = TypeVar("T")
+
+NOW_MS = 1_480_000_000_000
+STORE_ID = "00112233445566778899aabbccddeeff"
+
+
+async def turns(count: int = 100) -> None:
+    """Let everything go on that waits for nothing but its turn."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Disk:
+    """Runs what blocks on the loop itself; `hold` keeps the next calls waiting, `fails` breaks
+    the log's appends."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.fails = False
+        self.sync_count = 0
+        self.write_count = 0
+
+    async def __call__(self, function: Callable[[], T], /) -> T:
+        await self._open.wait()
+        await asyncio.sleep(0)
+        return function()
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    def open_file(self, path: Path) -> "FlakyFile":
+        return FlakyFile(path, self)
+
+
+class FlakyFile:
+    """A log file on the disk that a test may break."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._file = DiskFile(path)
+        self._disk = disk
+
+    def append(self, data: bytes, *, sync: bool) -> None:
+        if self._disk.fails:
+            self._file.append(data[: len(data) // 2], sync=False)
+            raise OSError(28, "No space left on device")
+        self._file.append(data, sync=sync)
+        self._disk.write_count += 1
+        self._disk.sync_count += sync
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass
+class Rows:
+    """The message store, as far as transactions know it: which pointer carries rows."""
+
+    carried: dict[int, str] = field(default_factory=dict)
+    finals: set[int] = field(default_factory=set)
+    marked: list[int] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)
+    woken: list[int] = field(default_factory=list)
+    reserved: int = 0
+    refusal: TuffError | None = None
+    failure: Exception | None = None
+    marking_fails: bool = False
+    published: list[PublishEntry] = field(default_factory=list)
+    writing: asyncio.Event = field(default_factory=asyncio.Event)
+    marking: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.writing.set()
+        self.marking.set()
+
+    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+        await self.writing.wait()
+        details = []
+        for entry in entries:
+            assert entry.pointer is not None
+            self.carried[entry.pointer] = str(entry.topic)
+            self.finals.add(entry.pointer)
+            details.append(RollbackDetail(entry.pointer, Place(NOW_MS, 0), Place(NOW_MS, 1)))
+        if self.failure is not None:
+            raise self.failure
+        self.published += entries
+        return details
+
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+        await self.marking.wait()
+        if self.marking_fails:
+            raise StorageUnavailableError("the disk is full")
+        self.marked += transaction_pointers
+        for pointer in transaction_pointers:
+            self.carried.pop(pointer, None)
+            self.finals.discard(pointer)
+
+    def settle(self, transaction_pointers: Collection[int]) -> None:
+        self.settled += transaction_pointers
+        for pointer in transaction_pointers:
+            self.carried.pop(pointer, None)
+            self.finals.discard(pointer)
+
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None:
+        self.woken += transaction_pointers
+
+    def topics(self, transaction_pointers: Collection[int]) -> list[str]:
+        return sorted({self.carried[p] for p in transaction_pointers if p in self.carried})
+
+    def is_carried(self, pointer: int) -> bool:
+        return pointer in self.carried
+
+    def final_pointers(self) -> set[int]:
+        return set(self.finals)
+
+    def note_reserved(self, highest_pointer: int) -> None:
+        self.reserved = max(self.reserved, highest_pointer)
+
+
+def entry(*payloads: bytes, pointer: int | None = None, topic: str = "t") -> PublishEntry:
+    return PublishEntry(topic=TopicId("ns", topic), payloads=payloads, pointer=pointer)
+
+
+class Service:
+    """One life of the service over a directory; `crash` and `restart` begin the next."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: TransactionSettings | None = None,
+        *,
+        rows: Rows | None = None,
+        now_ms: int = NOW_MS,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings or TransactionSettings()
+        self.rows = rows or Rows()
+        self.disk = Disk()
+        self.now_ms = now_ms
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.manager = TransactionManager(
+            directory,
+            self.settings,
+            rows=self.rows,
+            now_ms=lambda: self.now_ms,
+            in_thread=self.disk,
+            spawn=self.spawn,
+            store_id=lambda: STORE_ID,
+            open_file=self.disk.open_file,
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def open(self, mark: StoreMark | None = None) -> "Service":
+        await self.manager.open(mark)
+        self.spawn(self.manager.run())
+        return self
+
+    async def crash(self) -> "Service":
+        """Nothing that was not written yet ever will be; the next life is open."""
+        await self.kill()
+        return await self.next_life().open()
+
+    async def kill(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def restart(self) -> "Service":
+        """A clean stop, and the next life, open."""
+        await self.manager.close()
+        await self.kill()
+        return await self.next_life().open()
+
+    def next_life(self) -> "Service":
+        return Service(self.directory, self.settings, rows=self.rows, now_ms=self.now_ms)
+
+    async def begin(
+        self,
+        kind: TransactionType = TransactionType.SHORT,
+        *,
+        timeout_s: float | None = None,
+        client: str = "c",
+    ) -> OpenTransaction:
+        return await self.manager.start(kind, timeout_s, client)
+
+    async def later(self, ms: int) -> None:
+        """Move the clock, tick, and let everything follow."""
+        self.now_ms += ms
+        await self.manager.tick()
+        await turns()
+
+    async def state_of(self, pointer: int) -> tuple[str, str | None]:
+        found = await self.manager.outcome(pointer)
+        if isinstance(found, OpenTransaction):
+            return found.state, None
+        return found.state.value, found.reason.value if found.reason else None

@@ -1,0 +1,56 @@
+"""Pointers that are reserved durably beforehand, so that a start waits for no disk (design §4,
+Pointers)."""
+
+from collections import deque
+
+from tuff.protocol.transaction import POINTERS_PER_MS
+from tx.edits import PointerRange
+from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, BLOCK_SECONDS
+
+
+class PointerBlocks:
+    """The pointers that may be handed out now, and how many the next block should hold."""
+
+    def __init__(self) -> None:
+        self._ranges: deque[PointerRange] = deque()
+        self._size = 0
+        self._taken_count = 0
+        self._since_ms = 0
+        self.rest_count = 0
+
+    def add(self, block: PointerRange) -> None:
+        """These are reserved durably; they stand above all that were added before."""
+        self._ranges.append(block)
+        self.rest_count += block.stop - block.start
+        self._size = block.stop - block.start
+
+    def clear(self) -> None:
+        """Nothing of what was reserved may be handed out any more."""
+        self._ranges.clear()
+        self.rest_count = 0
+
+    def take(self) -> int | None:
+        """The next pointer, always rising; None when all are handed out."""
+        if not self._ranges:
+            return None
+        block = self._ranges.popleft()
+        if block.stop > block.start + 1:
+            self._ranges.appendleft(PointerRange(block.start + 1, block.stop))
+        self.rest_count -= 1
+        self._taken_count += 1
+        return block.start
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is time to reserve more."""
+        return self.rest_count < max(self._size, BLOCK_COUNT_MIN) // 2
+
+    def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
+        """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes
+        at the recent rate, and enough for everybody who waits for one."""
+        elapsed_ms = max(1, now_ms - self._since_ms)
+        expected_count = round(self._taken_count / elapsed_ms * 1000 * BLOCK_SECONDS)
+        self._taken_count, self._since_ms = 0, now_ms
+        count = min(max(expected_count, waiting_count, BLOCK_COUNT_MIN), BLOCK_COUNT_MAX)
+        start = max(lowest, now_ms * POINTERS_PER_MS)
+        return PointerRange(start, start + count)

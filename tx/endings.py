@@ -1,0 +1,376 @@
+"""Endings: how a transaction commits, aborts or becomes invalid (design §4, Endings).
+
+At most one ending edit of a transaction is ever on its way to the disk: an ending takes its turn at
+the transaction's gate. Only an invalidation doesn't wait for the gate; it waits for a commit whose
+rows are being written, which has passed its check and holds a claim.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tx import decisions
+from tx.claims import Claims
+from tx.counters import TransactionCounters
+from tx.edits import Aborted, Committed, Committing, Conflict, Invalidated, InvalidReason, Refused
+from tx.gates import Gates
+from tx.ledger import Ledger
+from tx.markings import Markings, Spawn
+from tx.records import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
+from tx.rows import MessageRows
+from tx.settings import TransactionSettings
+from tx.view import ViewChange
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What a commit asks for. `changes` None: it leaves them to the can-commits before."""
+
+    changes: frozenset[bytes] | None = None
+    publish: Sequence[PublishEntry] = ()
+    is_read_only: bool = False
+    request_id: str | None = None
+
+
+class Endings:
+    """Ends transactions. Lives on one event loop, without locks; see `tx.gates` for turns."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        gates: Gates,
+        claims: Claims,
+        rows: MessageRows,
+        markings: Markings,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        spawn: Spawn,
+        counters: TransactionCounters,
+    ) -> None:
+        self._ledger = ledger
+        self._gates = gates
+        self._claims = claims
+        self._rows = rows
+        self._markings = markings
+        self._settings = settings
+        self._now_ms = now_ms
+        self._spawn = spawn
+        self._counters = counters
+
+    async def can_commit(self, pointer: int, changes: frozenset[bytes]) -> None:
+        """See `TransactionManager.can_commit`."""
+        opened = await self.open_now(pointer)
+        self._ledger.require_room()
+        edit = decisions.can_commit(
+            self._ledger.state, opened, changes, settings=self._settings, now_ms=self._now_ms()
+        )
+        if isinstance(edit, Committing):
+            self._ledger.record(edit)
+        else:
+            await self._refuse(edit)
+
+    async def open_now(self, pointer: int) -> OpenTransaction:
+        """The transaction, in progress, within its time, not refused, and with no ending under
+        way. What it returns is of this moment: it holds until the caller waits for something.
+
+        Raises:
+            TransactionError (its kinds): it has ended, or was refused; durably so.
+        """
+        while True:
+            opened = await self._require_open(pointer)
+            await self._require_unrefused(opened)
+            if not self._gates.has_ending(opened.transaction_id):
+                return opened
+            await self.bounded(self._turn(opened.transaction_id))
+
+    async def commit(self, pointer: int, request: CommitRequest) -> Outcome:
+        """See `TransactionManager.commit`."""
+        transaction_id = self._ledger.state.find(pointer).transaction_id
+        return await self.bounded(self.commit_unbounded(transaction_id, request))
+
+    async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
+        """A commit that waits for as long as it takes."""
+        async with self._gates.ending(transaction_id):
+            found = self._ledger.state.find(transaction_id)
+            if isinstance(found, Outcome):
+                await self._ledger.durable(found.lsn)
+                if found.state is EndedState.COMMITTED:
+                    return found
+                raise ended_error(found)
+            return await self._commit(transaction_id, request)
+
+    async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
+        while True:
+            opened = await self._require_open(transaction_id)
+            await self._require_unrefused(opened)
+            entries, changes = await self._check(opened, request)
+            holder = self._claims.holder_of(changes)
+            if holder is None:
+                break
+            # Whether these changes are taken is decided when the other one's rows are written.
+            await self._claims.released(holder)
+        conflict = self._ledger.state.committers.conflict(opened.transaction, changes)
+        if conflict is not None and opened.is_short:
+            await self._refuse(Refused(self._now_ms(), transaction_id, conflict))
+        self._ledger.require_room()
+        if entries:
+            return await self._publish_and_commit(opened, changes, entries, request)
+        lsn = self._record_commit(opened, changes, (), request)
+        if not request.is_read_only:
+            await self._ledger.durable(lsn)
+        return self._outcome(transaction_id)
+
+    async def _check(
+        self, opened: OpenTransaction, request: CommitRequest
+    ) -> tuple[list[PublishEntry], frozenset[bytes]]:
+        """The entries with their pointers, and all changes; raises what can be refused before a
+        row is written, except for a conflict."""
+        named = request.changes
+        if decisions.loses_changes(opened, names_changes=named is not None or request.is_read_only):
+            await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
+        if request.is_read_only:
+            decisions.check_read_only(
+                opened,
+                changes=named or frozenset(),
+                publish=request.publish,
+                is_carried=self._rows.is_carried,
+            )
+        entries = decisions.resolve_entries(opened, request.publish)
+        changes = decisions.all_changes(opened, named or frozenset(), settings=self._settings)
+        if entries:
+            self._rows.check_entries(entries)
+        return entries, changes
+
+    async def _publish_and_commit(
+        self,
+        opened: OpenTransaction,
+        changes: frozenset[bytes],
+        entries: list[PublishEntry],
+        request: CommitRequest,
+    ) -> Outcome:
+        transaction_id, epoch = opened.transaction_id, self._ledger.epoch
+        self._claims.claim(transaction_id, pointers=opened.pointers, changes=changes)
+        try:
+            written = await self._write_rows(transaction_id, entries)
+            if self._ledger.epoch != epoch:
+                # Recovery found a commit that was cut off, and has invalidated it.
+                raise TransactionsUnavailableError(
+                    f"the transaction log failed during the commit of {transaction_id}; ask how it "
+                    "ended"
+                )
+            if isinstance(written, Exception):
+                lsn = self._invalidate(opened, InvalidReason.INVALIDATED)
+            else:
+                lsn = self._record_commit(opened, changes, tuple(written), request)
+        finally:
+            self._claims.release(transaction_id)
+        await self._ledger.durable(lsn)
+        outcome = self._outcome(transaction_id)
+        if isinstance(written, Exception):
+            await self._markings.marked(outcome.transaction_id, outcome.pointers)
+            raise written
+        return outcome
+
+    async def _write_rows(
+        self, transaction_id: int, entries: list[PublishEntry]
+    ) -> list[RollbackDetail] | Exception:
+        # Counted as a write, so that no marking runs before it is done, whatever happens to the
+        # service meanwhile.
+        self._gates.enter(transaction_id)
+        try:
+            return await self._rows.publish_final(entries)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be taken back
+            return error
+        finally:
+            self._gates.leave(transaction_id)
+
+    def _record_commit(
+        self,
+        opened: OpenTransaction,
+        changes: frozenset[bytes],
+        published: tuple[RollbackDetail, ...],
+        request: CommitRequest,
+    ) -> int:
+        self._counters.commits += 1
+        return self._ledger.record(
+            Committed(
+                self._now_ms(),
+                opened.transaction_id,
+                changes - (opened.changes or frozenset()),
+                request.is_read_only,
+                published,
+                tuple(self._rows.topics(opened.pointers)),
+                request.request_id,
+            )
+        )
+
+    async def abort(self, pointer: int) -> Outcome:
+        """See `TransactionManager.abort`."""
+        transaction_id = self._ledger.state.find(pointer).transaction_id
+        return await self.bounded(self.abort_unbounded(transaction_id))
+
+    async def abort_unbounded(self, transaction_id: int) -> Outcome:
+        """An abort that waits for as long as it takes."""
+        async with self._gates.ending(transaction_id):
+            found = self._ledger.state.find(transaction_id)
+            if isinstance(found, OpenTransaction):
+                self._counters.aborts += 1
+                self._ledger.record(
+                    decisions.abort(
+                        found,
+                        is_carried=self._rows.is_carried,
+                        topics=self._topics,
+                        now_ms=self._now_ms(),
+                    )
+                )
+            outcome = self._outcome(transaction_id)
+            await self._ledger.durable(outcome.lsn)
+            if outcome.state is EndedState.COMMITTED:
+                raise ended_error(outcome)
+            if outcome.state is EndedState.ABORTED:
+                return outcome
+            is_marked = await self._markings.marked(outcome.transaction_id, outcome.pointers)
+            if not is_marked or not decisions.may_be_aborted(outcome):
+                return outcome
+            # Only now: a pointer off the invalid list hides nothing any more.
+            lsn = self._ledger.record(
+                Aborted(self._now_ms(), transaction_id, self._all_topics(outcome))
+            )
+            await self._ledger.durable(lsn)
+            return self._outcome(transaction_id)
+
+    async def invalidate(self, pointer: int, reason: InvalidReason) -> Outcome:
+        """See `TransactionManager.invalidate`."""
+        transaction_id = self._ledger.state.find(pointer).transaction_id
+        return await self.bounded(self._invalidate_now(transaction_id, reason))
+
+    async def _invalidate_now(self, transaction_id: int, reason: InvalidReason) -> Outcome:
+        while self._claims.holds(transaction_id):
+            await self._claims.released(transaction_id)
+        found = self._ledger.state.find(transaction_id)
+        if isinstance(found, OpenTransaction):
+            self._invalidate(found, reason)
+        outcome = self._outcome(transaction_id)
+        await self._ledger.durable(outcome.lsn)
+        if outcome.state is not EndedState.INVALID:
+            raise ended_error(outcome)
+        return outcome
+
+    def expire(self) -> None:
+        """Invalidate what has not ended in its time. A commit whose rows are being written has
+        passed its check in time, and is looked at again once it is through."""
+        state, now_ms = self._ledger.state, self._now_ms()
+        late = [opened for opened in state.open.values() if now_ms >= opened.expires_at_ms]
+        for opened in late:
+            if not self._claims.holds(opened.transaction_id):
+                self._counters.timeouts += 1
+                self._ledger.want(self._invalidate(opened, InvalidReason.TIMED_OUT))
+
+    def ended(self, changes: Iterable[ViewChange]) -> None:
+        """These endings are durable, and in the view: let everybody act on them."""
+        for change in changes:
+            if change.state is None:
+                continue
+            pointers = change.ended or change.cleared
+            if change.state is EndedState.COMMITTED:
+                self._rows.settle(pointers)
+            elif change.state is EndedState.INVALID:
+                self._markings.mark_if_needed(change.transaction_id, pointers)
+            self._rows.wake_readers(pointers)
+
+    async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for this, but no longer than `tx.ending_timeout`; it goes on by itself.
+
+        Raises:
+            TransactionsUnavailableError: the time is over, and how it ends is not known yet.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_look_at)
+        self._spawn(_deliver(work, done))
+        await asyncio.wait((done,), timeout=self._settings.ending_timeout_s)
+        if not done.done():
+            raise TransactionsUnavailableError(
+                f"storage took more than {self._settings.ending_timeout_s:g} seconds; this is "
+                "still under way, so ask later how the transaction ended"
+            )
+        return done.result()
+
+    async def _turn(self, transaction_id: int) -> None:
+        async with self._gates.ending(transaction_id):
+            pass
+
+    async def _require_open(self, pointer: int) -> OpenTransaction:
+        found = self._ledger.state.find(pointer)
+        if isinstance(found, Outcome):
+            await self._ledger.durable(found.lsn)
+            raise ended_error(found)
+        # The tick may come late; no decision is made for a transaction whose time is over.
+        is_late = self._now_ms() >= found.expires_at_ms
+        if is_late and not self._claims.holds(found.transaction_id):
+            self._counters.timeouts += 1
+            await self._fail_as(found, InvalidReason.TIMED_OUT)
+        return found
+
+    async def _require_unrefused(self, opened: OpenTransaction) -> None:
+        if opened.conflict is not None:
+            await self._raise_conflict(opened.transaction_id, opened.conflict)
+
+    async def _refuse(self, edit: Refused) -> NoReturn:
+        self._counters.conflicts += 1
+        self._ledger.record(edit)
+        await self._raise_conflict(edit.transaction_id, edit.conflict)
+
+    async def _raise_conflict(self, transaction_id: int, conflict: Conflict) -> NoReturn:
+        # A refusal speaks of somebody's commit, so that has to be durable first.
+        await self._ledger.durable(conflict.committer_lsn)
+        raise conflict_error(transaction_id, conflict)
+
+    async def _fail_as(self, opened: OpenTransaction, reason: InvalidReason) -> NoReturn:
+        lsn = self._invalidate(opened, reason)
+        await self._ledger.durable(lsn)
+        raise ended_error(self._outcome(opened.transaction_id))
+
+    def _invalidate(self, opened: OpenTransaction, reason: InvalidReason) -> int:
+        self._counters.invalidations += 1
+        now_ms = self._now_ms()
+        edit: Invalidated = decisions.invalidated(
+            opened, reason, topics=self._topics, now_ms=now_ms
+        )
+        return self._ledger.record(edit)
+
+    def _outcome(self, transaction_id: int) -> Outcome:
+        found = self._ledger.state.find(transaction_id)
+        assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
+        return found
+
+    def _topics(self, pointers: Iterable[int]) -> list[str]:
+        return self._rows.topics(tuple(pointers))
+
+    def _all_topics(self, outcome: Outcome) -> tuple[str, ...]:
+        return tuple(sorted({*outcome.topics, *self._rows.topics(outcome.pointers)}))
+
+
+async def _deliver(work: Coroutine[Any, Any, T], done: "asyncio.Future[T]") -> None:
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - the caller gets it, and answers it
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)
+    finally:
+        if not done.done():
+            done.cancel()  # the server stops
+
+
+def _look_at(done: "asyncio.Future[T]") -> None:
+    # Somebody whose time was over, or who hung up, doesn't ask for the error any more.
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,107 @@
+"""What the service shows of itself, and the invalid list with what may leave it (protocol §5.2)."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from tx import decisions
+from tx.gates import Gates
+from tx.ledger import Ledger
+from tx.records import OpenTransaction
+from tx.rows import MessageRows
+
+
+@dataclass(frozen=True, slots=True)
+class SweepMark:
+    """When the last sweep of messages was, in ms, and the snapshot file it went by, if any."""
+
+    at_ms: int
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What `GET /v1/transactions` shows. `oldest_in_progress` None: there is none."""
+
+    read_pointer: int
+    write_pointer: int
+    open: list[OpenTransaction]
+    visibility_upper_bound: int
+    invalid_count: int
+    committing_count: int
+    oldest_in_progress: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Invalids:
+    """The invalid list, those that no message row carries, and the last sweep, None before it."""
+
+    pointers: list[int]
+    prunable: list[int]
+    swept: SweepMark | None
+
+
+async def overview(ledger: Ledger) -> Overview:
+    """The pointers, and who is in progress, with every ending decided so far durable."""
+    await ledger.durable(ledger.state.last_pending_lsn)
+    state = ledger.state
+    opened = list(state.open.values())
+    return Overview(
+        read_pointer=state.view.read_pointer,
+        write_pointer=state.last_pointer,
+        open=opened,
+        visibility_upper_bound=state.view.visibility_upper_bound,
+        invalid_count=len(state.view.invalid),
+        committing_count=sum(one.changes is not None for one in opened),
+        oldest_in_progress=opened[0].transaction_id if opened else None,
+    )
+
+
+class InvalidList:
+    """The invalid list. Lives on one event loop."""
+
+    def __init__(
+        self, ledger: Ledger, gates: Gates, rows: MessageRows, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._ledger = ledger
+        self._gates = gates
+        self._rows = rows
+        self._now_ms = now_ms
+
+    async def shown(self, swept: SweepMark | None) -> Invalids:
+        """The list, and which of it no row carries."""
+        await self._ledger.durable(self._ledger.state.last_pending_lsn)
+        listed = self._listed()
+        return Invalids(listed, [one for one in listed if not self._is_needed(one)], swept)
+
+    async def truncate(
+        self, pointers: Collection[int], *, before_ms: int | None
+    ) -> tuple[int, list[int]]:
+        """See `TransactionManager.truncate`."""
+        state = self._ledger.state
+        named = list(pointers)
+        if before_ms is not None:
+            named += decisions.invalid_before(state, before_ms)
+        edit, kept = decisions.truncate(state, named, keeps=self._is_needed, now_ms=self._now_ms())
+        if edit.pointers:
+            self._ledger.record(edit)
+        await self._ledger.durable(state.lsn)
+        return len(edit.pointers), kept
+
+    def prune(self) -> None:
+        """Take off what no row carries, without waiting for it."""
+        # Durably invalid ones only: the rows of the others are still to be marked.
+        state = self._ledger.state
+        edit, _ = decisions.truncate(
+            state, self._listed(), keeps=self._is_needed, now_ms=self._now_ms()
+        )
+        if edit.pointers:
+            self._ledger.want(self._ledger.record(edit))
+
+    def _listed(self) -> list[int]:
+        state = self._ledger.state
+        return [pointer for pointer in state.view.invalid if pointer in state.invalid]
+
+    def _is_needed(self, pointer: int) -> bool:
+        """Whether a pointer on the invalid list still hides a row, or one on its way."""
+        owner = self._ledger.state.find(pointer).transaction_id
+        return self._rows.is_carried(pointer) or self._gates.has_writes(owner)

@@ -1,0 +1,392 @@
+"""Decide, record, apply: the state, the log under it, and whether the service is up (design §4).
+
+Nothing but `record` changes what was decided, and nothing but a sync that is done changes what
+snapshots read. When the log fails, the files decide: they are recovered into new ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from tuff.disk.files import remove_file
+from tuff.disk.group import InThread
+from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
+from tx.edits import Edit
+from tx.files import DamagedFilesError, FileHeader, FileKind, KnownFile, superfluous
+from tx.filestore import FileStore
+from tx.log import Log, LogFile, OpenFile
+from tx.recovery import Recovered, StoreMark
+from tx.settings import PENDING_EDITS_MAX, RETRY_INTERVAL_MS, RETRY_INTERVAL_MS_MAX
+from tx.state import TransactionState, fresh_image
+from tx.view import ViewChange
+
+log = logging.getLogger(__name__)
+
+OpeningEdits = Callable[[TransactionState], Iterator[Edit]]
+
+
+class ServiceState(Enum):
+    """Whether transactions can be used; the values are the protocol's."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """`reason` says, in one sentence, why the service is not running; empty while it is."""
+
+    state: ServiceState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEvents:
+    """Whom the ledger tells what.
+
+    `opening` makes the edits with which a recovered state goes on: it is asked for the next one
+    when the last was applied. `opened` and `failed` frame the time in which edits are taken.
+    `ended` is told what has become durable, in log order, before anybody who waits is answered.
+    """
+
+    opening: OpeningEdits
+    opened: Callable[[TransactionState], None]
+    failed: Callable[[], None]
+    ended: Callable[[list[ViewChange]], None]
+    observe: Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    state: TransactionState
+    file: LogFile
+    snapshot: KnownFile
+    files: list[KnownFile]
+    notes: list[str]
+
+
+class Ledger:
+    """Lives on one event loop, without locks; the disk's work is done in a thread.
+
+    `epoch` counts how often it came up: what was decided in an earlier one may have been undone.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        retain: int,
+        now_ms: Callable[[], int],
+        in_thread: InThread,
+        store_id: Callable[[], str],
+        open_file: OpenFile,
+        events: LedgerEvents,
+    ) -> None:
+        self._store = FileStore(directory, open_file=open_file)
+        self._retain = retain
+        self._now_ms = now_ms
+        self._in_thread = in_thread
+        self._new_store_id = store_id
+        self._open_file = open_file
+        self._events = events
+        self._state: TransactionState | None = None
+        self._log: Log | None = None
+        self._log_changed = asyncio.Event()
+        self._files: list[KnownFile] = []
+        self._next_sequence = 1
+        self._mark: StoreMark | None = None
+        self._stop_reason: str | None = None
+        self._failed_at_ms: int | None = None
+        self._retry_interval_ms = RETRY_INTERVAL_MS
+        # Files are made by one at a time, so that no two take the same sequence number.
+        self._making_files = asyncio.Lock()
+        self._is_closed = False
+        self.epoch = 0
+        self.store_id = ""
+        self.notes: list[str] = []
+        self.status = ServiceStatus(ServiceState.DOWN, "transactions have not been recovered yet")
+        self.snapshot_name: str | None = None
+        self.snapshot_at_ms = 0
+        self._snapshot_lsn = 0
+
+    @property
+    def state(self) -> TransactionState:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        self.require_running()
+        return self._live
+
+    def require_running(self) -> None:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        if self.status.state is not ServiceState.RUNNING:
+            raise TransactionsUnavailableError(self.status.reason)
+
+    @property
+    def _live(self) -> TransactionState:
+        if self._state is None or self.status.state is ServiceState.DOWN:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._state
+
+    @property
+    def _whole_log(self) -> Log:
+        if self._log is None:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._log
+
+    def record(self, edit: Edit) -> int:
+        """Hand a decided edit to the log, and apply it; its LSN. An ending that was under way when
+        the service was stopped is still taken.
+
+        Raises:
+            TransactionsUnavailableError: the service is down.
+        """
+        state = self._live
+        lsn = self._whole_log.append(edit)
+        state.apply(lsn, edit)
+        return lsn
+
+    def require_room(self) -> None:
+        """Raises: OverloadedError: too much waits for the disk already."""
+        pending_count = self._whole_log.pending_count
+        if pending_count >= PENDING_EDITS_MAX:
+            raise OverloadedError(f"{pending_count} edits wait for the disk; try again in a second")
+
+    async def durable(self, lsn: int) -> None:
+        """Wait until this edit is on stable storage. Raises: TransactionsUnavailableError."""
+        await self._whole_log.durable(lsn)
+
+    def want(self, lsn: int) -> None:
+        """Let this edit get to stable storage, though nobody waits for it."""
+        if self._log is not None:
+            self._log.want(lsn)
+
+    def store_mark(self) -> StoreMark:
+        """What the message store should remember. Raises: TransactionsUnavailableError: down."""
+        return StoreMark(self.store_id, self._live.highest_reserved)
+
+    async def open(self, mark: StoreMark | None) -> None:
+        """Recover, and go up; with files that can't be used the service is down, and says why.
+        Files that know less than the mark does are damage."""
+        self._mark = mark
+        await self.reopen()
+
+    def disable(self, reason: str) -> None:
+        """Stay down, for this reason."""
+        self._go_down(reason)
+
+    async def reopen(self) -> None:
+        """Let go of the files, if any are open, and recover from them."""
+        failed, self._log = self._log, None
+        if failed is not None:
+            await failed.close()
+        self._failed_at_ms = None
+        try:
+            async with self._making_files:
+                opened = await self._recover()
+        except DamagedFilesError as error:
+            self._go_down(str(error))
+        except OSError as error:
+            self._go_down(f"the transaction files can't be used: {error}")
+            self._failed_at_ms = self._now_ms()
+        else:
+            self._go_up(opened)
+
+    async def retry(self) -> None:
+        """Try again to come up, if the disk failed and some time has passed."""
+        failed_at_ms = self._failed_at_ms
+        if failed_at_ms is None or self._now_ms() - failed_at_ms < self._retry_interval_ms:
+            return
+        self._retry_interval_ms = min(2 * self._retry_interval_ms, RETRY_INTERVAL_MS_MAX)
+        await self.reopen()
+
+    def stop(self, reason: str) -> None:
+        """Refuse what is new until `resume`; what was decided goes on to the disk."""
+        self._stop_reason = reason
+        if self.status.state is ServiceState.RUNNING:
+            self.status = ServiceStatus(ServiceState.STOPPED, reason)
+
+    def resume(self) -> None:
+        """Take up again what `stop` left."""
+        self._stop_reason = None
+        if self.status.state is ServiceState.STOPPED:
+            self.status = ServiceStatus(ServiceState.RUNNING, "")
+
+    async def run(self) -> None:
+        """Write what is recorded, log after log, until `close`."""
+        while not self._is_closed:
+            self._log_changed.clear()
+            if self._log is not None:
+                await self._log.run()
+            if not self._is_closed:
+                await self._log_changed.wait()
+
+    async def snapshot(self) -> tuple[str, int]:
+        """Write the whole state to a file, and begin a new log; the file's name and size.
+
+        Raises:
+            TransactionsUnavailableError: the service is down.
+            OSError: a file can't be made; the service goes on with those it has.
+        """
+        async with self._making_files:
+            known, size = await self._write_snapshot()
+            await self._remove_superfluous()
+        return known.path.name, size
+
+    async def _write_snapshot(self) -> tuple[KnownFile, int]:
+        now_ms, log_sequence = self._now_ms(), self._next_sequence
+        self._next_sequence += 2
+        path = await self._in_thread(partial(self._store.free_path, FileKind.LOG, now_ms=now_ms))
+        # From here to the roll nothing may be recorded: the new log goes on where the image ends.
+        image = self._live.image()
+
+        def log_header(previous_sequence: int, previous_length: int) -> FileHeader:
+            before = (previous_sequence, previous_length)
+            return self._header(log_sequence, image.lsn + 1, before=before)
+
+        self._files.append(await self._whole_log.roll(path, log_header))
+        header = self._header(log_sequence + 1, image.lsn)
+        known, size = await self._in_thread(partial(self._store.put_snapshot, header, image))
+        self._files.append(known)
+        self._note_snapshot(known)
+        return known, size
+
+    async def _remove_superfluous(self) -> None:
+        for known in superfluous(self._files, retain=self._retain):
+            try:
+                await self._in_thread(partial(remove_file, known.path))
+            except OSError as error:
+                log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
+            self._files.remove(known)
+
+    def is_snapshot_due(self, *, interval_ms: int) -> bool:
+        """Whether something was recorded that no snapshot holds, and the last one is that old."""
+        return (
+            self._live.lsn > self._snapshot_lsn
+            and self._now_ms() - self.snapshot_at_ms >= interval_ms
+        )
+
+    def prove(self) -> None:
+        """Let the log say how far it is durable, if it doesn't yet."""
+        if self._log is not None:
+            self._log.prove()
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the files."""
+        self._is_closed = True
+        self._go_down("the server is stopping")
+        if self._log is not None:
+            await self._log.close()
+            self._log = None
+        self._log_changed.set()
+
+    async def _recover(self) -> _Opened:
+        recovered = await self._in_thread(partial(self._store.recover, self._mark))
+        return await (self._begin() if recovered is None else self._go_on(recovered))
+
+    async def _begin(self) -> _Opened:
+        self.store_id = self._new_store_id()
+        self._next_sequence = 3
+        state = TransactionState(fresh_image(now_ms=self._now_ms()))
+        # The snapshot comes first: alone it is an empty beginning too, and a log alone is none.
+        snapshot, _ = await self._in_thread(
+            partial(self._store.put_snapshot, self._header(1, 0), state.image())
+        )
+        header, edits = self._header(2, 1), self._first_edits(state)
+        file = await self._in_thread(partial(self._store.put_log, header, edits))
+        return _Opened(state, file, snapshot, [snapshot, file.known], [])
+
+    async def _go_on(self, recovered: Recovered) -> _Opened:
+        self.store_id = recovered.store_id
+        sequence = recovered.next_sequence
+        self._next_sequence = sequence + 2
+        state, image = recovered.state, recovered.state.image()
+        # The log comes first: it cuts the tail of the one before, and every snapshot has one.
+        before = (recovered.log_sequence, recovered.log_length)
+        header, edits = (
+            self._header(sequence, image.lsn + 1, before=before),
+            self._first_edits(state),
+        )
+        file = await self._in_thread(partial(self._store.put_log, header, edits))
+        snapshot, _ = await self._in_thread(
+            partial(self._store.put_snapshot, self._header(sequence + 1, image.lsn), image)
+        )
+        files = [*recovered.files, file.known, snapshot]
+        return _Opened(state, file, snapshot, files, recovered.notes)
+
+    def _first_edits(self, state: TransactionState) -> list[tuple[int, Edit]]:
+        edits = []
+        for edit in self._events.opening(state):
+            lsn = state.lsn + 1
+            state.apply(lsn, edit)
+            edits.append((lsn, edit))
+        return edits
+
+    def _header(self, sequence: int, lsn: int, *, before: tuple[int, int] = (0, 0)) -> FileHeader:
+        return FileHeader(
+            sequence=sequence,
+            store_id=self.store_id,
+            created_ms=self._now_ms(),
+            lsn=lsn,
+            previous_sequence=before[0],
+            previous_length=before[1],
+        )
+
+    def _go_up(self, opened: _Opened) -> None:
+        state = opened.state
+        state.advance_view(state.lsn)
+        self._state, self._files, self.notes = state, opened.files, opened.notes
+        for note in opened.notes:
+            log.warning("%s", note)
+        self._log = Log(
+            opened.file,
+            last_lsn=state.lsn,
+            in_thread=self._in_thread,
+            open_file=self._open_file,
+            on_durable=self._reached,
+            on_failed=self._failed,
+            on_batch=self._batched,
+            now_ms=self._now_ms,
+        )
+        self._log_changed.set()
+        self._note_snapshot(opened.snapshot)
+        self._mark = StoreMark(self.store_id, state.highest_reserved)
+        self._retry_interval_ms = RETRY_INTERVAL_MS
+        self.epoch += 1
+        self.status = ServiceStatus(ServiceState.RUNNING, "")
+        if self._stop_reason is not None:
+            self.stop(self._stop_reason)
+        log.info(
+            "transactions are up: edit %d, read pointer %d, %d open, %d invalid",
+            state.lsn,
+            state.view.read_pointer,
+            len(state.open),
+            len(state.invalid),
+        )
+        self._events.opened(state)
+
+    def _go_down(self, reason: str) -> None:
+        self.status = ServiceStatus(ServiceState.DOWN, reason)
+
+    def _failed(self, reason: str) -> None:
+        self._go_down(reason)
+        self._failed_at_ms = self._now_ms()
+        self._events.failed()
+
+    def _reached(self, lsn: int) -> None:
+        assert self._state is not None
+        changes = self._state.advance_view(lsn)
+        if changes:
+            self._events.ended(changes)
+
+    def _batched(self, edit_count: int, seconds: float) -> None:
+        self._events.observe("log_batch_edits", edit_count)
+        self._events.observe("log_sync_seconds", seconds)
+
+    def _note_snapshot(self, known: KnownFile) -> None:
+        self.snapshot_name = known.path.name
+        self.snapshot_at_ms = known.header.created_ms
+        self._snapshot_lsn = known.header.lsn

@@ -1,0 +1,307 @@
+"""The transaction log that is open: edits in order, one sync for all that wait (design §4).
+
+What arrived during the last sync goes out with the next. A batch of which nobody waits is written
+without a sync. When a write fails the tail of the file is unknown: everybody in doubt is told so,
+and nothing more is taken; what was decided is found out by recovering into new files.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from tuff.disk.files import remove_file, write_file
+from tuff.disk.group import GroupWriter, InThread
+from tuff.protocol.errors import TransactionsUnavailableError
+from tx.edits import Edit
+from tx.files import FileHeader, FileKind, KnownFile, pack_header
+from tx.logfile import pack_edits, pack_proof
+from tx.settings import BATCH_COUNT_MAX
+
+log = logging.getLogger(__name__)
+
+
+class AppendFile(Protocol):
+    """A file that grows at its end. Its methods block, and run in a thread."""
+
+    def append(self, data: bytes, *, sync: bool) -> None:
+        """Write all of it; with `sync` everything written so far is durable then. Raises: OSError:
+        what lies behind the last durable byte is unknown."""
+
+    def close(self) -> None: ...
+
+
+class DiskFile:
+    """An AppendFile on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def append(self, data: bytes, *, sync: bool) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        if sync:
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+OpenFile = Callable[[Path], AppendFile]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log file as it was just made: whole and durable up to `length`."""
+
+    known: KnownFile
+    file: AppendFile
+    length: int
+
+
+def create_log(
+    path: Path, header: FileHeader, edits: Iterable[tuple[int, Edit]], *, open_file: OpenFile
+) -> LogFile:
+    """Make a log that starts with these edits, durably; it is there whole or not at all."""
+    data = pack_header(FileKind.LOG, header) + pack_edits(edits)
+    data += pack_proof(header.store_id, offset=len(data), length=len(data))
+    write_file(path, data)
+    return LogFile(KnownFile(path, FileKind.LOG, header), open_file(path), len(data))
+
+
+class _Roll:
+    """A place in the queue where a new file begins."""
+
+    def __init__(self, path: Path, header: Callable[[int, int], FileHeader]) -> None:
+        self.path = path
+        self.header = header
+        self.done: asyncio.Future[KnownFile] = asyncio.get_running_loop().create_future()
+
+
+class _Touch:
+    """Nothing to write, and yet a batch: to sync what is written, or to prove it."""
+
+
+_TOUCH = _Touch()
+_Item = tuple[int, Edit] | _Roll | _Touch
+
+
+class Log:
+    """One log, over as many files as its snapshots make; a failed one is never used again.
+
+    Lives on one event loop. `on_durable` is told how far edits are durable, before anybody who
+    waits is answered; `on_failed` why the log can't go on; `on_batch` how many edits a batch had,
+    and how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        start: LogFile,
+        *,
+        last_lsn: int,
+        in_thread: InThread,
+        open_file: OpenFile,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[str], None],
+        on_batch: Callable[[int, float], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._at = start
+        self._length = self._durable_length = self._proven_length = start.length
+        self._last_lsn = self._taken_lsn = self.durable_lsn = last_lsn
+        self._wanted_lsn = last_lsn
+        self._in_thread = in_thread
+        self._open_file = open_file
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._on_batch = on_batch
+        self._now_ms = now_ms
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._failure: str | None = None
+        self._writer: GroupWriter[_Item] = GroupWriter(
+            self._write_batch, batch_count_max=BATCH_COUNT_MAX
+        )
+        self._closed = asyncio.Event()
+        self._is_running = False
+
+    @property
+    def pending_count(self) -> int:
+        """Edits that wait to be written."""
+        return self._writer.pending_count
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the newest file."""
+        return self._length
+
+    def append(self, edit: Edit) -> int:
+        """Hand the edit over; its LSN. Raises: TransactionsUnavailableError: the log failed."""
+        self._require_whole()
+        self._last_lsn += 1
+        self._writer.put((self._last_lsn, edit))
+        return self._last_lsn
+
+    async def durable(self, lsn: int) -> None:
+        """Wait until this edit, and all before it, are on stable storage.
+
+        Raises:
+            TransactionsUnavailableError: the log failed; whether the edit will stand is decided by
+                recovery.
+        """
+        if lsn <= self.durable_lsn:
+            return
+        self._require_whole()
+        self.want(lsn)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append((lsn, waiter))
+        await waiter
+
+    def want(self, lsn: int) -> None:
+        """Let this edit be synced, though nobody waits for it."""
+        if lsn <= self._wanted_lsn or self._failure is not None:
+            return
+        self._wanted_lsn = lsn
+        if lsn <= self._taken_lsn:
+            self._writer.put(_TOUCH)
+
+    async def roll(self, path: Path, header: Callable[[int, int], FileHeader]) -> KnownFile:
+        """Put every edit from now on into a new file, once those before are durable. `header`
+        makes the header from the sequence number and the durable length of the file before.
+
+        Raises:
+            OSError: the new file can't be made; the log goes on in the old one.
+            TransactionsUnavailableError: the log failed.
+        """
+        self._require_whole()
+        roll = _Roll(path, header)
+        self._writer.put(roll)
+        return await roll.done
+
+    def prove(self) -> None:
+        """Write down how far the file is durable, if it doesn't say so yet.
+
+        Without it the last batch before a pause could not be told from a torn tail when it is
+        damaged, and acknowledged edits would be cut.
+        """
+        if self._failure is None and self._durable_length > self._proven_length:
+            self._writer.put(_TOUCH)
+
+    async def run(self) -> None:
+        """Write batch after batch, until the log is closed or fails."""
+        self._is_running = True
+        await self._writer.run()
+        await self._in_thread(partial(_close, self._at.file))
+        self._closed.set()
+
+    async def close(self) -> None:
+        """Write what waits, and close the file; needs `run` to be running, or never started."""
+        if self._failure is None:
+            self._writer.close()
+        if self._is_running:
+            await self._closed.wait()
+        else:
+            await self._in_thread(partial(_close, self._at.file))
+
+    def _require_whole(self) -> None:
+        if self._failure is not None:
+            raise TransactionsUnavailableError(self._failure)
+
+    async def _write_batch(self, items: list[_Item]) -> None:
+        edits: list[tuple[int, Edit]] = []
+        for item in items:
+            if isinstance(item, _Roll):
+                await self._write(edits, must_sync=True)
+                edits = []
+                await self._begin_file(item)
+            elif not isinstance(item, _Touch):
+                edits.append(item)
+        await self._write(edits, must_sync=False)
+
+    async def _write(self, edits: list[tuple[int, Edit]], *, must_sync: bool) -> None:
+        if self._failure is not None:
+            return
+        if edits:
+            self._taken_lsn = edits[-1][0]
+        sync = (must_sync or self._wanted_lsn > self.durable_lsn) and (
+            self._length > self._durable_length or bool(edits)
+        )
+        if not edits and not sync and self._durable_length == self._proven_length:
+            return
+        proven, start = self._durable_length, self._length
+        store_id, file = self._at.known.header.store_id, self._at.file
+
+        def write() -> int:
+            data = pack_proof(store_id, offset=start, length=proven) + pack_edits(edits)
+            file.append(data, sync=sync)
+            return len(data)
+
+        began_ms = self._now_ms()
+        try:
+            written = await self._in_thread(write)
+        except OSError as error:
+            self._fail(f"the transaction log {self._at.known.path.name} can't be written: {error}")
+            return
+        self._length += written
+        self._proven_length = proven
+        self._on_batch(len(edits), (self._now_ms() - began_ms) / 1000)
+        if sync:
+            self._durable_length = self._length
+            self._reach(self._taken_lsn)
+
+    def _reach(self, lsn: int) -> None:
+        self.durable_lsn = lsn
+        self._on_durable(lsn)
+        reached = [entry for entry in self._waiters if entry[0] <= lsn]
+        self._waiters = [entry for entry in self._waiters if entry[0] > lsn]
+        for _, waiter in sorted(reached, key=lambda entry: entry[0]):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _begin_file(self, roll: _Roll) -> None:
+        if self._failure is not None:
+            roll.done.set_exception(TransactionsUnavailableError(self._failure))
+            return
+        header = roll.header(self._at.known.header.sequence, self._durable_length)
+        create = partial(create_log, roll.path, header, (), open_file=self._open_file)
+        try:
+            made = await self._in_thread(create)
+        except OSError as error:
+            await self._give_up_file(roll, error)
+            return
+        await self._in_thread(partial(_close, self._at.file))
+        self._at = made
+        self._length = self._durable_length = self._proven_length = made.length
+        if not roll.done.done():
+            roll.done.set_result(made.known)
+
+    async def _give_up_file(self, roll: _Roll, error: OSError) -> None:
+        # A successor that is there after all would say that this file ends here, and a recovery
+        # would cut off what is acknowledged from now on. So it must be proven to be gone.
+        try:
+            await self._in_thread(partial(remove_file, roll.path))
+        except OSError:
+            self._fail(f"the transaction log {roll.path.name} can't be made: {error}")
+        if not roll.done.done():
+            roll.done.set_exception(error)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        log.error("%s; transactions are down until it can be recovered", reason)
+        self._writer.close()
+        self._on_failed(reason)
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(TransactionsUnavailableError(reason))
+
+
+def _close(file: AppendFile) -> None:
+    # What had to be durable was synced before; a close can add nothing, and undo nothing.
+    with contextlib.suppress(OSError):
+        file.close()

@@ -1,0 +1,378 @@
+"""The transaction service: starts, ends and shows transactions (protocol §5, design §4).
+
+Decide, record, apply: the decisions are `tx.decisions`, the record is `tx.ledger`, and what has to
+wait for what is `tx.endings`. This is what `server.py` and the routes talk to.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from tuff.disk.group import InThread
+from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.requests import PublishEntry
+from tuff.protocol.transaction import Transaction, TransactionType
+from tx.claims import Claims
+from tx.counters import TransactionCounters
+from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
+from tx.endings import CommitRequest, Endings
+from tx.gates import Gates
+from tx.inquiries import InvalidList, Invalids, Overview, SweepMark, overview
+from tx.ledger import Ledger, LedgerEvents, ServiceState, ServiceStatus
+from tx.log import DiskFile, OpenFile
+from tx.markings import Markings, Spawn
+from tx.records import EndedState, OpenTransaction, Outcome
+from tx.recovery import StoreMark
+from tx.rows import MessageRows
+from tx.runs import Runs
+from tx.settings import TransactionSettings
+from tx.starts import Starts
+from tx.state import StateImage, TransactionState
+from tx.upkeep import Upkeep
+from tx.view import ViewChange, VisibilityState
+from tx.writes import Permit, Writes
+
+log = logging.getLogger(__name__)
+
+
+def _ignore(_name: str, _value: float) -> None:
+    pass
+
+
+def _never_swept() -> SweepMark | None:
+    return None
+
+
+class TransactionManager:
+    """Lives on one event loop, without locks. All async methods, and those that messages use,
+    raise TransactionsUnavailableError while the service is down or stopped, at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: TransactionSettings,
+        *,
+        rows: MessageRows,
+        now_ms: Callable[[], int],
+        in_thread: InThread,
+        spawn: Spawn,
+        store_id: Callable[[], str],
+        observe: Callable[[str, float], None] = _ignore,
+        last_sweep: Callable[[], SweepMark | None] = _never_swept,
+        open_file: OpenFile = DiskFile,
+    ) -> None:
+        self._settings = settings
+        self._rows = rows
+        self._now_ms = now_ms
+        self._last_sweep = last_sweep
+        self.counters = TransactionCounters()
+        self._gates = Gates()
+        self._claims = Claims()
+        self._markings = Markings(self._gates, rows, spawn=spawn)
+        self._ledger = Ledger(
+            directory,
+            retain=settings.snapshot_retain,
+            now_ms=now_ms,
+            in_thread=in_thread,
+            store_id=store_id,
+            open_file=open_file,
+            events=LedgerEvents(
+                opening=self._opening,
+                opened=self._opened,
+                failed=self._failed,
+                ended=self._ended,
+                observe=observe,
+            ),
+        )
+        self._endings = Endings(
+            self._ledger,
+            self._gates,
+            self._claims,
+            rows,
+            self._markings,
+            settings,
+            now_ms=now_ms,
+            spawn=spawn,
+            counters=self.counters,
+        )
+        self._starts = Starts(
+            self._ledger,
+            self._endings,
+            rows,
+            settings,
+            now_ms=now_ms,
+            spawn=spawn,
+            counters=self.counters,
+        )
+        self._runs = Runs(self._ledger, self._endings, start=self._start_run)
+        self._invalid_list = InvalidList(self._ledger, self._gates, rows, now_ms=now_ms)
+        self._upkeep = Upkeep(
+            self._ledger,
+            self._invalid_list,
+            rows,
+            settings,
+            now_ms=now_ms,
+            spawn=spawn,
+            counters=self.counters,
+        )
+        self._writes = Writes(self._ledger, self._gates)
+
+    @property
+    def status(self) -> ServiceStatus:
+        """Whether transactions can be used, and why not."""
+        return self._ledger.status
+
+    @property
+    def notes(self) -> list[str]:
+        """What an operator should know of the last recovery."""
+        return self._ledger.notes
+
+    @property
+    def last_snapshot(self) -> str | None:
+        """The name of the newest snapshot file."""
+        return self._ledger.snapshot_name
+
+    def store_mark(self) -> StoreMark:
+        """What the message store should remember of these files. Raises: down."""
+        return self._ledger.store_mark()
+
+    async def open(self, mark: StoreMark | None) -> None:
+        """Recover. Never raises for bad files: the service is then down, with a reason.
+
+        `mark` is what the message store remembers of the files, None when it knows of none.
+        """
+        if not self._settings.enabled:
+            self._ledger.disable("transactions are switched off (tx.enabled=false)")
+            return
+        await self._ledger.open(mark)
+
+    async def run(self) -> None:
+        """Write the log, until `close`."""
+        await self._ledger.run()
+
+    async def tick(self) -> None:
+        """What is due: time-outs, forgetting, pruning, snapshots, and coming back from a failure.
+        To be called several times a second."""
+        if self.status.state is ServiceState.DOWN:
+            await self._ledger.retry()
+            return
+        self._ledger.prove()
+        if self.status.state is not ServiceState.RUNNING:
+            return
+        self._endings.expire()
+        self._upkeep.tick()
+
+    async def close(self) -> None:
+        """A clean stop: give back what was reserved, write a snapshot, let go of the files. Needs
+        `run` to be running."""
+        if self.status.state is not ServiceState.DOWN:
+            self._ledger.stop("the server is stopping")
+            try:
+                self._ledger.record(BlockReturned(self._now_ms()))
+                await self._ledger.snapshot()
+            except (TransactionsUnavailableError, OSError) as error:
+                log.warning("no snapshot at the stop, the log has it all: %s", error)
+        await self._ledger.close()
+
+    async def start(
+        self, kind: TransactionType, timeout_s: float | None, client: str
+    ) -> OpenTransaction:
+        """Start a transaction that reads what has durably ended. Waits for no disk.
+
+        Raises:
+            InvalidTimeoutError: not above 0, above the maximum, or given for a long one.
+        """
+        self._ledger.require_running()
+        return await self._starts.start(kind, timeout_s, client)
+
+    async def checkpoint(self, pointer: int) -> OpenTransaction:
+        """Give the transaction a new write pointer, durably: a lost one under a transaction that
+        survives would be half a commit."""
+        self._ledger.require_running()
+        return await self._starts.checkpoint(pointer)
+
+    async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
+        """Check these changes, and those named before, and remember them. Waits for no disk.
+
+        Raises:
+            TransactionConflictError: somebody committed one of them since this one started.
+            ChangeSetTooLargeError, TransactionNotInProgressError (its kinds).
+        """
+        self._ledger.require_running()
+        await self._endings.can_commit(pointer, frozenset(changes))
+
+    async def commit(
+        self,
+        pointer: int,
+        *,
+        changes: Collection[bytes] | None = None,
+        publish: Sequence[PublishEntry] = (),
+        read_only: bool = False,
+    ) -> Outcome:
+        """Commit, durably, and publish as a part of it (protocol §5.2). A repeat gives the first
+        outcome. `changes` None leaves them to the can-commits before.
+
+        Raises:
+            TransactionConflictError, ChangeSetTooLargeError, TransactionNotInProgressError (its
+            kinds), what `MessageRows.check_entries` raises, BadRequestError: nothing was written.
+            StorageUnavailableError: rows could not be written, and the transaction is invalid.
+        """
+        self._ledger.require_running()
+        request = CommitRequest(
+            changes=None if changes is None else frozenset(changes),
+            publish=publish,
+            is_read_only=read_only,
+        )
+        return await self._endings.commit(pointer, request)
+
+    async def run_once(
+        self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
+    ) -> Outcome:
+        """Start, publish and commit in one; a repeated request id gives the first outcome of a run
+        that committed. A run that fails ends as aborted. Raises: as `commit`."""
+        self._ledger.require_running()
+        return await self._runs.run(publish, client=client, request_id=request_id)
+
+    async def abort(self, pointer: int) -> Outcome:
+        """End without committing; what was published is taken back before this returns. The
+        outcome is aborted, or invalid (protocol §6).
+
+        Raises:
+            TransactionCommittedError, TransactionUnknownError.
+        """
+        self._ledger.require_running()
+        return await self._endings.abort(pointer)
+
+    async def invalidate(
+        self, pointer: int, reason: InvalidReason = InvalidReason.INVALIDATED
+    ) -> Outcome:
+        """End as invalid, durably; its rows are taken back in the background.
+
+        Raises:
+            TransactionCommittedError, TransactionAbortedError, TransactionUnknownError.
+        """
+        self._ledger.require_running()
+        return await self._endings.invalidate(pointer, reason)
+
+    async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
+        """What became of a transaction; an ending is only told once it is durable.
+
+        Raises:
+            TransactionUnknownError: it never was, or ended too long ago.
+        """
+        found = self._ledger.state.find(pointer)
+        if isinstance(found, Outcome):
+            await self._ledger.durable(found.lsn)
+        return found
+
+    def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
+        """`ns:topic` of what the transaction published to or stored for, sorted."""
+        recorded = transaction.topics if isinstance(transaction, Outcome) else ()
+        return sorted({*recorded, *self._rows.topics(transaction.pointers)})
+
+    async def overview(self) -> Overview:
+        """The pointers, and who is in progress, with every ending decided so far durable."""
+        return await overview(self._ledger)
+
+    async def invalids(self) -> Invalids:
+        """The invalid list, and which of it no row carries."""
+        return await self._invalid_list.shown(self._last_sweep())
+
+    async def truncate(
+        self, *, pointers: Collection[int] = (), before_ms: int | None = None
+    ) -> tuple[int, list[int]]:
+        """Take these pointers, and those of transactions started before that time, off the invalid
+        list, durably, except for those that rows still carry. How many, and those that were kept.
+
+        Raises:
+            TransactionsInProgressError: one that started before that time is still in progress.
+        """
+        return await self._invalid_list.truncate(pointers, before_ms=before_ms)
+
+    async def take_snapshot(self) -> tuple[str, int]:
+        """Write the state to a file, durably: its name, and its size in bytes.
+
+        Raises:
+            TransactionsUnavailableError: the service is down, or the file can't be written.
+        """
+        self._ledger.require_running()
+        try:
+            taken = await self._ledger.snapshot()
+        except OSError as error:
+            raise TransactionsUnavailableError(f"the snapshot can't be written: {error}") from error
+        self.counters.snapshots += 1
+        return taken
+
+    async def snapshot_state(self) -> StateImage:
+        """The newest state, as a snapshot file would hold it, with all of it durable."""
+        await self._ledger.durable(self._ledger.state.last_pending_lsn)
+        return self._ledger.state.image()
+
+    async def stop_service(self) -> None:
+        """Refuse everything until `start_service`. Raises: TransactionsUnavailableError: down."""
+        if self.status.state is ServiceState.DOWN:
+            raise TransactionsUnavailableError(self.status.reason)
+        self._ledger.stop("the transaction service is stopped; start it with service/start")
+
+    async def start_service(self) -> None:
+        """Go on after `stop_service`, or try to come up again.
+
+        Raises:
+            TransactionsUnavailableError: it is down, and stays so for the reason that this says.
+        """
+        self._ledger.resume()
+        if self.status.state is ServiceState.DOWN and self._settings.enabled:
+            await self._ledger.reopen()
+        self._ledger.require_running()
+        self._endings.expire()
+
+    def enter(self, pointer: int) -> Permit:
+        return self._writes.enter(pointer)
+
+    def enter_rollback(self, pointer: int) -> Permit | None:
+        return self._writes.enter_rollback(pointer)
+
+    def snapshot(self) -> Transaction:
+        return self._writes.snapshot()
+
+    def snapshot_of(self, pointer: int) -> Transaction:
+        return self._writes.snapshot_of(pointer)
+
+    def holder(self, pointer: int) -> int | None:
+        return self._writes.holder(pointer)
+
+    def visibility_state(self) -> VisibilityState | None:
+        return self._writes.visibility_state()
+
+    async def _start_run(self, client: str) -> OpenTransaction:
+        return await self._starts.start(TransactionType.SHORT, None, client)
+
+    def _opening(self, state: TransactionState) -> Iterator[Edit]:
+        now_ms = self._now_ms()
+        yield Restarted(now_ms, not state.is_clean, state.blocks)
+        # A commit that was cut off: its rows are there, or on their way, and its record is not.
+        cut_off = self._rows.final_pointers() | self._claims.pointers()
+        for opened in list(state.open.values()):
+            if not cut_off.isdisjoint(opened.pointers):
+                topics = tuple(self._rows.topics(opened.pointers))
+                reason = InvalidReason.LOST_IN_CRASH
+                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
+        yield self._starts.first_block(state)
+
+    def _opened(self, state: TransactionState) -> None:
+        self._starts.opened(state)
+        # What a crash kept from being told, or done, to the rows of those that have ended.
+        for outcome in state.outcomes:
+            if outcome.state is not EndedState.COMMITTED:
+                self._markings.mark_if_needed(outcome.transaction_id, outcome.pointers)
+            elif any(map(self._rows.is_carried, outcome.pointers)):
+                self._rows.settle(outcome.pointers)
+        for pointer in state.invalid:
+            if state.outcomes.find(pointer) is None:
+                self._markings.mark_if_needed(pointer, (pointer,))
+
+    def _failed(self) -> None:
+        self._starts.closed()
+
+    def _ended(self, changes: list[ViewChange]) -> None:
+        self._endings.ended(changes)

@@ -1,0 +1,65 @@
+"""Marking: taking back the rows of transactions that ended without committing (design §4)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from tuff.protocol.errors import TuffError
+from tx.gates import Gates
+from tx.rows import MessageRows
+
+log = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Markings:
+    """Marks rows in the background, once the writes under way are done; one marking of a
+    transaction at a time. Only for transactions whose ending is durable."""
+
+    def __init__(self, gates: Gates, rows: MessageRows, *, spawn: Spawn) -> None:
+        self._gates = gates
+        self._rows = rows
+        self._spawn = spawn
+        self._under_way: dict[int, asyncio.Future[bool]] = {}
+
+    def mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
+        """Take back what these pointers published, or are about to."""
+        if self._gates.has_writes(transaction_id) or self._is_carried(pointers):
+            self._begin(transaction_id, pointers)
+
+    async def marked(self, transaction_id: int, pointers: Sequence[int]) -> bool:
+        """Whether no row carries these pointers any more, after trying to make it so."""
+        marking = self._under_way.get(transaction_id)
+        if marking is None:
+            if not self._is_carried(pointers):
+                return True
+            marking = self._begin(transaction_id, pointers)
+        return await asyncio.shield(marking)
+
+    def _is_carried(self, pointers: Sequence[int]) -> bool:
+        return any(map(self._rows.is_carried, pointers))
+
+    def _begin(self, transaction_id: int, pointers: Sequence[int]) -> asyncio.Future[bool]:
+        marking = self._under_way.get(transaction_id)
+        if marking is None:
+            marking = asyncio.get_running_loop().create_future()
+            self._under_way[transaction_id] = marking
+            self._spawn(self._mark(transaction_id, pointers, marking))
+        return marking
+
+    async def _mark(
+        self, transaction_id: int, pointers: Sequence[int], marking: asyncio.Future[bool]
+    ) -> None:
+        is_marked = False
+        try:
+            await self._gates.emptied(transaction_id)
+            await self._rows.mark_rolled_back(pointers)
+            is_marked = True
+        except TuffError as error:
+            # The messaging room tries again, from its index.
+            log.warning("rows of transaction %d are not marked yet: %s", transaction_id, error)
+        finally:
+            del self._under_way[transaction_id]
+            marking.set_result(is_marked)

@@ -1,0 +1,140 @@
+"""Starts and checkpoints: whoever needs a new pointer (design §4, Pointers)."""
+
+import asyncio
+from collections.abc import Callable
+
+from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
+from tuff.protocol.transaction import TransactionType
+from tx import decisions
+from tx.blocks import PointerBlocks
+from tx.counters import TransactionCounters
+from tx.edits import BlockReserved
+from tx.endings import Endings
+from tx.ledger import Ledger
+from tx.markings import Spawn
+from tx.records import OpenTransaction
+from tx.rows import MessageRows
+from tx.settings import OPEN_COUNT_MAX, TransactionSettings
+from tx.state import TransactionState
+
+
+class Starts:
+    """Hands out pointers in the order in which their edits enter the log."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        endings: Endings,
+        rows: MessageRows,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        spawn: Spawn,
+        counters: TransactionCounters,
+    ) -> None:
+        self._ledger = ledger
+        self._endings = endings
+        self._rows = rows
+        self._settings = settings
+        self._now_ms = now_ms
+        self._spawn = spawn
+        self._counters = counters
+        self._blocks = PointerBlocks()
+        self._renewal: asyncio.Future[None] | None = None
+        self._waiting_count = 0
+
+    async def start(
+        self, kind: TransactionType, timeout_s: float | None, client: str
+    ) -> OpenTransaction:
+        """See `TransactionManager.start`."""
+        lives_ms = decisions.timeout_ms(self._settings, kind, timeout_s)
+        decisions.check_client(client)
+        self._ledger.require_room()
+        if len(self._ledger.state.open) >= OPEN_COUNT_MAX:
+            raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
+        while (pointer := self._blocks.take()) is None:
+            await self._renewed()
+        # Nothing is waited for from here on, so that edits enter the log in pointer order.
+        state = self._ledger.state
+        self._counters.starts += 1
+        self._ledger.record(
+            decisions.start(
+                state,
+                pointer,
+                kind=kind,
+                lives_ms=lives_ms,
+                client=client,
+                now_ms=self._now_ms(),
+            )
+        )
+        self._renew_if_low()
+        return state.open[pointer]
+
+    async def checkpoint(self, pointer: int) -> OpenTransaction:
+        """See `TransactionManager.checkpoint`."""
+        while True:
+            # What is found holds until the next wait, so it is looked for again after each.
+            opened = await self._endings.open_now(pointer)
+            new_pointer = self._blocks.take()
+            if new_pointer is not None:
+                break
+            await self._renewed()
+        self._ledger.require_room()
+        lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=self._now_ms()))
+        checkpointed = self._ledger.state.open[opened.transaction_id]
+        self._renew_if_low()
+        await self._ledger.durable(lsn)
+        return checkpointed
+
+    def first_block(self, state: TransactionState) -> BlockReserved:
+        """What a service that comes up reserves."""
+        return self._next_block(state)
+
+    def opened(self, state: TransactionState) -> None:
+        """The service came up: the blocks of this state are durable."""
+        self._blocks.clear()
+        for block in state.blocks:
+            self._blocks.add(block)
+        self._rows.note_reserved(state.highest_reserved)
+
+    def closed(self) -> None:
+        """The service went down: what is reserved now is decided by recovery."""
+        self._blocks.clear()
+
+    def _next_block(self, state: TransactionState) -> BlockReserved:
+        now_ms = self._now_ms()
+        block = self._blocks.next_block(
+            lowest=state.next_block_start, waiting_count=self._waiting_count, now_ms=now_ms
+        )
+        return BlockReserved(now_ms, block)
+
+    def _renew_if_low(self) -> None:
+        if self._blocks.is_low and self._renewal is None:
+            self._begin_renewal()
+
+    async def _renewed(self) -> None:
+        self._ledger.require_running()
+        self._waiting_count += 1
+        try:
+            await asyncio.shield(self._renewal or self._begin_renewal())
+        finally:
+            self._waiting_count -= 1
+
+    def _begin_renewal(self) -> asyncio.Future[None]:
+        renewal = self._renewal = asyncio.get_running_loop().create_future()
+        self._spawn(self._renew(renewal))
+        return renewal
+
+    async def _renew(self, done: asyncio.Future[None]) -> None:
+        epoch = self._ledger.epoch
+        try:
+            edit = self._next_block(self._ledger.state)
+            await self._ledger.durable(self._ledger.record(edit))
+            if self._ledger.epoch == epoch:
+                self._blocks.add(edit.block)
+                self._rows.note_reserved(edit.block.stop - 1)
+        except TransactionsUnavailableError:
+            pass  # those who wait for it ask the service themselves, and are told why
+        finally:
+            self._renewal = None
+            done.set_result(None)

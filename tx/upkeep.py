@@ -1,0 +1,74 @@
+"""What the service does by itself, from time to time: forgetting, pruning, snapshots."""
+
+import logging
+from collections.abc import Callable
+
+from tuff.protocol.errors import TransactionsUnavailableError
+from tx.counters import TransactionCounters
+from tx.inquiries import InvalidList
+from tx.ledger import Ledger
+from tx.markings import Spawn
+from tx.records import Outcome
+from tx.rows import MessageRows
+from tx.settings import PRUNE_INTERVAL_MS, TransactionSettings
+
+log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Lives on one event loop; `tick` is called several times a second."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        invalid_list: InvalidList,
+        rows: MessageRows,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        spawn: Spawn,
+        counters: TransactionCounters,
+    ) -> None:
+        self._ledger = ledger
+        self._invalid_list = invalid_list
+        self._rows = rows
+        self._settings = settings
+        self._now_ms = now_ms
+        self._spawn = spawn
+        self._counters = counters
+        self._pruned_at_ms = 0
+        self._snapshot_tried_at_ms = 0
+
+    def tick(self) -> None:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        now_ms = self._now_ms()
+        self._forget()
+        if self._settings.prune_invalid and now_ms - self._pruned_at_ms >= PRUNE_INTERVAL_MS:
+            self._pruned_at_ms = now_ms
+            self._invalid_list.prune()
+        interval_ms = round(self._settings.snapshot_interval_s * 1000)
+        is_due = now_ms - self._snapshot_tried_at_ms >= interval_ms
+        if is_due and self._ledger.is_snapshot_due(interval_ms=interval_ms):
+            # Each attempt begins a new log, so one that fails is not repeated at every tick.
+            self._snapshot_tried_at_ms = now_ms
+            self._spawn(self._snapshot_in_background())
+
+    def _forget(self) -> None:
+        state = self._ledger.state
+
+        def is_remembered(outcome: Outcome) -> bool:
+            return outcome.lsn > state.seen or any(
+                pointer in state.invalid or self._rows.is_carried(pointer)
+                for pointer in outcome.pointers
+            )
+
+        kept_ms = round(self._settings.outcome_retention_s * 1000)
+        state.outcomes.forget(ended_before_ms=self._now_ms() - kept_ms, is_needed=is_remembered)
+
+    async def _snapshot_in_background(self) -> None:
+        try:
+            name, size = await self._ledger.snapshot()
+            self._counters.snapshots += 1
+            log.info("wrote %s, %d bytes", name, size)
+        except (TransactionsUnavailableError, OSError) as error:
+            log.warning("no snapshot was written: %s", error)

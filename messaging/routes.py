@@ -1,0 +1,373 @@
+"""The HTTP routes of topics and messages (protocol §2, §3)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TypeVar
+
+from aiohttp import web
+
+from messaging.polls import Isolation, Poll, PollResult, Undecided
+from messaging.service import MessagingService, Published
+from messaging.topics import parse_properties
+from tuff.protocol import avro, forms
+from tuff.protocol.errors import (
+    BadRequestError,
+    EmptyPublishError,
+    InvalidTopicPropertiesError,
+    InvalidTtlError,
+    TransactionUnknownError,
+)
+from tuff.protocol.ids import MessageId
+from tuff.protocol.media import (
+    MediaType,
+    body_type,
+    parse_json,
+    read_object,
+    read_query,
+    reply_type,
+    require_json,
+    shown,
+)
+from tuff.protocol.names import TopicId, check_name
+from tuff.protocol.requests import ConsumeRequest, PublishRequest
+
+WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
+Choice = TypeVar("Choice", bound=Enum)
+
+_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
+_BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
+_TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+
+
+def routes(service: MessagingService) -> list[web.RouteDef]:
+    """Every route of topics and messages."""
+    topics, messages = _TopicRoutes(service), _MessageRoutes(service)
+    return [
+        web.get("/v1/namespaces", topics.namespaces, allow_head=False),
+        web.get("/v1/namespaces/{ns}/topics", topics.list, allow_head=False),
+        web.put(_TOPIC, topics.create),
+        web.get(_TOPIC, topics.get, allow_head=False),
+        web.delete(_TOPIC, topics.delete),
+        web.put(f"{_TOPIC}/properties", topics.update),
+        web.post(f"{_TOPIC}/truncate", topics.truncate),
+        web.post(f"{_TOPIC}/publish", messages.publish),
+        web.post(f"{_TOPIC}/store", messages.store),
+        web.post(f"{_TOPIC}/rollback", messages.rollback),
+        web.post(f"{_TOPIC}/poll", messages.poll),
+        web.get(f"{_TOPIC}/messages", messages.browse, allow_head=False),
+        web.get(f"{_TOPIC}/offsets", messages.offsets, allow_head=False),
+    ]
+
+
+class _TopicRoutes:
+    def __init__(self, service: MessagingService) -> None:
+        self._service = service
+
+    async def namespaces(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        return web.json_response(self._service.namespaces())
+
+    async def list(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        namespace = check_name(request.match_info["ns"], what="namespace")
+        return web.json_response(self._service.list_topics(namespace))
+
+    async def create(self, request: web.Request) -> web.Response:
+        topic, properties = await self._named_properties(request)
+        await self._service.create_topic(topic, properties)
+        return web.Response()
+
+    async def update(self, request: web.Request) -> web.Response:
+        topic, properties = await self._named_properties(request)
+        await self._service.update_topic(topic, properties)
+        return web.Response()
+
+    async def _named_properties(self, request: web.Request) -> tuple[TopicId, Mapping[str, str]]:
+        topic = _topic(request)
+        body = await _json_body(request)
+        if not body:
+            return topic, {}
+        try:
+            value = parse_json(body)
+        except BadRequestError as error:
+            raise InvalidTopicPropertiesError(error.detail) from None
+        return topic, parse_properties(value)
+
+    async def get(self, request: web.Request) -> web.Response:
+        info = self._service.get_topic(_topic(request))
+        form = {
+            "name": info.topic.name,
+            "properties": dict(info.properties),
+            "generation": info.generation,
+        }
+        return web.json_response(form)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic = _topic(request)
+        await _no_members(request, what="the deletion of a topic")
+        await self._service.delete_topic(topic)
+        return web.Response()
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        topic = _topic(request)
+        body = read_object(
+            await request.read(),
+            request.headers.get("Content-Type"),
+            members={"before"},
+            what="a truncation",
+        )
+        before = body.get("before")
+        place: MessageId | int
+        if isinstance(before, str):
+            place = MessageId.from_hex(before)
+        else:
+            place = _start_time(forms.whole_number(before, what="before"))
+        earliest = await self._service.truncate_topic(topic, place)
+        return web.json_response({"earliest": earliest and earliest.hex()})
+
+
+class _MessageRoutes:
+    def __init__(self, service: MessagingService) -> None:
+        self._service = service
+
+    async def publish(self, request: web.Request) -> web.Response:
+        topic = _topic(request, parameters={"ttl"})
+        asked_in, publish = await _publish_request(request)
+        if not publish.payloads:
+            if publish.pointer is None:
+                raise EmptyPublishError(
+                    "messages is empty, which only a publish under a transaction may be"
+                )
+            if "ttl" in request.query:
+                raise BadRequestError("a publish without messages takes no ttl: store takes it")
+        published = await self._service.publish(topic, publish)
+        return _published(published, reply_type(request.headers.get("Accept"), asked_in=asked_in))
+
+    async def store(self, request: web.Request) -> web.Response:
+        topic = _topic(request, parameters={"ttl"})
+        _, publish = await _publish_request(request)
+        if publish.pointer is None or not publish.payloads:
+            raise BadRequestError("store takes a transactionWritePointer and at least one message")
+        await self._service.store(topic, publish)
+        return web.Response()
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        topic = _topic(request)
+        body = await request.read()
+        if body_type(request.headers.get("Content-Type"), body) is MediaType.AVRO:
+            detail = avro.decode_rollback_detail(body)
+        else:
+            detail = forms.rollback_detail_from_json(parse_json(body) if body else {})
+        await self._service.rollback(topic, detail)
+        return web.Response()
+
+    async def poll(self, request: web.Request) -> web.Response:
+        topic = _topic(request, parameters=_READ_PARAMETERS)
+        body = await request.read()
+        asked_in = body_type(request.headers.get("Content-Type"), body)
+        if asked_in is MediaType.AVRO:
+            consume = avro.decode_consume_request(body)
+        else:
+            consume = forms.consume_request_from_json(parse_json(body) if body else {})
+        result = await self._service.poll(topic, _poll(request.query, consume))
+        return _polled(result, reply_type(request.headers.get("Accept"), asked_in=asked_in))
+
+    async def browse(self, request: web.Request) -> web.Response:
+        topic = _topic(request, parameters=_BROWSE_PARAMETERS)
+        query = request.query
+        limit = query.get("limit")
+        consume = ConsumeRequest(
+            inclusive=_boolean(query.get("inclusive", "true"), what="inclusive"),
+            limit=None if limit is None else _digits(limit, what="limit"),
+        )
+        poll = _poll(query, consume)
+        start = query.get("from", "earliest")
+        if start == "latest":
+            # Taken here, so that what is published while the read is on its way is delivered.
+            newest = self._service.newest_place(topic)
+            result = await self._service.poll(topic, replace(poll, start=newest, inclusive=False))
+        else:
+            result = await self._service.poll(topic, replace(poll, start=_start(start)))
+        return _polled(result, MediaType.JSON)
+
+    async def offsets(self, request: web.Request) -> web.Response:
+        topic = _topic(request, parameters={"isolation", "tx"})
+        isolation, tx = _choice(request.query, "isolation", Isolation), _tx(request.query)
+        if isolation is not None and tx is not None:
+            raise BadRequestError("give isolation or tx, not both")
+        found = await self._service.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
+        form = {
+            "generation": found.generation,
+            "earliest": found.earliest and found.earliest.hex(),
+            "end": found.end and found.end.hex(),
+            "blockedBy": None
+            if found.blocked_by is None
+            else forms.pointer_to_json(found.blocked_by),
+        }
+        return web.json_response(form)
+
+
+def _topic(
+    request: web.Request, *, parameters: "frozenset[str] | set[str]" = frozenset()
+) -> TopicId:
+    read_query(request.query.items(), parameters=parameters)
+    return TopicId(request.match_info["ns"], request.match_info["t"])
+
+
+async def _json_body(request: web.Request) -> bytes:
+    body = await request.read()
+    require_json(request.headers.get("Content-Type"), body)
+    return body
+
+
+async def _no_members(request: web.Request, *, what: str) -> None:
+    read_object(await request.read(), request.headers.get("Content-Type"), members=(), what=what)
+
+
+async def _publish_request(request: web.Request) -> tuple[MediaType, PublishRequest]:
+    body = await request.read()
+    asked_in = body_type(request.headers.get("Content-Type"), body)
+    if asked_in is MediaType.AVRO:
+        publish = avro.decode_publish_request(body)
+    else:
+        publish = forms.publish_request_from_json(parse_json(body) if body else {})
+    if "ttl" not in request.query:
+        return asked_in, publish
+    text = request.query["ttl"]
+    if not text.isascii() or not text.isdigit():
+        raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
+    ttl_s = forms.ttl_from_json(text)
+    own = publish.ttls_s or [None] * len(publish.payloads)
+    return asked_in, replace(publish, ttls_s=[ttl_s if each is None else each for each in own])
+
+
+def _published(published: Published, media_type: MediaType) -> web.Response:
+    headers = {"Tuff-First-Id": published.first.hex(), "Tuff-Last-Id": published.last.hex()}
+    if published.rollback is None:
+        return web.Response(headers=headers)
+    if media_type is MediaType.AVRO:
+        body = avro.encode_rollback_detail(published.rollback)
+        return web.Response(body=body, headers=headers, content_type=media_type.value)
+    return web.json_response(forms.rollback_detail_to_json(published.rollback), headers=headers)
+
+
+def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
+    isolation, tx = _choice(query, "isolation", Isolation), _tx(query)
+    if sum(given is not None for given in (isolation, tx, consume.transaction)) > 1:
+        raise BadRequestError("give at most one of isolation, tx and a transaction in the body")
+    undecided = _choice(query, "undecided", Undecided) or Undecided.HOLD
+    if undecided is Undecided.SKIP and tx is None and consume.transaction is None:
+        raise BadRequestError(
+            "undecided=skip needs a fixed snapshot: tx, or a transaction in the body"
+        )
+    if consume.limit is not None and consume.limit <= 0:
+        raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
+    if isinstance(consume.start, int):
+        _start_time(consume.start)
+    through = query.get("through")
+    return Poll(
+        start=consume.start,
+        inclusive=consume.inclusive,
+        limit=consume.limit,
+        transaction=consume.transaction,
+        tx=tx,
+        isolation=isolation or Isolation.ALL,
+        undecided=undecided,
+        wait_s=_wait(query.get("wait", "0")),
+        through=None if through is None else MessageId.from_hex(through),
+    )
+
+
+def _polled(result: PollResult, media_type: MediaType) -> web.Response:
+    headers = {
+        "Tuff-Next": result.next_id.hex(),
+        "Tuff-Caught-Up": "true" if result.caught_up else "false",
+    }
+    if result.blocked_by is not None:
+        headers["Tuff-Blocked-By"] = forms.pointer_to_json(result.blocked_by)
+    if result.expired:
+        headers["Tuff-Expired"] = "true"
+    if media_type is MediaType.AVRO:
+        body = avro.encode_consume_response(result.items)
+        return web.Response(body=body, headers=headers, content_type=media_type.value)
+    form = [
+        {
+            "id": message_id.hex(),
+            "timestamp": int.from_bytes(message_id[:8], "big"),
+            "payload": forms.payload_to_json(payload),
+        }
+        for message_id, payload in result.items
+    ]
+    return web.json_response(form, headers=headers)
+
+
+def _choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        known = " or ".join(choice.value for choice in kind)
+        raise BadRequestError(f"{name} is {known}, not {shown(text)}") from None
+
+
+def _tx(query: Mapping[str, str]) -> int | None:
+    text = query.get("tx")
+    if text is None:
+        return None
+    try:
+        return forms.pointer_from_json(text, what="tx")
+    except BadRequestError:
+        raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
+
+
+def _wait(text: str) -> float:
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = math.nan
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:.0f} seconds, not {shown(text)}")
+    return wait_s
+
+
+def _boolean(text: str, *, what: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadRequestError(f"{what} is true or false, not {shown(text)}")
+    return text == "true"
+
+
+def _digits(text: str, *, what: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
+    return int(text)
+
+
+def _start(text: str) -> MessageId | int | None:
+    if text == "earliest":
+        return None
+    if len(text) == 40:
+        return MessageId.from_hex(text)
+    if text.removeprefix("-").isdigit():
+        return _start_time(_digits(text, what="from"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequestError(
+            "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
+            f"time, not {shown(text)}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return _start_time(math.floor(moment.timestamp() * 1000))
+
+
+def _start_time(timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        raise BadRequestError(f"a publish time is 0 or more ms, not {timestamp_ms}")
+    return timestamp_ms

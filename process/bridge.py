@@ -1,0 +1,135 @@
+"""Where the two rooms meet (design §6): what each must learn of the other, and when.
+
+Neither room imports the other. Messaging sees transactions through `LateTransactions`, which exists
+before the transaction room does; `Bridge` tells messaging what a recovery of the transaction room
+decided, and transactions whose rows hold readers back for too long.
+"""
+
+import logging
+from collections.abc import Callable
+
+from messaging.service import MessagingService
+from messaging.transactions import VisibilityState, WritePermit
+from tuff.protocol.errors import StorageUnavailableError, TransactionsUnavailableError, TuffError
+from tuff.protocol.transaction import Transaction
+from tx.edits import InvalidReason
+from tx.ledger import ServiceState
+from tx.manager import TransactionManager
+from tx.records import OpenTransaction
+from tx.recovery import StoreMark
+
+log = logging.getLogger(__name__)
+
+
+class LateTransactions:
+    """The messaging room's view of a transaction room that is built after it."""
+
+    def __init__(self) -> None:
+        self._manager: TransactionManager | None = None
+
+    def connect(self, manager: TransactionManager) -> None:
+        self._manager = manager
+
+    def enter(self, pointer: int) -> WritePermit:
+        return self._connected().enter(pointer)
+
+    def enter_rollback(self, pointer: int) -> WritePermit | None:
+        return self._connected().enter_rollback(pointer)
+
+    def snapshot(self) -> Transaction:
+        return self._connected().snapshot()
+
+    def snapshot_of(self, pointer: int) -> Transaction:
+        return self._connected().snapshot_of(pointer)
+
+    def holder(self, pointer: int) -> int | None:
+        return self._manager.holder(pointer) if self._manager is not None else None
+
+    def visibility_state(self) -> VisibilityState | None:
+        state = self._manager.visibility_state() if self._manager is not None else None
+        if state is None:
+            return None
+        return VisibilityState(
+            read_pointer=state.read_pointer,
+            write_pointer=state.write_pointer,
+            in_progress=state.in_progress,
+            invalid=state.invalid,
+            source=state.source,
+        )
+
+    def _connected(self) -> TransactionManager:
+        if self._manager is None:
+            raise TransactionsUnavailableError("the transaction service has not started yet")
+        return self._manager
+
+
+class Bridge:
+    """Lives on the event loop, beside both rooms."""
+
+    def __init__(
+        self,
+        messaging: MessagingService,
+        transactions: TransactionManager,
+        *,
+        max_block_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._messaging = messaging
+        self._transactions = transactions
+        self._max_block_ms = round(max_block_s * 1000)
+        self._now_ms = now_ms
+        self._is_open = False
+        self._recorded: StoreMark | None = None
+        self._first_seen_ms: dict[int, int] = {}
+
+    async def tick(self) -> None:
+        """Open what could not be opened yet, record which files belong together, and invalidate
+        what holds readers back for too long."""
+        await self._open_transactions()
+        if self._transactions.status.state is ServiceState.RUNNING:
+            await self._record_mark()
+            await self._release_readers()
+
+    async def _open_transactions(self) -> None:
+        # The mark in the message store is what tells missing transaction files from an empty
+        # beginning. Opened without it, a new, empty state would call every row visible.
+        if self._is_open or self._messaging.status[0] != "ok":
+            return
+        self._is_open = True
+        recorded = self._messaging.recorded_mark()
+        await self._transactions.open(None if recorded is None else StoreMark(*recorded))
+
+    async def _record_mark(self) -> None:
+        mark = self._transactions.store_mark()
+        if self._recorded is not None and self._recorded.store_id == mark.store_id:
+            return  # later blocks ride along with the batches of messages
+        try:
+            await self._messaging.record_mark(mark.store_id, mark.highest_reserved)
+        except StorageUnavailableError as error:
+            log.warning("which transaction files belong to the store is not recorded: %s", error)
+        else:
+            self._recorded = mark
+
+    async def _release_readers(self) -> None:
+        now_ms = self._now_ms()
+        blockers = dict(self._messaging.first_publishes())
+        # A clock that was set back between two runs must not keep readers waiting until the old
+        # time is reached again, so a publish counts from when this run first saw it, at the latest.
+        self._first_seen_ms = {
+            pointer: self._first_seen_ms.get(pointer, now_ms) for pointer in blockers
+        }
+        for pointer, published_ms in blockers.items():
+            since_ms = min(published_ms, self._first_seen_ms[pointer])
+            if now_ms - since_ms >= self._max_block_ms:
+                await self._release(pointer)
+
+    async def _release(self, pointer: int) -> None:
+        try:
+            found = await self._transactions.outcome(pointer)
+            if isinstance(found, OpenTransaction):
+                log.warning("transaction %d held readers back for too long", found.transaction_id)
+                await self._transactions.invalidate(pointer, InvalidReason.BLOCKED_READERS)
+        except (
+            TuffError
+        ) as error:  # it ended just now, or the service went down: the next tick sees
+            log.info("transaction %d was not invalidated: %s", pointer, error)

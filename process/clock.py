@@ -1,0 +1,107 @@
+"""Time inside one run of the server, and whether its clock can be trusted (design §5).
+
+The wall clock can be set; a step must neither flood ids into the future nor expire anything early.
+So a run starts at the wall clock, follows the boot-time clock, which counts suspended time and
+cannot be set, and is drawn towards the wall clock by a small bounded slew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
+REGRESSION_MS_MIN = 100  # ms; a wall clock this far behind us was set back, it is no jitter
+
+_NS_PER_MS = 1_000_000
+
+
+class SteadyClock:
+    """Milliseconds since the epoch that never go back and never jump within a run.
+
+    May be read from any thread; two reads at once may both apply the slew of the same stretch of
+    time, which its bound allows for.
+    """
+
+    def __init__(self, *, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
+        self._wall_ns = wall_ns
+        self._boot_ns = boot_ns
+        self._state = (boot_ns(), wall_ns())
+        self._behind = False
+        self.regressions = 0
+
+    def now_ms(self) -> int:
+        """The time of this run, in ms."""
+        boot_before, ours_before = self._state
+        boot = self._boot_ns()
+        passed = max(0, boot - boot_before)
+        ours = ours_before + passed
+        bound = passed // SLEW_DIVISOR
+        ours += max(-bound, min(bound, self._wall_ns() - ours))
+        # A slew smaller than a nanosecond would be lost if every call stored its state.
+        if bound:
+            self._state = (boot, ours)
+        return ours // _NS_PER_MS
+
+    def offset_ms(self) -> int:
+        """How far the wall clock is ahead of this run's time, in ms; negative when behind.
+
+        Counts a regression each time the wall clock falls behind.
+        """
+        offset_ms = self._wall_ns() // _NS_PER_MS - self.now_ms()
+        behind = offset_ms < -REGRESSION_MS_MIN
+        self.regressions += behind and not self._behind
+        self._behind = behind
+        return offset_ms
+
+
+class ClockTrust(Enum):
+    """What the clock at the start says beside the last recorded mark."""
+
+    TRUSTED = "ok"
+    AHEAD = "ahead"
+    BEHIND = "behind"
+
+
+@dataclass(slots=True)
+class ClockGuard:
+    """Holds back deletion while the clock of this start is doubtful.
+
+    A clock that is wrongly far ahead would expire everything at once, for ever; one that is behind
+    the mark would let floors rise by guesswork. So nothing is deleted until the jump is confirmed
+    (`accept_clock`) or the mark is passed.
+    """
+
+    mark_ms: int | None
+    start_ms: int
+    jump_ms_max: int
+    accepted: bool
+
+    def trust(self, now_ms: int) -> ClockTrust:
+        if self.mark_ms is None or self.accepted:
+            return ClockTrust.TRUSTED
+        if self.start_ms - self.mark_ms > self.jump_ms_max:
+            return ClockTrust.AHEAD
+        return ClockTrust.BEHIND if now_ms < self.mark_ms else ClockTrust.TRUSTED
+
+    def may_delete(self, now_ms: int) -> bool:
+        """Whether retention may delete rows and raise floors now."""
+        return self.trust(now_ms) is ClockTrust.TRUSTED
+
+    def detail(self, now_ms: int) -> str:
+        """One sentence for `/health/ready`."""
+        match self.trust(now_ms):
+            case ClockTrust.TRUSTED:
+                return "the clock agrees with what was recorded"
+            case ClockTrust.AHEAD:
+                days = (self.start_ms - (self.mark_ms or 0)) // 86_400_000
+                return (
+                    f"the clock is {days} days ahead of the last recorded time; nothing is "
+                    "deleted until the server is started once with server.accept_clock=true, or "
+                    "with the right time"
+                )
+            case ClockTrust.BEHIND:
+                return (
+                    f"the clock is {((self.mark_ms or 0) - now_ms) // 1000} s behind the last "
+                    "recorded time; nothing is deleted until it is passed, or the server is "
+                    "started once with server.accept_clock=true"
+                )

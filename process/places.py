@@ -1,0 +1,37 @@
+"""Where the data lies, and which directories the process holds (protocol §8)."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuff.disk.files import make_directory
+from tuff.disk.lock import DirectoryLock
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The message store, the snapshot and log files, and what is locked against a second server."""
+
+    messages: Path
+    snapshots: Path
+    locked: tuple[Path, ...]
+
+    @classmethod
+    def below(cls, data: Path | None) -> "Places":
+        """`DIR/messages` and `DIR/snapshots`; without DIR `data/` and `snapshots/` here."""
+        if data is None:
+            here, snapshots = Path("data"), Path("snapshots")
+            return cls(here / "messages", snapshots, (here, snapshots))
+        return cls(data / "messages", data / "snapshots", (data,))
+
+    def lock(self, held: ExitStack) -> None:
+        """Hold the directories until `held` is closed.
+
+        Raises:
+            DirectoryLockedError: another process, or this one, has one of them.
+            OSError: one can't be made.
+        """
+        for directory in self.locked:
+            make_directory(directory)
+            held.callback(DirectoryLock(directory).close)
+        make_directory(self.snapshots)

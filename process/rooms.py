@@ -1,0 +1,218 @@
+"""The two rooms, wired together, with everything that a server needs to run and to show them."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from aiohttp import web
+
+from messaging import routes as message_routes
+from messaging.service import MessagingService
+from process import health, metrics
+from process.application import application
+from process.bridge import Bridge, LateTransactions
+from process.clock import ClockGuard, ClockTrust, SteadyClock
+from process.engines import engine
+from process.figures import gauges, topic_figures
+from process.health import Check, Status
+from process.http import Admission
+from process.places import Places
+from process.settings import Settings
+from tuff.disk.group import InThread
+from tuff.protocol.errors import TopicExistsError, UnavailableError
+from tx import routes as transaction_routes
+from tx.inquiries import SweepMark
+from tx.ledger import ServiceState
+from tx.manager import TransactionManager
+
+log = logging.getLogger(__name__)
+
+READ_THREADS = 4  # a slow read holds one of them, and never the event loop
+
+Work = Coroutine[object, object, None]
+
+
+class Threads(Protocol):
+    """Makes worker threads, and gives the way to run something on one of them."""
+
+    def __call__(self, name: str, count: int, /) -> InThread: ...
+
+
+class Rooms:
+    """Lives on one event loop. `spawn` starts background work, `elapsed_s` only goes forward."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Places,
+        *,
+        clock: SteadyClock,
+        elapsed_s: Callable[[], float],
+        store_id: Callable[[], str],
+        spawn: Callable[[Work], None],
+        threads: Threads,
+    ) -> None:
+        self._settings = settings
+        self._places = places
+        self._clock = clock
+        self._elapsed_s = elapsed_s
+        self._spawn = spawn
+        self._guard: ClockGuard | None = None
+        self._system_topics = settings.messaging.system_topic_ids()
+        self._metrics = metrics.Metrics()
+        transactions = LateTransactions()
+        self._messaging = self._open_messaging(transactions, threads)
+        self._transactions = TransactionManager(
+            places.snapshots,
+            settings.tx,
+            rows=self._messaging,
+            now_ms=clock.now_ms,
+            in_thread=threads("transaction-log", 1),
+            spawn=spawn,
+            store_id=store_id,
+            observe=self._metrics.observe,
+            last_sweep=self._last_sweep,
+        )
+        transactions.connect(self._transactions)
+        self._bridge = Bridge(
+            self._messaging,
+            self._transactions,
+            max_block_s=settings.messaging.max_block_s,
+            now_ms=clock.now_ms,
+        )
+        self._admission = Admission(
+            pending_max=settings.server.max_pending_requests, waiting=self._messaging.waiting_count
+        )
+
+    def application(self) -> web.Application:
+        """Every route, behind the one middleware."""
+        self._metrics.watch(
+            gauges(self._messaging, self._transactions, self._clock),
+            lambda: topic_figures(self._messaging),
+        )
+        routes = [
+            *message_routes.routes(self._messaging),
+            *transaction_routes.routes(self._transactions),
+            *health.routes(lambda: self._guard is not None, self._checks),
+            *metrics.routes(self._metrics),
+        ]
+        return application(
+            routes,
+            admission=self._admission,
+            metrics=self._metrics,
+            max_request_bytes=self._settings.server.max_request_bytes,
+            elapsed_s=self._elapsed_s,
+        )
+
+    async def open(self) -> None:
+        """Recover both rooms, and start their writers. What can't be opened is down, and tried
+        again by `tick`; the other room goes on.
+
+        Raises:
+            DirectoryLockedError: another process has the message store open.
+        """
+        await self._messaging.open()
+        self._judge_clock()
+        self._spawn(self._messaging.run())
+        self._spawn(self._transactions.run())
+        await self._bridge.tick()
+        await self._create_system_topics()
+
+    async def tick(self) -> None:
+        """What is due in both rooms; to be called several times a second."""
+        await self._messaging.tick()
+        self._judge_clock()
+        await self._transactions.tick()
+        await self._bridge.tick()
+        await self._create_system_topics()
+
+    async def sweep(self) -> None:
+        """One pass of retention."""
+        try:
+            await self._messaging.sweep()
+        except UnavailableError as error:
+            log.warning("no sweep: %s", error)
+
+    async def drain(self) -> None:
+        """Refuse new work, and let what is under way end."""
+        self._admission.stop()
+        self._messaging.stop_waiting()
+        await self._admission.drained()
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the files; transactions first, since their last endings
+        still mark rows."""
+        await self._transactions.close()
+        await self._messaging.close()
+
+    def _open_messaging(self, transactions: LateTransactions, threads: Threads) -> MessagingService:
+        settings = self._settings
+        return MessagingService(
+            engine(settings.messaging.store, self._places.messages),
+            settings.messaging,
+            transactions=transactions,
+            now_ms=self._clock.now_ms,
+            in_thread_write=threads("store-writer", 1),
+            in_thread_read=threads("store-reader", READ_THREADS),
+            longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
+            may_delete=self._may_delete,
+            observe=self._metrics.observe,
+        )
+
+    async def _create_system_topics(self) -> None:
+        while self._system_topics and self._messaging.status[0] == "ok":
+            try:
+                await self._messaging.create_topic(self._system_topics[0], {})
+            except TopicExistsError:
+                pass
+            except UnavailableError as error:
+                log.warning("system topics are not created yet: %s", error)
+                return
+            del self._system_topics[0]
+
+    def _judge_clock(self) -> None:
+        if self._guard is not None or self._messaging.status[0] != "ok":
+            return
+        server = self._settings.server
+        self._guard = ClockGuard(
+            mark_ms=self._messaging.recovered_mark_ms,
+            start_ms=self._clock.now_ms(),
+            jump_ms_max=round(server.max_clock_jump_s * 1000),
+            accepted=server.accept_clock,
+        )
+        if self._guard.trust(self._guard.start_ms) is not ClockTrust.TRUSTED:
+            log.warning("%s", self._guard.detail(self._guard.start_ms))
+
+    def _may_delete(self) -> bool:
+        return self._guard is not None and self._guard.may_delete(self._clock.now_ms())
+
+    def _last_sweep(self) -> SweepMark | None:
+        swept = self._messaging.last_sweep
+        return None if swept is None else SweepMark(*swept)
+
+    def _checks(self) -> dict[str, Check]:
+        state, reason = self._messaging.status
+        storage = (
+            Check(Status.OK, f"{self._settings.messaging.store} takes and serves messages")
+            if state == "ok"
+            else Check(Status.DOWN, f"messages can't be stored or read: {reason}")
+        )
+        status = self._transactions.status
+        transactions = (
+            Check(Status.OK, "; ".join(self._transactions.notes) or "transactions run")
+            if status.state is ServiceState.RUNNING
+            else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
+        )
+        return {
+            "storage": storage,
+            "transactions": transactions,
+            "disk": health.check_disk(self._places.snapshots),
+            "clock": self._check_clock(),
+        }
+
+    def _check_clock(self) -> Check:
+        now_ms = self._clock.now_ms()
+        if self._guard is None:
+            return Check(Status.DEGRADED, "the clock was not compared with the store yet")
+        trusted = self._guard.trust(now_ms) is ClockTrust.TRUSTED
+        return Check(Status.OK if trusted else Status.DEGRADED, self._guard.detail(now_ms))

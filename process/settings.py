@@ -1,0 +1,163 @@
+"""Settings: defaults, then the file, then the flags (protocol §8).
+
+Each section is a frozen dataclass; a key is the name of a field, less the unit `_s`. A default
+stands in its dataclass and nowhere else. Durations are seconds and may be fractions.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from messaging.settings import MessagingSettings
+from tx.settings import TransactionSettings
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class SettingsError(Exception):
+    """A setting is unknown, or its value is not possible; one sentence that names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The `server` section."""
+
+    host: str = "127.0.0.1"
+    port: int = 7411  # 0 takes a free one
+    allow_remote: bool = False  # until there is access control, only loopback is served
+    max_request_bytes: int = 16_777_216  # bytes of one request's body
+    max_connections: int = 20_000  # open connections; one more is refused
+    max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
+    max_clock_jump_s: float = 2_592_000.0  # a start that far ahead of the last mark is not trusted
+    accept_clock: bool = False  # trust the clock of this start whatever the mark says
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65_535, "server.port is 0 to 65535", self.port)
+        for name in ("max_request_bytes", "max_connections", "max_pending_requests"):
+            value = getattr(self, name)
+            _require(value >= 1, f"server.{name} is 1 or more", value)
+        _require(
+            self.max_clock_jump_s > 0,
+            "server.max_clock_jump is more than 0 seconds",
+            self.max_clock_jump_s,
+        )
+        _require(
+            self.allow_remote or self.host in LOOPBACK_HOSTS,
+            "server.host is a loopback address unless server.allow_remote is true, since there is "
+            "no access control yet",
+            self.host,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All sections."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    tx: TransactionSettings = field(default_factory=TransactionSettings)
+    messaging: MessagingSettings = field(default_factory=MessagingSettings)
+
+
+S = TypeVar("S", ServerSettings, TransactionSettings, MessagingSettings)
+
+SECTIONS: Mapping[str, Any] = {
+    "server": ServerSettings,
+    "tx": TransactionSettings,
+    "messaging": MessagingSettings,
+}
+
+
+def key_of(entry: Field[Any]) -> str:
+    """The key under which a field stands in a settings file."""
+    return entry.name.removesuffix("_s")
+
+
+def load(file: Path | None, assignments: Sequence[str]) -> Settings:
+    """The settings of a file (if any), changed by `section.key=value` assignments.
+
+    Raises:
+        SettingsError: the file can't be read, or a section, key or value is not possible.
+    """
+    values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
+    for section, key, value in (*_from_file(file), *map(_assignment, assignments)):
+        if section not in values:
+            raise SettingsError(
+                f"there is no section {section!r} in the settings; there are {', '.join(SECTIONS)}"
+            )
+        values[section][key] = value
+    return Settings(
+        server=_section("server", ServerSettings, values["server"]),
+        tx=_section("tx", TransactionSettings, values["tx"]),
+        messaging=_section("messaging", MessagingSettings, values["messaging"]),
+    )
+
+
+def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:
+    if file is None:
+        return
+    try:
+        parsed = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the settings file {file} can't be read: {error}") from None
+    for section, entries in parsed.items():
+        if not isinstance(entries, dict):
+            raise SettingsError(f"{section} stands outside of a section in {file}")
+        for key, value in entries.items():
+            yield section, key, value
+
+
+def _assignment(text: str) -> tuple[str, str, object]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not equals or not dot:
+        raise SettingsError(f"--set takes section.key=value, not {text!r}")
+    return section, key, _value(value.strip())
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text  # a plain word goes without quotes
+
+
+def _section(name: str, kind: type[S], given: Mapping[str, object]) -> S:
+    hints = get_type_hints(kind)
+    by_key = {key_of(entry): entry.name for entry in fields(kind)}
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in by_key:
+            raise SettingsError(
+                f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
+            )
+        arguments[by_key[key]] = _typed(value, hints[by_key[key]], f"{name}.{key}")
+    try:
+        return kind(**arguments)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _typed(value: object, kind: object, name: str) -> object:
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if get_origin(kind) is tuple:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise SettingsError(f"{name} is a list of words, not {value!r}")
+    if isinstance(kind, type) and type(value) is kind:
+        return value
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+    expected = kinds.get(kind, "something else") if isinstance(kind, type) else "something else"
+    raise SettingsError(f"{name} is {expected}, not {value!r}")
+
+
+def _require(holds: bool, rule: str, value: object) -> None:  # noqa: FBT001 - a condition, no flag
+    if not holds:
+        raise ValueError(f"{rule}, not {value!r}")

@@ -1,0 +1,202 @@
+"""The server process: read flags and settings, open the rooms, run the loops, serve.
+
+The one place with effects: only here are clocks and flags read, and tasks and threads started
+(design §3). What each step means stands in the rooms; what the process promises is protocol §8.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import resource
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+# A start with `python -P` leaves this directory out of the path, so that nothing in the directory
+# somebody works in can stand in for a room of the server.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from process import inspection
+from process.clock import SteadyClock
+from process.http import Listener, explain
+from process.logs import log_to
+from process.places import Places
+from process.rooms import Rooms
+from process.settings import Settings, SettingsError, load
+from tuff.disk.group import InThread
+from tuff.disk.lock import DirectoryLockedError
+
+log = logging.getLogger("server")
+
+T = TypeVar("T")
+
+EXIT_FAILED = 1  # the directory is in use, or the port can't be had
+EXIT_USAGE = 2  # a flag or a setting that is not possible
+TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
+SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
+# A writer thread that is back from its sync waits that long for the interpreter; with Python's own
+# 5 ms the disk stands idle under load.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class Server:
+    """Owns the threads, the tasks, and the order in which things start and stop."""
+
+    def __init__(self, settings: Settings, places: Places) -> None:
+        self._settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pools: list[ThreadPoolExecutor] = []
+        self._stop = asyncio.Event()
+        self._rooms = Rooms(
+            settings,
+            places,
+            clock=SteadyClock(wall_ns=time.time_ns, boot_ns=_boot_ns),
+            elapsed_s=time.perf_counter,
+            store_id=partial(secrets.token_hex, 16),
+            spawn=self._spawn,
+            threads=self._threads,
+        )
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        await self._rooms.open()
+        self._spawn(self._every(TICK_S, self._rooms.tick))
+        self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
+        listener = Listener(
+            self._rooms.application(), connections_max=self._settings.server.max_connections
+        )
+        try:
+            return await self._serve(listener)
+        finally:
+            await listener.close()
+            await self._rooms.close()
+            for pool in self._pools:
+                pool.shutdown()
+            log.info("stopped")
+
+    async def _serve(self, listener: Listener) -> int:
+        server = self._settings.server
+        try:
+            port = await listener.listen(server.host, server.port)
+        except OSError as error:
+            return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
+        # What lives until the end is never garbage; looking at it again and again costs pauses.
+        gc.collect()
+        gc.freeze()
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        print(f"tuff ready on http://{host}:{port}", flush=True)
+        await self._stop.wait()
+        log.info("stopping: refusing new work, finishing what is under way")
+        await self._rooms.drain()
+        return 0
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(task := asyncio.get_running_loop().create_task(work))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task failed", exc_info=error)
+
+    async def _every(self, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), interval_s)
+                return
+            try:
+                await work()
+            except Exception:  # one bad round must not end the loop that enforces time-outs
+                log.exception("a periodic task failed")
+
+    def _threads(self, name: str, count: int) -> InThread:
+        pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._pools.append(pool)
+        loop = asyncio.get_running_loop()
+
+        def in_thread(function: Callable[[], T]) -> Awaitable[T]:
+            return loop.run_in_executor(pool, function)
+
+        return in_thread
+
+
+def main(arguments: list[str]) -> int:
+    """The program; returns its exit code."""
+    if arguments[:1] == ["inspect"]:
+        return inspection.main(arguments[1:])
+    options = _parser().parse_args(arguments)
+    try:
+        settings = load(options.config, _assignments(options))
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    log_to(sys.stderr)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
+    places = Places.below(options.data)
+    with ExitStack() as held:
+        try:
+            places.lock(held)
+        except (DirectoryLockedError, OSError) as error:
+            return _fail(str(error), EXIT_FAILED)
+        return asyncio.run(_run(settings, places))
+
+
+async def _run(settings: Settings, places: Places) -> int:
+    return await Server(settings, places).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="server.py",
+        description="Serve transactions and messages over HTTP.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings file")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="holds everything: messages, snapshots"
+    )
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", help="0 takes a free port")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="section.key=value", help="one setting"
+    )
+    return parser
+
+
+def _assignments(options: argparse.Namespace) -> list[str]:
+    flags = {"server.host": options.host, "server.port": options.port}
+    return [
+        *options.set,
+        *(f"{name}={value}" for name, value in flags.items() if value is not None),
+    ]
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"tuff: {sentence}", file=sys.stderr)
+    return code
+
+
+def _boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _raise_file_limit(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with suppress(ValueError, OSError):  # the bound on connections then bites earlier
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

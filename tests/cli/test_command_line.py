@@ -1,0 +1,185 @@
+"""What the command line makes of what people type, before any server is asked."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from tuff.cli import main
+from tuff.cli.files import difference
+from tuff.cli.messages import read_batches
+from tuff.cli.options import topic_of
+from tuff.cli.output import moment, payload_text, print_table, seconds, shown
+from tuff.cli.places import Latest, Place, parse_place
+from tuff.protocol.errors import BadRequestError, RequestTooLargeError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+
+NOW_MS = 1480000000000
+
+
+def reads(*chunks: bytes) -> Callable[[int], bytes]:
+    waiting = [*chunks, b""]
+    return lambda _size: waiting.pop(0)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", None),
+        ("latest", Latest()),
+        ("0000015896dfd0000005" + "0" * 20, MessageId(NOW_MS, 5)),
+        ("10m", NOW_MS - 600_000),
+        ("1.5h", NOW_MS - 5_400_000),
+        ("250ms", NOW_MS - 250),
+        ("999999999d", 0),
+        ("1480000000001", 1480000000001),
+        ("2016-11-24T15:06:40Z", NOW_MS),
+        ("2016-11-24T16:06:40+01:00", NOW_MS),
+    ],
+)
+def test_a_place_can_be_said_in_many_ways(text: str, place: Place) -> None:
+    assert parse_place(text, now_ms=NOW_MS) == place
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-1", "10 m", "2016-13-01", "g" * 40])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError):
+        parse_place(text, now_ms=NOW_MS)
+
+
+def test_a_topic_without_a_namespace_is_in_the_default_one() -> None:
+    assert topic_of("orders") == TopicId("default", "orders")
+    assert topic_of("shop:orders") == TopicId("shop", "orders")
+
+
+@pytest.mark.parametrize("text", ["", ":", "a:", "a:b:c", "a/b", ".."])
+def test_what_is_no_topic_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        topic_of(text)
+
+
+def test_lines_go_out_as_they_come_and_lose_nothing_at_the_seams() -> None:
+    batches = read_batches(reads(b"one\ntw", b"o\n\nth", b"ree"))
+
+    assert list(batches) == [[b"one"], [b"two", b""], [b"three"]]
+
+
+def test_many_lines_at_once_are_cut_into_publishes() -> None:
+    assert [len(batch) for batch in read_batches(reads(b"x\n" * 2500))] == [1000, 1000, 500]
+
+
+def test_a_line_that_never_ends_is_refused() -> None:
+    chunk = b"x" * (1 << 20)
+
+    with pytest.raises(RequestTooLargeError):
+        list(read_batches(lambda _size: chunk))
+
+
+def test_a_message_can_not_drive_the_terminal() -> None:
+    assert payload_text(b"a\x1b[2Jb\r\xff\tc \xc3\xa9") == "a\\x1b[2Jb\\r\\xff\tc é"
+
+
+def test_a_long_cell_is_cut() -> None:
+    assert shown("x" * 200) == "x" * 119 + "…"
+
+
+def test_times_and_durations_are_for_people() -> None:
+    assert moment(NOW_MS) == "2016-11-24T15:06:40.000Z"
+    assert moment((1 << 64) - 1) == "18446744073709551615 ms"
+    assert [seconds(ms) for ms in (1499, 61_000, 7_260_000, -2000)] == [
+        "1 s", "1 min 1 s", "2 h 1 min", "-2 s",
+    ]  # fmt: skip
+
+
+def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "b"), [], title="nothing here")
+
+    assert capsys.readouterr().out == "nothing here\n  none\n"
+
+
+def test_a_table_in_a_pipe_keeps_its_lines_whole_and_plain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("name", "value"), [("x", "y" * 100), ("[red]z", None)], title="rows")
+
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["rows", "name    value", "x       " + "y" * 100, "[red]z  -"]
+
+
+def test_a_difference_names_what_went_and_what_came() -> None:
+    before: list[dict[str, object]] = [{"kind": "open", "id": "1"}, {"kind": "open", "id": "2"}]
+    after: list[dict[str, object]] = [{"kind": "open", "id": "2"}, {"kind": "invalid", "id": "1"}]
+
+    assert list(difference(before, after)) == [
+        {"change": "+", "kind": "invalid", "id": "1"},
+        {"change": "-", "kind": "open", "id": "1"},
+    ]
+
+
+def test_an_unreachable_server_is_exit_3_and_names_the_command_that_starts_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Port 1 belongs to nobody who speaks HTTP.
+    assert run("topics", "ls", "--url", "http://127.0.0.1:1") == 3
+
+    said = capsys.readouterr().err
+    assert said.startswith("tuff: no server answers at http://127.0.0.1:1 ")
+    assert "`tuff serve`" in said
+    assert said.count("\n") == 1
+
+
+def test_the_address_can_stand_before_the_command_or_in_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUFF_URL", "http://127.0.0.1:2")
+
+    assert run("topics", "ls") == 3
+    assert "http://127.0.0.1:2" in capsys.readouterr().err
+    assert run("--url", "http://127.0.0.1:3", "topics", "ls") == 3
+    assert "http://127.0.0.1:3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "next_command"),
+    [
+        (("pub", "a/b", "x"), "tuff pub --help"),
+        (("tail", "t", "--from", "yesterday"), "tuff tail --help"),
+        (("tx", "show", "abc"), "tuff tx show --help"),
+        (("topics", "ls", "--url", "nowhere"), "tuff topics ls --help"),
+        (("topics", "create", "t", "--property", "x"), "tuff topics create --help"),
+        (("tipics",), "tuff --help"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_2_and_names_the_help(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], next_command: str
+) -> None:
+    assert run(*arguments) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("tuff: ")
+    assert said.err.endswith(f"; next: {next_command}\n")
+
+
+def test_help_needs_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tuff.cli.program import program; "
+        "program.main(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+
+    assert "rich" not in {name.partition(".")[0] for name in said.split()}

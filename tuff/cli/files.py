@@ -1,0 +1,168 @@
+"""`tuff snapshot`, `tuff log`, `tuff table`: the server's files, decoded for people.
+
+The server's own code reads them, in a process of its own (`server.py inspect …`, which prints one
+JSON object per line), as the library imports no room of the server.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from tuff.cli.options import output_options
+from tuff.cli.output import notice, print_json, print_table
+from tuff.launch import server_command
+from tuff.protocol.errors import DamagedRecordError, InternalError
+
+Row = dict[str, object]
+
+DAMAGE = "damage"  # the member that tells where a file stops being readable
+KIND = "kind"  # the member that says what an object is; objects of one kind make one table
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.group()
+def snapshot() -> None:
+    """State snapshots of the transaction service: ls, show, diff."""
+
+
+@click.group()
+def log() -> None:
+    """Transaction logs: show."""
+
+
+@click.group()
+def table() -> None:
+    """The tables of a message store that no server has open: show."""
+
+
+@snapshot.command("ls")
+@click.argument("directory", type=_DIRECTORY, default=Path("snapshots"))
+@output_options
+def list_snapshots(*, directory: Path, as_json: bool) -> None:
+    """List the snapshots and logs in DIRECTORY (default: snapshots)."""
+    _print(inspect("snapshots", directory), as_json=as_json, title=str(directory))
+
+
+@snapshot.command("show")
+@click.argument("file", type=_FILE)
+@output_options
+def show_snapshot(*, file: Path, as_json: bool) -> None:
+    """Show the state that FILE holds."""
+    _print(inspect("snapshot", file), as_json=as_json, title=file.name)
+
+
+@snapshot.command()
+@click.argument("before", type=_FILE)
+@click.argument("after", type=_FILE)
+@output_options
+def diff(*, before: Path, after: Path, as_json: bool) -> None:
+    """Show what AFTER holds and BEFORE does not (+), and the other way round (-)."""
+    changes = list(difference(list(inspect("snapshot", before)), list(inspect("snapshot", after))))
+    _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
+
+
+@log.command("show")
+@click.argument("file", type=_FILE)
+@output_options
+def show_log(*, file: Path, as_json: bool) -> None:
+    """Show the edits in FILE, in their order."""
+    _print(inspect("log", file), as_json=as_json, title=file.name)
+
+
+@table.command("show")
+@click.argument("directory", type=_DIRECTORY)
+@output_options
+def show_tables(*, directory: Path, as_json: bool) -> None:
+    """Show every row in DIRECTORY (a server's data/messages, while no server has it open)."""
+    _print(inspect("tables", directory), as_json=as_json, title=str(directory))
+
+
+def inspect(what: str, path: Path) -> Iterator[Row]:
+    """What the server's code reads in a file or directory.
+
+    Raises:
+        LaunchError: there is no server beside this package.
+        DamagedRecordError: it could not be read at all; the sentence is the server's.
+    """
+    command = server_command(["inspect", what, str(path)])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None, "it is a pipe"
+        assert process.stderr is not None, "it is a pipe"
+        for line in process.stdout:
+            yield _row(line)
+        said = process.stderr.read().decode("utf-8", "replace").strip()
+    if process.returncode != 0:
+        last = said.splitlines()[-1] if said else f"it exited with {process.returncode}"
+        raise DamagedRecordError(f"{path} can't be shown: {last}", code="unreadable_file")
+
+
+def difference(before: list[Row], after: list[Row]) -> Iterator[Row]:
+    """The rows that only one of two lists holds, marked `-` or `+`, kind by kind."""
+    old, new = {_key(row) for row in before}, {_key(row) for row in after}
+    gone = [{"change": "-", **row} for row in before if _key(row) not in new]
+    come = [{"change": "+", **row} for row in after if _key(row) not in old]
+    yield from sorted([*gone, *come], key=_kind)
+
+
+def _key(row: Row) -> str:
+    return json.dumps(row, sort_keys=True)
+
+
+def _kind(row: Row) -> str:
+    return str(row.get(KIND, ""))
+
+
+def _row(line: bytes) -> Row:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InternalError(f"`server.py inspect` printed {line[:80]!r}, which is no JSON object")
+    return value
+
+
+def _print(rows: Iterable[Row], *, as_json: bool, title: str) -> None:
+    damages: list[object] = []
+
+    def noted() -> Iterator[Row]:
+        for row in rows:
+            if DAMAGE in row:
+                damages.append(row[DAMAGE])
+            yield row
+
+    (_print_lines if as_json else _tables(title))(noted())
+    if damages:
+        raise DamagedRecordError(f"{title} is damaged: {damages[0]}", code="damaged_file")
+
+
+def _print_lines(rows: Iterable[Row]) -> None:
+    for row in rows:
+        print_json(row)
+
+
+def _tables(title: str) -> Callable[[Iterable[Row]], None]:
+    def show(rows: Iterable[Row]) -> None:
+        count = 0
+        for kind, group in groupby(rows, key=_kind):
+            held = list(group)
+            count += len(held)
+            _print_kind(kind or title, held)
+        if count == 0:
+            notice(f"there is nothing in {title}")
+
+    return show
+
+
+def _print_kind(kind: str, rows: list[Row]) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row if name != KIND))
+    if len(rows) == 1 and len(columns) > 4:
+        print_table(("fact", "value"), ((name, rows[0].get(name)) for name in columns), title=kind)
+    else:
+        print_table(columns, ([row.get(name, "") for name in columns] for row in rows), title=kind)

@@ -1,0 +1,112 @@
+"""The command line as a whole, and how an error of any part of it is told."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from tuff.cli.files import log, snapshot, table
+from tuff.cli.messages import pub, tail
+from tuff.cli.options import Session
+from tuff.cli.serving import serve
+from tuff.cli.topics import topics
+from tuff.cli.transactions import tx
+from tuff.launch import LaunchError
+from tuff.protocol.errors import TuffError
+from tuff.transport import ConnectionLostError
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+# By the code of the error: the command that leads on.
+_NEXT = {
+    "topic_not_found": "tuff topics ls",
+    "topic_already_exists": "tuff topics show TOPIC",
+    "transaction_unknown": "tuff tx ls",
+    "transactions_unavailable": "curl URL/health/ready",
+    "storage_unavailable": "curl URL/health/ready",
+    "damaged_record": "tuff tail TOPIC --from NEXT",
+    "connection_lost": "tuff serve",
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.pass_context
+def program(context: click.Context, url: str | None) -> None:
+    """Publish a message if, and only if, your own change commits."""
+    context.obj = Session(url)
+
+
+for command in (serve, topics, pub, tail, tx, snapshot, log, table):
+    program.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(given))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        answer = program.main(arguments, prog_name="tuff", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output, `head` for one, has enough; what Python still holds goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (click.ClickException, TuffError, LaunchError) as error:
+        return _told(error, arguments)
+    return answer if isinstance(answer, int) else 0
+
+
+def _told(error: click.ClickException | TuffError | LaunchError, arguments: list[str]) -> int:
+    match error:
+        case click.ClickException():
+            return _usage(error, arguments)
+        case TuffError():
+            is_lost = isinstance(error, ConnectionLostError)
+            code = EXIT_UNREACHABLE if is_lost else EXIT_REFUSED
+            return _tell(error.detail, _next_command(error, arguments), code)
+        case _:
+            return _tell(str(error), "pip install --force-reinstall tuff-messaging", EXIT_REFUSED)
+
+
+def _usage(error: click.ClickException, arguments: list[str]) -> int:
+    message = error.format_message()
+    if "\n" in message:
+        click.echo(message, err=True)  # a group without a command: its help
+        return EXIT_USAGE
+    return _tell(message, _help_command(arguments), EXIT_USAGE)
+
+
+def _next_command(error: TuffError, arguments: list[str]) -> str:
+    command = _NEXT.get(error.code)
+    if command is None:
+        return _help_command(arguments)
+    return command.replace("NEXT", str(error.members.get("next", "NEXT")))
+
+
+def _help_command(arguments: list[str]) -> str:
+    words: list[str] = []
+    found: click.Command = program
+    for word in arguments:
+        if not isinstance(found, click.Group) or word not in found.commands:
+            break
+        found = found.commands[word]
+        words.append(word)
+    return " ".join(["tuff", *words, "--help"])
+
+
+def _tell(sentence: str, command: str, code: int) -> int:
+    said = sentence.rstrip(" .")
+    names_one = "`tuff " in said
+    click.echo(f"tuff: {said}" if names_one else f"tuff: {said}; next: {command}", err=True)
+    return code

@@ -1,0 +1,112 @@
+"""`tuff topics`: list, show, create and remove topics (protocol §2)."""
+
+import click
+
+from tuff.cli.options import Session, output_options, server_options, session, topic_of
+from tuff.cli.output import print_json, print_table
+from tuff.protocol.names import TopicId
+from tuff.replies import TopicInfo
+
+
+@click.group()
+def topics() -> None:
+    """Topics: ls, show, create, rm. TOPIC is namespace:name, or name in namespace default."""
+
+
+@topics.command("ls")
+@click.argument("namespace", required=False)
+@server_options
+@output_options
+@session
+def list_topics(session: Session, *, namespace: str | None, url: str | None, as_json: bool) -> None:
+    """List the topics of NAMESPACE, or of all."""
+    with session.client(url) as client:
+        namespaces = client.topics.namespaces() if namespace is None else [namespace]
+        found = [TopicId(one, name) for one in namespaces for name in client.topics.list(one)]
+    if as_json:
+        print_json([{"namespace": one.namespace, "name": one.name} for one in found])
+    else:
+        rows = [(one.namespace, one.name) for one in found]
+        print_table(("namespace", "topic"), rows, title=f"{len(found)} topics")
+
+
+@topics.command()
+@click.argument("topic", type=topic_of)
+@server_options
+@output_options
+@session
+def show(session: Session, *, topic: TopicId, url: str | None, as_json: bool) -> None:
+    """Show the properties of TOPIC, and where it begins and ends."""
+    with session.client(url) as client:
+        info = client.topics.get(topic)
+        offsets = client.offsets(topic)
+    places = {
+        "earliest": None if offsets.earliest is None else offsets.earliest.hex(),
+        "end": None if offsets.end is None else offsets.end.hex(),
+    }
+    if as_json:
+        print_json({**_form(info), **places})
+    else:
+        facts = {"generation": info.generation, **info.properties, **places}
+        print_table(("property", "value"), facts.items(), title=str(topic))
+
+
+@topics.command()
+@click.argument("topic", type=topic_of)
+@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@server_options
+@output_options
+@session
+def create(
+    session: Session,
+    *,
+    topic: TopicId,
+    ttl: int | None,
+    properties: tuple[str, ...],
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Create TOPIC."""
+    given = dict(_pair(one) for one in properties)
+    with session.client(url) as client:
+        client.topics.create(topic, ttl=ttl, properties=given)
+        info = client.topics.get(topic)
+    if as_json:
+        print_json(_form(info))
+    else:
+        click.echo(f"created {topic}, generation {info.generation}")
+
+
+@topics.command("rm")
+@click.argument("topic", type=topic_of)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+@output_options
+@session
+def remove(session: Session, *, topic: TopicId, yes: bool, url: str | None, as_json: bool) -> None:
+    """Remove TOPIC and every message in it."""
+    if not yes:
+        click.confirm(f"Remove {topic} and every message in it?", abort=True, err=True)
+    with session.client(url) as client:
+        client.topics.delete(topic)
+    if as_json:
+        print_json({"namespace": topic.namespace, "name": topic.name, "removed": True})
+    else:
+        click.echo(f"removed {topic}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _form(info: TopicInfo) -> dict[str, object]:
+    return {
+        "namespace": info.topic.namespace,
+        "name": info.topic.name,
+        "generation": info.generation,
+        "properties": dict(info.properties),
+    }

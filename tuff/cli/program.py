@@ -54,8 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        answer = program.main(arguments, prog_name="tuff", standalone_mode=False)
+        # `program.main` would answer a broken pipe by itself, as a failure.
+        with program.make_context("tuff", arguments) as context:
+            program.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as left:
+        return left.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -64,7 +68,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     except (click.ClickException, TuffError, LaunchError) as error:
         return _told(error, arguments)
-    return answer if isinstance(answer, int) else 0
+    return 0
 
 
 def _told(error: click.ClickException | TuffError | LaunchError, arguments: list[str]) -> int:

@@ -1,0 +1,154 @@
+"""A catalogue of files that announces every change, and what becomes of a writer that dies.
+
+    python examples/catalog.py [DIR] [--url URL]
+
+Row and announcement commit together: whoever reads the topic hears of exactly the changes that are
+in the catalogue. Without --url it starts a server of its own on a temporary directory.
+"""
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from catalog_death import die_half_way
+from catalog_rows import Entry, VersionedRows
+from catalog_scan import changes
+from catalog_story import chapter, facts, tell
+
+import tuff
+from tuff.launch import ServerProcess
+
+BATCH_COUNT_MAX = 50  # files of one transaction: it stays short, and its change set small
+
+T = TypeVar("T")
+
+
+class Catalogue:
+    """The files below one directory, in rows and as announcements on a topic."""
+
+    def __init__(self, client: tuff.Client, database: Path, topic: tuff.TopicId) -> None:
+        self.client = client
+        self.database = database
+        self.topic = topic
+        self.rows = VersionedRows(database)
+        with suppress(tuff.TopicExistsError):
+            client.topics.create(topic)
+
+    def update(self, directory: Path) -> tuple[Counter[str], int]:
+        """Learn and announce what changed: how much of each kind, and in how many transactions."""
+        counts: Counter[str] = Counter()
+        transaction_count = 0
+        for batch in _batches(changes(directory, self.visible())):
+            with self.client.transaction(self.rows) as tx:
+                for change in batch:
+                    self.rows.put(change.path, change.entry)
+                    tx.publish(self.topic, change.announcement())
+            counts.update(change.kind for change in batch)
+            transaction_count += 1
+        return counts, transaction_count
+
+    def visible(self) -> dict[bytes, Entry]:
+        """What the catalogue holds, as a transaction that starts now sees it."""
+        with self.client.transaction(self.rows):
+            return self.rows.visible()
+
+    def announced(
+        self, start: tuff.MessageId | None = None, *, isolation: str = "committed"
+    ) -> tuff.Poll:
+        """The announcements behind a place, as far as one read goes."""
+        return self.client.poll(self.topic, start, inclusive=start is None, isolation=isolation)
+
+    def announced_count(self) -> int:
+        """How many announcements a committed reader is handed, in all."""
+        count, poll = 0, self.announced()
+        while poll:
+            count += len(poll)
+            poll = self.announced(poll.next_id)
+        return count
+
+
+def main() -> None:
+    """Tell the whole story."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    repository = Path(__file__).resolve().parents[1]
+    parser.add_argument("directory", metavar="DIR", nargs="?", type=Path, default=repository)
+    parser.add_argument("--url", help="a server that runs already")
+    arguments = parser.parse_args()
+    if not arguments.directory.is_dir():
+        parser.error(f"{arguments.directory} is no directory; name one that holds files")
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tuff-catalogue-")))
+        url, snapshots = arguments.url, None
+        if url is None:
+            server = stack.enter_context(ServerProcess(home / "data", log=home / "server.log"))
+            url, snapshots = server.url, home / "data" / "snapshots"
+            tell(f"A server of our own runs at {url} (process {server.pid}), its data in {home}.")
+        client = stack.enter_context(tuff.connect(url, client="catalogue"))
+        keep_a_catalogue(client, arguments.directory, home)
+        scratch = follow_changes(client, home)
+        die_half_way(scratch, home / "scratch", snapshots=snapshots)
+
+
+def keep_a_catalogue(client: tuff.Client, directory: Path, home: Path) -> None:
+    """The first two chapters, over the directory that was asked for."""
+    catalogue = Catalogue(client, home / "catalogue.sqlite", _topic("catalogue", home))
+    chapter(f"The first run announces every file below {directory}")
+    counts, transaction_count = catalogue.update(directory)
+    tell(
+        f"{counts['added']} files, in {transaction_count} transactions of at most "
+        f"{BATCH_COUNT_MAX}. Each row went into SQLite under its transaction's pointer,\n"
+        "and its announcement went out with that transaction's commit."
+    )
+    facts(
+        ("rows in the catalogue", len(catalogue.visible())),
+        (f"announcements on {catalogue.topic}", catalogue.announced_count()),
+    )
+
+    chapter("The second run announces only what changed since")
+    counts, transaction_count = catalogue.update(directory)
+    tell(_told(counts) if counts else "Nothing changed, so there was nothing to announce.")
+
+
+def follow_changes(client: tuff.Client, home: Path) -> Catalogue:
+    """A small directory in which a file is changed, added and removed."""
+    directory = home / "scratch"
+    directory.mkdir()
+    catalogue = Catalogue(client, home / "scratch.sqlite", _topic("scratch", home))
+    chapter("A small directory, in which files come, change and go")
+    for name in ("apple.txt", "pear.txt", "plum.txt"):
+        (directory / name).write_text(f"one {name}\n")
+    tell("Three files: " + _told(catalogue.update(directory)[0]))
+    (directory / "apple.txt").write_text("two apples by now\n")
+    (directory / "quince.txt").write_text("a new one\n")
+    (directory / "plum.txt").unlink()
+    tell("Then one changes, one comes, one goes: " + _told(catalogue.update(directory)[0]))
+    tell("What a committed reader of the topic is handed, in order:")
+    for message in catalogue.announced():
+        told = json.loads(message.payload)
+        tell(f"  {told['change']:8} {told['path']:12} {told.get('sha256', '')[:12]}")
+    return catalogue
+
+
+def _topic(name: str, home: Path) -> tuff.TopicId:
+    # The directory's name is new with each run, so that two of them never share a topic.
+    return tuff.TopicId(home.name, name)
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) + "."
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH_COUNT_MAX)):
+        yield batch
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""How the example tells its story on the terminal."""
+
+from rich.console import Console
+from rich.text import Text
+
+_out = Console(highlight=False, soft_wrap=True)
+
+
+def chapter(title: str) -> None:
+    """A new part of the story."""
+    _out.print()
+    _out.print(Text(f"── {title}", style="bold cyan"))
+
+
+def tell(text: str) -> None:
+    _out.print(Text(text))
+
+
+def facts(*pairs: tuple[str, object]) -> None:
+    """What was found, one line each."""
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        _out.print(Text.assemble("  ", (name.ljust(width), "dim"), "  ", (str(value), "bold")))

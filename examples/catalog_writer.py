@@ -1,0 +1,39 @@
+"""A writer that never comes to its commit: `catalog.py` starts it, and kills it half-way.
+
+python catalog_writer.py URL DATABASE TOPIC TIMEOUT
+"""
+
+import sys
+from pathlib import Path
+
+from catalog_rows import Entry, VersionedRows
+from catalog_scan import Change
+
+import tuff
+
+PATHS = [b"half-done/one.txt", b"half-done/two.txt", b"half-done/three.txt"]
+
+
+def main() -> None:
+    url, database, topic, timeout_s = sys.argv[1:]
+    client = tuff.connect(url, client="unlucky-writer")
+    rows = VersionedRows(Path(database))
+
+    # What `with client.transaction(rows)` does, one step at a time, to be caught in the middle.
+    transaction = client.transactions.start(timeout=float(timeout_s))
+    rows.start_tx(transaction)
+    found = [Change("added", path, Entry(4, 0, "not read by anybody")) for path in PATHS]
+    for change in found:
+        rows.put(change.path, change.entry)
+    client.transactions.can_commit(transaction, rows.tx_changes())
+    rows.commit_tx()
+    announcements = [change.announcement() for change in found]
+    client.publish(tuff.TopicId(*topic.split(":")), announcements, transaction=transaction)
+
+    print(transaction.transaction_id, flush=True)
+    sys.stdin.read()  # and here it dies
+    client.transactions.commit(transaction, rows.tx_changes())
+
+
+if __name__ == "__main__":
+    main()

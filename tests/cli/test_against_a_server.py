@@ -1,0 +1,175 @@
+"""The commands against a real server, as processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+Tuff = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("server")
+    with ServerProcess(home / "data", log=home / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[tuff.Client]:
+    with tuff.connect(server.url, client="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def run(server: ServerProcess, tmp_path: Path) -> Tuff:
+    def run_tuff(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tuff.cli", *arguments],
+            env={**os.environ, "TUFF_URL": server.url, "NO_COLOR": "1"},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    return run_tuff
+
+
+def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
+    created = run("topics", "create", "cli:life", "--ttl", "60", "--property", "owner=me")
+    assert (created.returncode, created.stdout) == (0, "created cli:life, generation 1\n")
+
+    shown = json.loads(run("topics", "show", "cli:life", "--json").stdout)
+    assert shown == {
+        "namespace": "cli",
+        "name": "life",
+        "generation": 1,
+        "properties": {"ttl": "60", "owner": "me"},
+        "earliest": None,
+        "end": None,
+    }
+    assert json.loads(run("topics", "ls", "cli", "--json").stdout) == [
+        {"namespace": "cli", "name": "life"}
+    ]
+    assert run("topics", "rm", "cli:life", given="n\n").returncode == 130
+    assert run("topics", "rm", "cli:life", "--yes").returncode == 0
+    again = run("topics", "show", "cli:life")
+    assert again.returncode == 1
+    assert again.stderr.startswith("tuff: ")
+    assert "tuff topics" in again.stderr
+    assert again.stderr.count("\n") == 1
+
+
+def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
+    client.topics.create(tuff.TopicId("default", "lines"))
+
+    published = run("pub", "lines", given="one\n\nthree\n")
+    tailed = run("tail", "lines", "--json")
+
+    assert published.stdout == "published 3 messages to default:lines\n"
+    assert [json.loads(line)["payload"] for line in tailed.stdout.splitlines()] == [
+        "one", "", "three",
+    ]  # fmt: skip
+    assert run("pub", "lines", "four", "five", "--json").returncode == 0
+    last = run("tail", "lines", "-n", "4").stdout.splitlines()[-1]
+    assert last.endswith("Z  four")
+
+
+def test_tail_starts_where_it_is_told(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "starts")
+    client.topics.create(topic)
+    second = client.publish(topic, ["one", "two"]).last_id
+
+    def tailed(start: str) -> list[str]:
+        lines = run("tail", "starts", "--from", start, "--json").stdout.splitlines()
+        return [json.loads(line)["payload"] for line in lines]
+
+    assert tailed("earliest") == tailed("10m") == ["one", "two"]
+    assert tailed(second.hex()) == ["two"]
+    assert tailed("latest") == []
+
+
+def test_a_follower_names_who_holds_it_back_and_goes_on_when_that_ends(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "followed")
+    client.topics.create(topic)
+    transaction = client.transactions.start()
+    client.publish(topic, "from the transaction", transaction=transaction)
+    command = ["tail", "followed", "--from", "earliest", "-f", "--isolation", "committed"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", *command, "--url", server.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+
+        assert f"held back by transaction {transaction.transaction_id}," in (
+            follower.stderr.readline()
+        )
+        client.transactions.commit(transaction)
+        assert follower.stdout.readline().endswith("Z  from the transaction\n")
+        client.publish(topic, "plain")
+        assert follower.stdout.readline().endswith("Z  plain\n")
+
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+
+
+def test_transactions_are_listed_and_shown(run: Tuff, client: tuff.Client) -> None:
+    transaction = client.transactions.start(client="lister")
+
+    listed = json.loads(run("tx", "ls", "--json").stdout)
+    assert [one["client"] for one in listed["inProgress"]] == ["lister"]
+    assert str(transaction.transaction_id) in run("tx", "ls").stdout
+    client.transactions.abort(transaction)
+    shown = run("tx", "show", str(transaction.transaction_id))
+    assert "aborted" in shown.stdout
+    unknown = run("tx", "show", "1")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "tuff tx ls" in unknown.stderr
+
+
+def test_a_tail_whose_reader_has_enough_ends_quietly(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "long")
+    client.topics.create(topic)
+    client.publish(topic, ["x" * 1000] * 500)
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", "tail", "long", "--url", server.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        tail.stdout.readline()
+        tail.stdout.close()
+
+        assert (tail.stderr.read(), tail.wait(10)) == ("", 0)
+
+
+def test_serve_becomes_the_server(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", "serve", "--port", "0", "--data", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("tuff ready on http://127.0.0.1:")
+        process.terminate()
+        assert process.wait(15) == 0

@@ -1,0 +1,224 @@
+"""The client against a real server (protocol §2, §3, §5)."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import tuff
+from tuff.launch import LaunchError, ServerProcess
+from tuff.protocol.errors import TopicNotFoundError
+from tuff.transport import ConnectionLostError
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("server")
+    with ServerProcess(home / "data", log=home / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[tuff.Client]:
+    with tuff.connect(server.url, client="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: tuff.Client) -> tuff.TopicId:
+    made = tuff.TopicId("client", f"topic-{next(_numbers)}")
+    client.topics.create(made)
+    return made
+
+
+def payloads(poll: tuff.Poll) -> list[bytes]:
+    return [message.payload for message in poll]
+
+
+def test_a_topic_lives_its_life(client: tuff.Client) -> None:
+    topic = tuff.TopicId("life", "one")
+
+    client.topics.create(topic, ttl=60, properties={"owner": "me"})
+
+    assert client.topics.get(topic) == tuff.TopicInfo(topic, 1, {"ttl": "60", "owner": "me"})
+    client.topics.update(topic, ttl=5)
+    assert client.topics.get(topic).properties == {"ttl": "5"}
+    assert client.topics.list("life") == ["one"]
+    assert "life" in client.topics.namespaces()
+    with pytest.raises(tuff.TopicExistsError):
+        client.topics.create(topic)
+    client.topics.delete(topic)
+    with pytest.raises(TopicNotFoundError):
+        client.topics.get(topic)
+
+
+def test_messages_come_back_in_order_and_page_by_page(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    published = client.publish(topic, ["one", b"\xff\x00", "drei €"])
+
+    first = client.poll(topic, limit=2)
+    rest = client.poll(topic, first.next_id, inclusive=False)
+
+    assert payloads(first) == [b"one", b"\xff\x00"]
+    assert payloads(rest) == ["drei €".encode()]
+    assert (first.caught_up, rest.caught_up) == (False, True)
+    assert first[0].id == published.first_id
+    assert rest[-1].id == published.last_id == client.offsets(topic).end
+
+
+def test_a_commit_makes_everything_visible_at_once(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.transaction() as tx:
+        tx.publish(topic, "one", "two")
+        assert payloads(client.poll(topic)) == []
+
+    assert payloads(client.poll(topic, isolation="committed")) == [b"one", b"two"]
+    assert client.transactions.overview().in_progress == ()
+
+
+def test_an_error_in_the_body_leaves_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
+    def publish_and_fail() -> None:
+        with client.transaction() as tx:
+            tx.publish(topic, "never")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        publish_and_fail()
+
+    assert payloads(client.poll(topic)) == []
+
+
+def test_a_transaction_reads_in_its_own_snapshot(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.publish(topic, "before")
+    with client.transaction() as tx:
+        with client.transaction() as other:
+            other.publish(topic, "since")
+
+        assert payloads(tx.poll(topic)) == [b"before"]
+        by_value = client.poll(topic, transaction=tx.transaction)
+        assert payloads(by_value) == [b"before"]
+
+
+def test_a_message_published_under_a_pointer_holds_committed_readers_back(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    transaction = client.transactions.start()
+    published = client.publish(topic, "undecided", transaction=transaction)
+    assert published.rollback is not None
+
+    held = client.poll(topic, isolation="committed")
+    assert (payloads(held), held.blocked_by) == ([], transaction.transaction_id)
+    assert client.offsets(topic, isolation="committed").blocked_by == transaction.transaction_id
+
+    client.transactions.invalidate(transaction)
+    assert client.poll(topic, isolation="committed").blocked_by is None
+    assert client.transactions.outcome(transaction).reason == "invalidated"
+    assert transaction.transaction_id in client.transactions.invalids().invalids
+    assert client.transactions.abort(transaction) == "aborted"
+
+
+def test_a_conflict_names_the_key_and_the_other(server: ServerProcess, client: tuff.Client) -> None:
+    late = client.transactions.start()
+    with tuff.connect(server.url, client="faster") as other:
+        early = other.transactions.start()
+        other.transactions.commit(early, changes=[b"apple"])
+
+    with pytest.raises(tuff.TransactionConflictError) as caught:
+        client.transactions.can_commit(late, [b"pear", b"apple"])
+
+    assert (caught.value.key, caught.value.transaction, caught.value.client) == (
+        b"apple",
+        early.transaction_id,
+        "faster",
+    )
+    client.transactions.abort(late)
+
+
+def test_a_checkpointed_transaction_publishes_under_each_of_its_pointers(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.transaction() as tx:
+        tx.publish(topic, "before")
+        tx.checkpoint()
+        tx.publish(topic, "after")
+
+    assert payloads(client.poll(topic, isolation="committed")) == [b"before", b"after"]
+
+
+def test_a_context_that_only_reads_commits(client: tuff.Client, topic: tuff.TopicId) -> None:
+    with client.transaction() as tx:
+        transaction = tx.transaction
+        tx.poll(topic)
+
+    assert client.transactions.outcome(transaction).state == "committed"
+
+
+def test_a_truncation_says_what_it_took(client: tuff.Client) -> None:
+    transaction = client.transactions.start()
+    client.transactions.invalidate(transaction)
+
+    done = client.transactions.truncate(ids=[transaction.transaction_id])
+
+    assert (done.removed_count, done.kept) == (1, ())
+
+
+def test_a_snapshot_file_is_named(client: tuff.Client) -> None:
+    taken = client.transactions.take_snapshot()
+
+    assert taken.file.startswith("snapshot.")
+    assert taken.size_bytes > 0
+
+
+def test_threads_share_a_client(client: tuff.Client, topic: tuff.TopicId) -> None:
+    def publish_some(name: str) -> None:
+        for number in range(20):
+            client.publish(topic, f"{name}{number}")
+
+    threads = [Thread(target=publish_some, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    found = [payload.decode() for payload in payloads(client.poll(topic))]
+    for name in "abcd":
+        assert [one for one in found if one[0] == name] == [f"{name}{n}" for n in range(20)]
+
+
+def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -> None:
+    """A kept connection whose server is gone must not cost a call: nothing is sent on it."""
+    topic = tuff.TopicId("default", "restarts")
+    log = tmp_path / "log.txt"
+    with ServerProcess(tmp_path / "data", log=log) as first:
+        port = first.url.rpartition(":")[2]
+        client = tuff.connect(first.url)
+        client.topics.create(topic)
+
+    with pytest.raises(ConnectionLostError) as caught:
+        client.publish(topic, "nobody is there")
+    assert not caught.value.outcome_unknown
+
+    with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]), client:
+        client.publish(topic, "somebody is")
+        assert payloads(client.poll(topic)) == [b"somebody is"]
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="no_such"):
+        ServerProcess(
+            tmp_path / "data", log=tmp_path / "log.txt", arguments=["--set", "no_such.key=1"]
+        )
+
+
+def test_a_closed_client_says_so(server: ServerProcess) -> None:
+    client = tuff.connect(server.url)
+    client.close()
+
+    with pytest.raises(ConnectionLostError, match="closed"):
+        client.topics.namespaces()

@@ -115,6 +115,7 @@ class Polls:
         self._now_ms = now_ms
         self._observe = observe
         self._is_stopping = False
+        self.waiting_count = 0  # polls that sleep until something happens
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
         """Read, and wait up to `wait_s` if there is nothing yet."""
@@ -191,11 +192,14 @@ class Polls:
     async def _wait(self, waiter: asyncio.Event, deadline_s: float, reading: Reading) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        self.waiting_count += 1
         try:
             async with asyncio.timeout_at(deadline_s):
                 await waiter.wait()
         except TimeoutError:
             pass
+        finally:
+            self.waiting_count -= 1
         if reading.held_by is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 

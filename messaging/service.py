@@ -139,10 +139,11 @@ class MessagingService:
     async def close(self) -> None:
         """End the long polls, write what waits, and let go of the store."""
         self.stop_waiting()
-        if self._is_running and not self._ran.is_set():
-            if self._engine.is_up and self._live.has_unwritten:
-                await self._flush_quietly()
-            self._writer.close()
+        is_writing = self._is_running and not self._ran.is_set()
+        if is_writing and self._engine.is_up and self._live.has_unwritten:
+            await self._flush_quietly()
+        self._writer.close()
+        if is_writing:
             await self._ran.wait()
         await self._engine.close("the server is stopping")
 
@@ -220,6 +221,10 @@ class MessagingService:
         """A place behind everything published so far. Raises: TopicNotFoundError."""
         return self._polls.newest_place(topic)
 
+    def waiting_count(self) -> int:
+        """How many long polls sleep until something happens."""
+        return self._polls.waiting_count
+
     def stop_waiting(self) -> None:
         """End every long poll with nothing, now and from now on."""
         self._polls.stop_waiting()
@@ -266,11 +271,11 @@ class MessagingService:
         transaction room must tell."""
         return sorted(self._live.index.pointers())
 
-    def blockers(self, now_ms: int) -> list[tuple[int, int]]:
-        """Pointers with undecided message rows and the time of their first publish in ms, which is
-        never after `now_ms`, whatever the clock did since."""
+    def first_publishes(self) -> list[tuple[int, int]]:
+        """Pointers with undecided message rows, and the time of their first publish in ms. A clock
+        that was set back since can make it a time to come."""
         return [
-            (pointer, min(written_ms, now_ms))
+            (pointer, written_ms)
             for pointer, written_ms in self._live.index.first_publishes()
             if pointer not in self._endings.unmarked
         ]

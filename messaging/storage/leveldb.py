@@ -87,26 +87,20 @@ class LevelDbTable:
     def _scan(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
     ) -> Rows:
-        last: bytes | None = None
+        last = start
         with self._using(), closing(snapshot):
             try:
-                with closing(
-                    snapshot.iterator(
-                        start=start, stop=stop, reverse=reverse, verify_checksums=True
-                    )
-                ) as rows:
+                with closing(_verified(snapshot, start, stop, reverse=reverse)) as rows:
                     for key, value in rows:
                         yield key, value
                         self._require_open()
-                        last = key
-            except plyvel.CorruptionError as error:
+                        last = key + b"\x00"
+            except StoreDamagedError:
                 if reverse:
-                    raise StoreDamagedError(_text(error)) from error
+                    raise
             else:
                 return
-            yield from self._scan_unverified(
-                snapshot, start if last is None else last + b"\x00", stop
-            )
+            yield from self._scan_unverified(snapshot, last, stop)
 
     def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
         with (
@@ -130,6 +124,20 @@ class LevelDbTable:
     def _require_open(self) -> None:
         if self._closing:
             raise StoreError("the store is being closed")
+
+
+def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool) -> Rows:
+    # plyvel's reverse iterator gives nothing at all when its first row is the start itself, so it
+    # is given none, and ended here.
+    bounds = {"stop": stop} if reverse else {"start": start, "stop": stop}
+    with (
+        _as_store_errors(),
+        closing(snapshot.iterator(**bounds, reverse=reverse, verify_checksums=True)) as rows,
+    ):
+        for key, value in rows:
+            if key < start:
+                return
+            yield key, value
 
 
 def _open(directory: Path) -> plyvel.DB:

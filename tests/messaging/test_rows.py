@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,17 @@ INDEXED = IndexedRange(
     final=True,
     written_ms=1_480_000_000_123,
 )
-ROWS = {
+
+
+class Stored(Protocol):
+    """What all stored values have in common."""
+
+    def to_bytes(self, key: bytes) -> bytes: ...
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "Stored": ...
+
+
+ROWS: dict[str, Stored] = {
     "message": MessageRow(payload=b"hello"),
     "message, empty": MessageRow(),
     "message of a transaction": MessageRow(tx_pointer=POINTER, payload=b"hello"),
@@ -64,7 +75,7 @@ ROWS = {
     "mark": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
     "facts": Facts(store_id="ab12", highest_pointer=POINTER, longest_transaction_ms=86_400_000),
 }
-KEYS = {
+KEYS: dict[type[Stored], bytes] = {
     MessageRow: MESSAGE_KEY,
     PayloadRow: PAYLOAD_KEY,
     TopicRecord: topic_key(TOPIC),

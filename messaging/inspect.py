@@ -1,0 +1,166 @@
+"""Every row of a store, decoded for people: what `tuff table show` prints (design §5).
+
+For a directory that no server has open. Damage is told beside the row that has it, and keeps no
+other row from being read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+from messaging.facts import Facts, Mark
+from messaging.index import IndexedRange
+from messaging.keys import (
+    FACTS,
+    INDEX,
+    MARK_KEY,
+    MESSAGES,
+    PAYLOADS,
+    TOPICS,
+    place_in,
+    pointer_in,
+    row_prefix,
+    split_prefix,
+    split_topic,
+)
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow, is_whole
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.seam import Store, StoreError
+from messaging.topics import TopicRecord
+from tuff.disk.lock import DirectoryLockedError
+from tuff.protocol.ids import Place
+
+Row = Mapping[str, object]
+
+_TABLES = {
+    MESSAGES: "message",
+    PAYLOADS: "payload",
+    TOPICS: "topic",
+    INDEX: "index",
+    FACTS: "fact",
+}
+
+
+def table_rows(directory: Path) -> Iterator[Row]:
+    """Every row of the store in a directory, and last, if not all could be read, the damage.
+
+    Raises:
+        OSError: the directory can't be read, or a server has it open.
+    """
+    if not (directory / "CURRENT").is_file():
+        raise FileNotFoundError(2, "there is no LevelDB table in it", str(directory))
+    try:
+        store = LevelDbTable(directory, is_whole=is_whole)
+    except DirectoryLockedError as error:
+        raise BlockingIOError(11, str(error), str(directory)) from None
+    except StoreError as error:
+        yield {"table": None, "damage": str(error)}
+        return
+    with closing(store):
+        yield from store_rows(store)
+
+
+def store_rows(store: Store) -> Iterator[Row]:
+    """Every row of an open store."""
+    for tag in sorted(_TABLES):
+        try:
+            with closing(store.scan(tag, bytes((tag[0] + 1,)))) as rows:
+                for key, value in rows:
+                    yield _row(tag, key, value)
+        except StoreError as error:
+            yield {"table": _TABLES[tag], "damage": str(error)}
+
+
+def _row(tag: bytes, key: bytes, value: bytes) -> Row:
+    head = {"table": _TABLES[tag], "key": key[1:].hex()}
+    try:
+        return {**head, **_DECODERS[tag](key, value)}
+    except (DamagedRowError, ValueError, IndexError) as error:
+        return {**head, "damage": str(error), "value": value.hex()}
+
+
+def _message(key: bytes, value: bytes) -> Row:
+    row = MessageRow.from_bytes(key, value)
+    brings = row.reference
+    return {
+        **_place(key),
+        "txPointer": _pointer(row.tx_pointer),
+        "ttl": row.ttl_s,
+        **(
+            {"payload": _payload(row.payload)}
+            if brings is None
+            else {"brings": brings.count, "first": list(brings.first), "last": list(brings.last)}
+        ),
+    }
+
+
+def _stored(key: bytes, value: bytes) -> Row:
+    row = PayloadRow.from_bytes(key, value)
+    pointer = {"writePointer": _pointer(pointer_in(key))}
+    return {**_place(key), **pointer, "ttl": row.ttl_s, "payload": _payload(row.payload)}
+
+
+def _topic(key: bytes, value: bytes) -> Row:
+    record = TopicRecord.from_bytes(key, value)
+    return {
+        "topic": str(split_topic(key[1:])),
+        "generation": record.generation,
+        "floor": record.floor.hex(),
+        "properties": dict(record.properties),
+    }
+
+
+def _indexed(key: bytes, value: bytes) -> Row:
+    entry = IndexedRange.from_bytes(key, value)
+    return {
+        "writePointer": _pointer(entry.pointer),
+        "rows": "messages" if entry.kind == MESSAGES else "payloads",
+        "topic": str(entry.topic),
+        "generation": entry.generation,
+        "first": list(entry.first),
+        "last": list(entry.last),
+        "final": entry.final,
+        "writtenAt": entry.written_ms,
+    }
+
+
+def _fact(key: bytes, value: bytes) -> Row:
+    name = {"name": key[1:].decode("ascii", "replace")}
+    if key == MARK_KEY:
+        mark = Mark.from_bytes(key, value)
+        last = list(mark.last)
+        return {**name, "batch": mark.batch_number, "last": last, "clock": mark.clock_ms}
+    facts = asdict(Facts.from_bytes(key, value))
+    return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
+
+
+def _place(key: bytes) -> Row:
+    topic, generation = split_prefix(row_prefix(key))
+    place: Place = place_in(key)
+    return {
+        "topic": str(topic),
+        "generation": generation,
+        "timestamp": place.timestamp_ms,
+        "seq": place.seq_id,
+    }
+
+
+def _pointer(pointer: int | None) -> str | None:
+    return None if pointer is None else str(pointer)
+
+
+def _payload(payload: bytes) -> object:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return {"hex": payload.hex()}
+
+
+_DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
+    MESSAGES: _message,
+    PAYLOADS: _stored,
+    TOPICS: _topic,
+    INDEX: _indexed,
+    FACTS: _fact,
+}

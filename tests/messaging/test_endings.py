@@ -1,0 +1,192 @@
+"""What endings do to rows, and what survives a restart (design §5, §6)."""
+
+from messaging.polls import Isolation, Poll
+from messaging.service import MessagingService
+from tests.messaging.world import (
+    AUDIT,
+    NOON_MS,
+    World,
+    payloads,
+    polled,
+    publish,
+    request,
+    settle_down,
+)
+from tuff.protocol.names import TopicId
+
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
+
+
+async def test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer(
+    world: World, service: MessagingService
+) -> None:
+    pointers = [world.transactions.start(7), world.transactions.start(8)]
+    await publish(service, b"a", b"b", pointer=7)
+    await publish(service, b"c", pointer=8)
+    await service.store(AUDIT, request(b"stored", pointer=8))
+
+    await service.mark_rolled_back(pointers)
+    await service.mark_rolled_back(pointers)
+    for pointer in pointers:
+        world.transactions.end(pointer, world.transactions.aborted)
+
+    assert [service.is_carried(pointer) for pointer in pointers] == [False, False]
+    assert await polled(service, COMMITTED) == []
+    assert await polled(service) == [b"a", b"b", b"c"]
+
+
+async def test_a_large_publish_is_marked_whole(world: World, service: MessagingService) -> None:
+    world.transactions.start(7)
+    await publish(service, *[b"x"] * 25_000, pointer=7)
+
+    await service.mark_rolled_back([7])
+    world.transactions.end(7, world.transactions.aborted)
+
+    assert await polled(service, COMMITTED) == []
+    assert not service.is_carried(7)
+
+
+async def test_marking_never_writes_a_row_again_that_is_gone(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"x", pointer=7)
+    world.clock.now_ms += 100_000
+    await service.sweep()
+
+    await service.mark_rolled_back([7])
+
+    assert [key for key in world.rows if key.startswith(b"m")] == []
+
+
+async def test_the_index_survives_a_restart_until_the_outcome_is_told(world: World) -> None:
+    world.transactions.start(7)
+    world.transactions.start(8)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await publish(service, b"x", pointer=7)
+        await publish(service, b"y", pointer=8)
+        await service.store(AUDIT, request(b"z", pointer=8))
+
+    world.clock.now_ms += 5000
+    async with world.running() as service:
+        assert service.indexed_pointers() == [7, 8]
+        assert service.topics([7, 8]) == ["default:audit"]
+        assert sorted(service.first_publishes()) == [(7, NOON_MS), (8, NOON_MS)]
+        service.settle([7])
+        await service.mark_rolled_back([8])
+        assert service.indexed_pointers() == []
+
+    async with world.running() as service:
+        assert service.indexed_pointers() == []
+    assert [key for key in world.rows if key.startswith(b"i")] == []
+
+
+async def test_a_settled_pointer_is_carried_until_its_index_rows_are_gone_from_disk(
+    world: World, service: MessagingService
+) -> None:
+    """Were its outcome forgotten before, a crash would leave a pointer that nobody knows."""
+    world.transactions.start(7)
+    await publish(service, b"x", pointer=7)
+
+    service.settle([7])
+    assert service.is_carried(7)
+    assert service.first_publishes() == []
+
+    await service.tick()
+    assert not service.is_carried(7)
+
+
+async def test_a_transaction_holds_readers_from_its_first_publish_on(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await service.store(AUDIT, request(b"holds nobody", pointer=7))
+    assert service.first_publishes() == []
+
+    world.clock.now_ms += 5
+    await publish(service, b"x", pointer=7)
+    world.clock.now_ms += 5
+    await publish(service, b"y", pointer=7)
+
+    assert service.first_publishes() == [(7, NOON_MS + 5)]
+
+
+async def test_a_held_reader_wakes_when_the_transaction_ends(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"x", pointer=7)
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.poll(AUDIT, poll))
+
+    world.transactions.end(7, world.transactions.committed)
+    service.settle([7])
+    service.wake_readers([7])
+
+    assert payloads(await waiting) == [b"x"]
+
+
+async def test_a_held_reader_goes_on_when_the_rows_are_marked(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.poll(AUDIT, poll))
+
+    world.transactions.end(7, world.transactions.aborted)
+    await service.mark_rolled_back([7])
+    service.wake_readers([7])
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_ended(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"x", pointer=7)
+    waiting = await settle_down(service.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+    assert not waiting.done()
+
+    world.transactions.end(7, world.transactions.committed)
+    service.settle([7])
+    service.wake_readers([7])
+
+    result = await waiting
+    assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
+
+
+async def test_facts_of_the_transaction_files_survive(world: World) -> None:
+    async with world.running() as service:
+        assert service.recorded_mark() is None
+        await service.record_mark("ab12", 500)
+        service.note_reserved(900)
+        service.note_reserved(700)
+        assert service.recorded_mark() == ("ab12", 500)
+        await service.tick()
+        assert service.recorded_mark() == ("ab12", 900)
+
+    async with world.running() as service:
+        assert service.recorded_mark() == ("ab12", 900)
+
+
+async def test_the_clock_mark_is_kept_by_an_idle_server_and_not_by_a_doubtful_clock(
+    world: World,
+) -> None:
+    async with world.running() as service:
+        assert service.recovered_mark_ms is None
+        world.clock.now_ms += 60_000
+        await service.tick()
+
+    world.may_delete = False
+    world.clock.now_ms += 10_000_000
+    async with world.running() as service:
+        assert service.recovered_mark_ms == NOON_MS + 60_000
+        await service.create_topic(TopicId("a", "b"), {})
+
+    async with world.running() as service:
+        assert service.recovered_mark_ms == NOON_MS + 60_000

@@ -1,0 +1,64 @@
+"""What people are shown of a store."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from messaging.inspect import store_rows, table_rows
+from messaging.rows import is_whole
+from messaging.service import MessagingService
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.memory import MemoryTable
+from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
+
+
+async def test_every_table_is_told_in_words(world: World, service: MessagingService) -> None:
+    world.transactions.start(7)
+    await publish(service, b"plain", ttl_s=5)
+    await service.store(AUDIT, request(b"\xff", pointer=7))
+    await publish(service, pointer=7)
+
+    rows = [dict(row) for row in store_rows(MemoryTable(world.rows))]
+    for row in rows:
+        del row["key"]
+
+    place = {"topic": "default:audit", "generation": 1, "timestamp": NOON_MS}
+    assert {
+        "table": "message",
+        **place,
+        "seq": 0,
+        "txPointer": None,
+        "ttl": 5,
+        "payload": "plain",
+    } in rows
+    brings = {"brings": 1, "first": [NOON_MS, 1], "last": [NOON_MS, 1]}
+    assert {"table": "message", **place, "seq": 2, "txPointer": "7", "ttl": None, **brings} in rows
+    stored = {"writePointer": "7", "ttl": None, "payload": {"hex": "ff"}}
+    assert {"table": "payload", **place, "seq": 1, **stored} in rows
+    assert [row["table"] for row in rows].count("index") == 1
+    assert [row["table"] for row in rows].count("topic") == 1
+    assert [row["name"] for row in rows if row["table"] == "fact"] == ["facts", "mark"]
+
+
+async def test_damage_is_told_beside_its_row_and_costs_no_other(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"a", b"b")
+    key = next(key for key in world.rows if key.startswith(b"m"))
+    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.rows[b"mshort"] = b""
+    world.rows[b"ibad"] = b"?"
+
+    rows = list(store_rows(MemoryTable(world.rows)))
+
+    assert sum("damage" in row for row in rows) == 3
+    assert [row["payload"] for row in rows if "payload" in row] == ["b"]
+
+
+def test_a_directory_is_read_only_while_no_server_has_it(tmp_path: Path) -> None:
+    with closing(LevelDbTable(tmp_path, is_whole=is_whole)), pytest.raises(OSError, match="open"):
+        list(table_rows(tmp_path))
+    assert list(table_rows(tmp_path)) == []
+    with pytest.raises(FileNotFoundError):
+        list(table_rows(tmp_path / "nowhere"))

@@ -1,0 +1,311 @@
+"""The read compared with a list: what a reader is handed, in whatever pieces (protocol §3.4)."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.keys import message_key, payload_key, prefix_of
+from messaging.reader import Query, Undecided, read, start_number
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow
+from messaging.storage.memory import MemoryTable
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, Place, past_group
+from tuff.protocol.names import TopicId
+from tuff.protocol.transaction import Transaction
+
+PREFIX = prefix_of(TopicId("default", "t"), 1)
+NOW_MS = 1_000_000
+TTL_S = 100
+COMMITTED, INVALID, UNDECIDED = 10, 20, 30
+SNAPSHOT = Transaction(
+    transaction_id=100,
+    read_pointer=99,
+    write_pointer=100,
+    invalids=(INVALID,),
+    in_progress=(UNDECIDED,),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One row: payloads with their own time to live, inline (one) or stored."""
+
+    timestamp_ms: int
+    pointer: int | None
+    payloads: tuple[tuple[bytes, int | None], ...]
+    is_reference: bool
+
+
+payload_values = st.tuples(st.binary(max_size=6), st.sampled_from([None, None, 1, 50]))
+inline = st.builds(
+    lambda ts, pointer, payload: ModelRow(ts, pointer, (payload,), is_reference=False),
+    st.sampled_from([899_000, 900_001, 950_000, 999_500]),
+    st.sampled_from([None, None, COMMITTED, -COMMITTED, INVALID, UNDECIDED]),
+    payload_values,
+)
+references = st.builds(
+    lambda ts, pointer, payloads: ModelRow(ts, pointer, tuple(payloads), is_reference=True),
+    st.sampled_from([899_000, 900_001, 950_000, 999_500]),
+    st.sampled_from([COMMITTED, COMMITTED, -COMMITTED, INVALID, UNDECIDED]),
+    st.lists(payload_values, max_size=4),
+)
+topics = st.lists(inline | references, max_size=8).map(
+    lambda rows: sorted(rows, key=lambda row: row.timestamp_ms)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the rows mean: each message with its id, or where a reader in a snapshot is held."""
+
+    items: list[tuple[bytes, bytes]]
+    is_held: bool
+
+
+def build(rows: list[ModelRow]) -> tuple[MemoryTable, Place, list[tuple[Place, list[Place]]]]:
+    """A store with these rows, its served mark, and where each row and its payloads stand."""
+    table = MemoryTable()
+    places: list[tuple[Place, list[Place]]] = []
+    seq_id = 0
+    for row in rows:
+        stored = []
+        for payload, ttl_s in row.payloads if row.is_reference else ():
+            assert row.pointer is not None
+            stored.append(Place(row.timestamp_ms, seq_id))
+            key = payload_key(PREFIX, abs(row.pointer), stored[-1])
+            table.write([(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))])
+            seq_id += 1
+        place = Place(row.timestamp_ms, seq_id)
+        seq_id += 1
+        key = message_key(PREFIX, place)
+        if row.is_reference:
+            brings = PayloadRange(stored[0], stored[-1], len(stored)) if stored else NO_PAYLOADS
+            value = MessageRow(tx_pointer=row.pointer, reference=brings)
+        else:
+            ((payload, ttl_s),) = row.payloads
+            value = MessageRow(tx_pointer=row.pointer, ttl_s=ttl_s, payload=payload)
+        table.write([(key, value.to_bytes(key))])
+        places.append((place, stored))
+    return table, Place(NOW_MS, 0), places
+
+
+def model(
+    rows: list[ModelRow],
+    places: list[tuple[Place, list[Place]]],
+    *,
+    snapshot: Transaction | None,
+    undecided: Undecided,
+) -> Expected:
+    items: list[tuple[bytes, bytes]] = []
+    for row, (place, stored) in zip(rows, places, strict=True):
+        if is_expired(row, None) or (not row.is_reference and is_expired(row, row.payloads[0][1])):
+            continue
+        if snapshot is not None and row.pointer == UNDECIDED and undecided is Undecided.HOLD:
+            return Expected(items, is_held=True)
+        if snapshot is not None and row.pointer not in (None, COMMITTED):
+            continue
+        for (payload, ttl_s), at in zip(row.payloads, stored or [Place(0, 0)], strict=False):
+            if not is_expired(row, ttl_s):
+                items.append((MessageId(*place, *at).to_bytes(), payload))
+    return Expected(items, is_held=False)
+
+
+def is_expired(row: ModelRow, ttl_s: int | None) -> bool:
+    return row.timestamp_ms + 1000 * (TTL_S if ttl_s is None else ttl_s) <= NOW_MS
+
+
+def query(**changed: object) -> Query:
+    plain = Query(
+        prefix=PREFIX,
+        start=0,
+        through=LAST_ID,
+        served=Place(NOW_MS, 0),
+        floor=FIRST_ID,
+        ttl_s=TTL_S,
+        now_ms=NOW_MS,
+        limit=1000,
+        bytes_max=1 << 20,
+        snapshot=None,
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type] # fields by name
+
+
+snapshots = st.sampled_from(
+    [(None, Undecided.HOLD), (SNAPSHOT, Undecided.HOLD), (SNAPSHOT, Undecided.SKIP)]
+)
+
+
+@given(rows=topics, reader=snapshots, limit=st.integers(1, 5), bytes_max=st.integers(1, 12))
+def test_paging_hands_out_the_same_as_one_big_read(
+    rows: list[ModelRow],
+    reader: tuple[Transaction | None, Undecided],
+    limit: int,
+    bytes_max: int,
+) -> None:
+    table, _, places = build(rows)
+    snapshot, undecided = reader
+    expected = model(rows, places, snapshot=snapshot, undecided=undecided)
+
+    paged: list[tuple[bytes, bytes]] = []
+    asked = query(limit=limit, bytes_max=bytes_max, snapshot=snapshot, undecided=undecided)
+    while True:
+        page = read(table, asked)
+        paged += page.items
+        assert len(page.items) <= limit
+        assert sum(len(payload) for _, payload in page.items[1:]) <= bytes_max
+        behind = start_number(MessageId.from_bytes(page.next_id), inclusive=False)
+        asked = replace(asked, start=behind)
+        if not page.items:
+            break
+
+    assert paged == expected.items
+    assert page.caught_up is not expected.is_held
+    assert (page.held_by == UNDECIDED) is expected.is_held
+
+
+@given(rows=topics, reader=snapshots, data=st.data())
+def test_reading_on_after_any_id_leaves_out_nothing(
+    rows: list[ModelRow], reader: tuple[Transaction | None, Undecided], data: st.DataObject
+) -> None:
+    """The ancestor dropped the first row of an exclusive read, whatever it was."""
+    table, _, places = build(rows)
+    snapshot, undecided = reader
+    known = [MessageId(*place, *at) for place, stored in places for at in [(0, 0), *stored]]
+    start = data.draw(st.sampled_from([FIRST_ID, LAST_ID, *known, *map(_behind, known)]))
+    through = data.draw(st.sampled_from([LAST_ID, *known]))
+    inclusive = data.draw(st.booleans())
+    # An undecided row holds only who would come past it.
+    ahead = [(row, at) for row, at in zip(rows, places, strict=True) if at[0] >= start.place]
+    expected = model(
+        [row for row, _ in ahead],
+        [at for _, at in ahead],
+        snapshot=snapshot,
+        undecided=undecided,
+    ).items
+
+    found = read(
+        table,
+        query(
+            start=start_number(start, inclusive=inclusive), through=through,
+            snapshot=snapshot, undecided=undecided,
+        ),
+    )  # fmt: skip
+
+    first = start.to_bytes()
+    assert found.items == [
+        (each, payload)
+        for each, payload in expected
+        if (each >= first if inclusive else each > first) and each <= through.to_bytes()
+    ]
+
+
+def _behind(message_id: MessageId) -> MessageId:
+    return past_group(message_id.place)
+
+
+@given(rows=topics, start_ms=st.sampled_from([0, 899_000, 900_001, 949_999, 950_000, 999_501]))
+def test_a_time_names_the_first_message_of_its_millisecond(
+    rows: list[ModelRow], start_ms: int
+) -> None:
+    table, _, places = build(rows)
+    everything = model(rows, places, snapshot=None, undecided=Undecided.HOLD).items
+
+    for inclusive in (True, False):
+        found = read(table, query(start=start_number(start_ms, inclusive=inclusive)))
+        first_ms = start_ms if inclusive else start_ms + 1
+        assert found.items == [
+            item for item in everything if int.from_bytes(item[0][:8], "big") >= first_ms
+        ]
+
+
+def test_nothing_behind_the_served_mark_is_shown() -> None:
+    rows = [ModelRow(950_000 + n, None, ((b"%d" % n, None),), is_reference=False) for n in range(3)]
+    table, _, places = build(rows)
+
+    found = read(table, query(served=places[1][0]))
+
+    assert [payload for _, payload in found.items] == [b"0", b"1"]
+    assert found.caught_up
+
+
+def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> None:
+    group = ((b"a", None), (b"b", None), (b"c", None))
+    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    place, stored = places[0]
+
+    found = read(table, query(floor=MessageId(*place, *stored[1])))
+
+    assert [payload for _, payload in found.items] == [b"b", b"c"]
+
+
+def test_next_lies_past_rows_that_were_skipped() -> None:
+    rows = [
+        ModelRow(950_000, None, ((b"a", None),), is_reference=False),
+        ModelRow(950_001, -COMMITTED, ((b"gone", None),) * 2, is_reference=True),
+    ]
+    table, _, places = build(rows)
+
+    found = read(table, query(limit=1, snapshot=SNAPSHOT))
+
+    assert found.next_id == past_group(places[1][0]).to_bytes()
+    assert found.caught_up
+
+
+def test_a_first_message_larger_than_the_reply_is_delivered_alone() -> None:
+    rows = [ModelRow(950_000 + n, None, ((b"x" * 9, None),), is_reference=False) for n in range(2)]
+    table, _, _ = build(rows)
+
+    found = read(table, query(bytes_max=1))
+
+    assert len(found.items) == 1
+    assert not found.caught_up
+
+
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_a_damaged_row_ends_the_read_before_it_and_names_where_to_go_on(
+    is_reference: bool,
+) -> None:
+    rows = [
+        ModelRow(950_000, None, ((b"a", None),), is_reference=False),
+        ModelRow(950_001, COMMITTED, ((b"b", None),), is_reference=is_reference),
+        ModelRow(950_002, None, ((b"c", None),), is_reference=False),
+    ]
+    table, _, places = build(rows)
+    _flip(table, message_key(PREFIX, places[1][0]))
+
+    before = read(table, query())
+    assert [payload for _, payload in before.items] == [b"a"]
+    assert not before.caught_up
+
+    behind = start_number(MessageId.from_bytes(before.next_id), inclusive=False)
+    with pytest.raises(DamagedRecordError) as raised:
+        read(table, query(start=behind))
+    members = raised.value.members
+    assert members["id"] == MessageId(*places[1][0]).hex()
+
+    go_on = MessageId.from_hex(str(members["next"]))
+    after = read(table, query(start=start_number(go_on, inclusive=False)))
+    assert [payload for _, payload in after.items] == [b"c"]
+
+
+def test_a_damaged_payload_costs_only_itself() -> None:
+    group = ((b"a", None), (b"b", None), (b"c", None))
+    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    place, stored = places[0]
+    _flip(table, payload_key(PREFIX, COMMITTED, stored[0]))
+
+    with pytest.raises(DamagedRecordError) as raised:
+        read(table, query())
+
+    go_on = MessageId.from_hex(str(raised.value.members["next"]))
+    assert go_on == MessageId(*place, *stored[0])
+    found = read(table, query(start=start_number(go_on, inclusive=False)))
+    assert [payload for _, payload in found.items] == [b"b", b"c"]
+
+
+def _flip(table: MemoryTable, key: bytes) -> None:
+    value = bytearray(table.rows[key])
+    value[-1] ^= 1
+    table.write([(key, bytes(value))])

@@ -1,0 +1,218 @@
+"""Writes that fail: no false answer, nothing lost, ids only rise (design §5)."""
+
+import asyncio
+
+import pytest
+
+from messaging.polls import Isolation, Poll
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Store, StoreError
+from tests.messaging.world import (
+    AUDIT,
+    FlakyTable,
+    World,
+    polled,
+    publish,
+    request,
+)
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    StorageUnavailableError,
+    TopicExistsError,
+    TuffError,
+)
+from tuff.protocol.ids import MessageId
+
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
+
+
+class FlakyWorld(World):
+    """A world whose next opened table fails its n-th write from now; opening may be barred."""
+
+    def __init__(self) -> None:
+        super().__init__(self._open)
+        self.table: FlakyTable | None = None
+        self.is_barred = False
+
+    def _open(self) -> Store:
+        if self.is_barred:
+            raise StoreError("the disk is gone")
+        self.table = FlakyTable(MemoryTable(self.rows))
+        return self.table
+
+    def fail_write(self, number: int, *, takes_effect: bool) -> None:
+        assert self.table is not None
+        self.table.writes_left, self.table.takes_effect = number, takes_effect
+
+
+@pytest.fixture
+def world() -> FlakyWorld:
+    return FlakyWorld()
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+async def test_a_failed_write_is_answered_by_what_is_found(
+    world: FlakyWorld, takes_effect: bool
+) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        first = await publish(service, b"before")
+        world.fail_write(0, takes_effect=takes_effect)
+
+        if takes_effect:
+            await publish(service, b"in doubt")
+        else:
+            with pytest.raises(StorageUnavailableError):
+                await publish(service, b"in doubt")
+
+        after = await publish(service, b"after")
+        in_doubt = [b"in doubt"] if takes_effect else []
+        assert await polled(service) == [b"before", *in_doubt, b"after"]
+        assert after.first > first.last
+        assert service.status == ("ok", None)
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+@pytest.mark.parametrize("failing", range(6))
+async def test_whatever_write_fails_what_was_acknowledged_is_there_in_order(
+    world: FlakyWorld, failing: int, takes_effect: bool
+) -> None:
+    acknowledged: list[bytes] = []
+    last = MessageId(0, 0)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        world.fail_write(failing, takes_effect=takes_effect)
+        for number in range(8):
+            payload = b"%d" % number
+            world.clock.now_ms -= 10
+            try:
+                published = await publish(service, payload)
+            except StorageUnavailableError:
+                continue
+            assert published.first > last
+            last = published.last
+            acknowledged.append(payload)
+
+        assert await polled(service) == acknowledged
+
+    async with world.running() as service:
+        assert await polled(service) == acknowledged
+
+
+async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_back(
+    world: FlakyWorld,
+) -> None:
+    pointer = world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        world.fail_write(0, takes_effect=True)
+        world.is_barred = True
+
+        with pytest.raises(StorageUnavailableError):
+            await publish(service, b"in doubt", pointer=pointer)
+        with pytest.raises(StorageUnavailableError):
+            await publish(service, b"refused")
+        with pytest.raises(StorageUnavailableError):
+            await polled(service)
+        assert service.status == ("down", "the disk is gone")
+        # Nobody knows yet whether its row is there: an ending must not pass it.
+        assert not world.transactions.permits[0].is_left
+
+        world.is_barred = False
+        await service.tick()
+
+        assert world.transactions.permits[0].is_left
+        assert service.is_carried(pointer)
+        assert await polled(service) == [b"in doubt"]
+
+
+async def test_a_batch_that_is_not_there_is_taken_back_from_memory_too(world: FlakyWorld) -> None:
+    pointer = world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await service.store(AUDIT, request(b"stored", pointer=pointer))
+        world.fail_write(0, takes_effect=False)
+        with pytest.raises(StorageUnavailableError):
+            await publish(service, pointer=pointer)
+
+        await publish(service, pointer=pointer)
+
+        assert await polled(service) == [b"stored"]
+
+
+async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: FlakyWorld) -> None:
+    """Two creations in one batch: the second is told "exists" only if the first is durable."""
+    async with world.running() as service:
+        world.fail_write(0, takes_effect=False)
+        answers = await asyncio.gather(
+            service.create_topic(AUDIT, {}), service.create_topic(AUDIT, {}), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [StorageUnavailableError] * 2
+        assert service.list_topics("default") == []
+
+        answers = await asyncio.gather(
+            service.create_topic(AUDIT, {}), service.create_topic(AUDIT, {}), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [type(None), TopicExistsError]
+
+
+async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWorld) -> None:
+    pointer = world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await publish(service, b"taken back", pointer=pointer)
+        world.transactions.end(pointer, world.transactions.aborted)
+        world.fail_write(0, takes_effect=False)
+        with pytest.raises(StorageUnavailableError):
+            await service.mark_rolled_back([pointer])
+        assert service.is_carried(pointer)
+        assert service.first_publishes() == []
+
+        await service.tick()
+
+        assert not service.is_carried(pointer)
+        assert await polled(service, COMMITTED) == []
+        assert await polled(service) == [b"taken back"]
+
+
+async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: FlakyWorld) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+    key = b"tdefault:audit:"
+    world.rows[key] = world.rows[key][:-1] + b"?"
+
+    async with world.running() as service:
+        for call in (
+            service.create_topic(AUDIT, {}),
+            publish(service, b"x"),
+            service.poll(AUDIT, Poll()),
+        ):
+            with pytest.raises(DamagedRecordError):
+                await call
+
+
+async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld) -> None:
+    async with world.running() as service:
+        await service.record_mark("ab", 5)
+    world.rows[b"sfacts"] = b"rubbish"
+
+    async with world.running() as service:
+        state, reason = service.status
+        assert state == "down"
+        assert reason is not None
+        assert "tuff salvage" in reason
+        with pytest.raises(TuffError):
+            service.recorded_mark()
+
+
+async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        before = await publish(service, b"before")
+    del world.rows[b"smark"]
+    world.clock.now_ms -= 1000
+
+    async with world.running() as service:
+        after = await publish(service, b"after")
+        assert after.first > before.last
+        assert await polled(service) == [b"before", b"after"]

@@ -1,0 +1,242 @@
+"""Topics: generations, properties, floors (protocol §2)."""
+
+from typing import Any
+
+import pytest
+
+from messaging.polls import Isolation, Poll, Undecided
+from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
+from messaging.topics import TopicInfo, parse_properties
+from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, settle_down
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTopicPropertiesError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from tuff.protocol.ids import FIRST_ID, MessageId
+from tuff.protocol.names import TopicId
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"ttl": "5"}, {"ttl": "5"}),
+        ({"ttl": 5}, {"ttl": "5"}),
+        ({"ttl": "0005"}, {"ttl": "5"}),
+        ({"ttl": 2147483647}, {"ttl": "2147483647"}),
+        ({"owner": "Zoë\n", "weight": 1.5, "n": 3}, {"owner": "Zoë\n", "weight": "1.5", "n": "3"}),
+    ],
+)
+def test_properties_become_strings(given: object, expected: dict[str, str]) -> None:
+    assert parse_properties(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None, [], "x", 5, {"ttl": 0}, {"ttl": -1}, {"ttl": 2147483648}, {"ttl": 1.5},
+        {"ttl": "1.0"}, {"ttl": "+5"}, {"ttl": " 5"}, {"ttl": "\u0665"}, {"ttl": ""}, {"ttl": True},
+        {"ttl": None}, {"ttl": []}, {"generation": 1}, {"generation": "1"}, {"a": {}}, {"a": None},
+        {"a": False}, {"a": "\ud800"}, {"a": "x" * 70_000},
+    ],
+)  # fmt: skip
+def test_bad_properties_are_refused(given: object) -> None:
+    with pytest.raises(InvalidTopicPropertiesError):
+        parse_properties(given)
+
+
+async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
+    world.settings = MessagingSettings(default_ttl=77)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"owner": "me"})
+        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "77", "owner": "me"})
+        await service.update_topic(AUDIT, {"ttl": "5"})
+        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "5"})
+
+
+async def test_creating_again_gives_the_next_generation_and_none_of_the_old_messages(
+    service: MessagingService,
+) -> None:
+    await publish(service, b"old")
+    with pytest.raises(TopicExistsError):
+        await service.create_topic(AUDIT, {})
+
+    await service.delete_topic(AUDIT)
+    for call in (service.delete_topic(AUDIT), polled(service), publish(service, b"x")):
+        with pytest.raises(TopicNotFoundError):
+            await call
+    await service.create_topic(AUDIT, {"ttl": "9"})
+
+    assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 2, {"ttl": "9"})
+    assert await polled(service) == []
+
+
+async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world: World) -> None:
+    async with world.running() as service:
+        for _ in range(3):
+            await service.create_topic(AUDIT, {})
+            await service.delete_topic(AUDIT)
+        await service.create_topic(TopicId("b", "x"), {})
+        await service.create_topic(TopicId("a", "y"), {})
+
+    async with world.running() as service:
+        assert service.namespaces() == ["a", "b"]
+        assert service.list_topics("default") == []
+        await service.create_topic(AUDIT, {})
+        assert service.get_topic(AUDIT).generation == 4
+
+
+async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"short", ttl_s=10)
+    await publish(service, b"long")
+
+    world.clock.now_ms = NOON_MS + 9_999
+    assert await polled(service) == [b"short", b"long"]
+    world.clock.now_ms = NOON_MS + 10_000
+    assert await polled(service) == [b"long"]
+    world.clock.now_ms = NOON_MS + 99_999
+    assert await polled(service) == [b"long"]
+    world.clock.now_ms = NOON_MS + 100_000
+    assert await polled(service) == []
+
+
+async def test_a_longer_ttl_set_later_brings_nothing_back(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"expired")
+    world.clock.now_ms += 100_000
+    await publish(service, b"live")
+
+    await service.update_topic(AUDIT, {"ttl": "1000000"})
+
+    assert await polled(service) == [b"live"]
+
+
+async def test_no_floor_rises_while_the_clock_is_in_doubt(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"kept")
+    world.may_delete = False
+    world.clock.now_ms += 100_000_000
+
+    await service.update_topic(AUDIT, {"ttl": "1000000"})
+    await service.sweep()
+
+    world.clock.now_ms = NOON_MS
+    assert await polled(service) == [b"kept"]
+
+
+async def test_truncation_takes_what_is_before_for_every_reader(service: MessagingService) -> None:
+    published = await publish(service, b"a", b"b", b"c")
+    second = MessageId(published.first.publish_timestamp_ms, published.first.seq_id + 1)
+
+    assert await service.truncate_topic(AUDIT, second) == second
+    assert await polled(service) == [b"b", b"c"]
+    assert await service.truncate_topic(AUDIT, FIRST_ID) == second
+    assert await polled(service) == [b"b", b"c"]
+
+
+async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"old")
+
+    assert await service.truncate_topic(AUDIT, NOON_MS * 1000) is None
+    await publish(service, b"new")
+
+    assert await polled(service) == [b"new"]
+    async with world.running() as again:
+        assert await polled(again) == [b"new"]
+
+
+async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
+    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+
+    await service.delete_topic(AUDIT)
+    await service.create_topic(AUDIT, {})
+
+    with pytest.raises(TopicNotFoundError):
+        await waiting
+
+
+async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
+    other = TopicId("default", "other")
+    await service.create_topic(other, {})
+    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+    elsewhere = await settle_down(service.poll(other, Poll(wait_s=60)))
+
+    await publish(service, b"x")
+
+    assert [payload for _, payload in (await waiting).items] == [b"x"]
+    assert not elsewhere.done()
+    service.stop_waiting()
+    assert (await elsewhere).items == []
+
+
+async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
+    service: MessagingService,
+) -> None:
+    published = await publish(service, b"x")
+    behind = await service.poll(
+        AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
+    )
+    assert (behind.items, behind.caught_up) == ([], True)
+
+
+async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
+    result = await service.poll(AUDIT, Poll(wait_s=0.01))
+    assert (result.items, result.caught_up) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"limit": 0}, {"start": -1}, {"tx": 1, "isolation": Isolation.COMMITTED},
+        {"undecided": Undecided.SKIP},
+    ],
+)  # fmt: skip
+def test_polls_that_exclude_themselves_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError):
+        Poll(**arguments)
+
+
+async def test_a_start_that_has_expired_is_told(world: World, service: MessagingService) -> None:
+    published = await publish(service, b"x")
+    world.clock.now_ms += 100_000
+
+    told = [
+        (await service.poll(AUDIT, Poll(start=start))).expired
+        for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
+    ]
+
+    assert told == [True, True, False, False, False, False]
+
+
+async def test_offsets_tell_where_a_reader_begins_and_ends(
+    world: World, service: MessagingService
+) -> None:
+    empty = await service.offsets(AUDIT)
+    assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
+
+    first = await publish(service, b"a")
+    world.transactions.start(7)
+    held = await publish(service, b"b", pointer=7)
+    last = await publish(service, b"c")
+
+    everything = await service.offsets(AUDIT)
+    committed = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    own = await service.offsets(AUDIT, tx=7)
+    assert (everything.earliest, everything.end) == (first.first, last.last)
+    assert (committed.end, committed.blocked_by) == (first.last, 7)
+    assert (own.end, own.blocked_by) == (last.last, None)
+
+    world.transactions.end(7, world.transactions.aborted)
+    await service.mark_rolled_back([7])
+    await service.truncate_topic(AUDIT, held.first)
+    skipped = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    assert (skipped.earliest, skipped.end) == (last.first, last.last)

@@ -32,6 +32,15 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """Sizes for metrics. `oldest_ms` is how long the oldest transaction is in progress."""
+
+    open_count: int
+    invalid_count: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Invalids:
     """The invalid list, those that no message row carries, and the last sweep, None before it."""
 

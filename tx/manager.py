@@ -17,7 +17,7 @@ from tx.counters import TransactionCounters
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.endings import CommitRequest, Endings
 from tx.gates import Gates
-from tx.inquiries import InvalidList, Invalids, Overview, SweepMark, overview
+from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
 from tx.ledger import Ledger, LedgerEvents, ServiceState, ServiceStatus
 from tx.log import DiskFile, OpenFile
 from tx.markings import Markings, Spawn
@@ -131,6 +131,18 @@ class TransactionManager:
     def last_snapshot(self) -> str | None:
         """The name of the newest snapshot file."""
         return self._ledger.snapshot_name
+
+    def figures(self) -> Figures:
+        """What is in progress and invalid now; nothing while the service is not running."""
+        if self.status.state is not ServiceState.RUNNING:
+            return Figures(0, 0, 0)
+        state = self._ledger.state
+        oldest = next(iter(state.open.values()), None)
+        return Figures(
+            len(state.open),
+            len(state.view.invalid),
+            0 if oldest is None else max(0, self._now_ms() - oldest.started_at_ms),
+        )
 
     def store_mark(self) -> StoreMark:
         """What the message store should remember of these files. Raises: down."""

@@ -230,7 +230,7 @@ class TransactionState:
             del self._owners[pointer]
         self._seen_by_short.pop(opened.transaction_id, None)
         self.outcomes.put(_outcome(self.lsn, edit, opened))
-        if isinstance(edit, Committed) and opened.is_short:
+        if isinstance(edit, Committed):
             self._remember_changes(edit, opened)
         is_invalid = isinstance(edit, Invalidated)
         if is_invalid:

@@ -1,0 +1,278 @@
+"""Snapshot isolation, against a model that remembers everything and compares everything."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.tx.harness import NOW_MS, STORE_ID
+from tuff.protocol.transaction import Transaction, TransactionType
+from tx import decisions
+from tx.edits import (
+    Aborted,
+    BlockReserved,
+    Committed,
+    Committing,
+    Edit,
+    Invalidated,
+    InvalidReason,
+    PointerRange,
+    Refused,
+    Restarted,
+    Truncated,
+)
+from tx.files import FileHeader
+from tx.records import OpenTransaction
+from tx.settings import TransactionSettings
+from tx.snapshots import pack_snapshot, read_snapshot
+from tx.state import StateImage, TransactionState, fresh_image
+
+KEYS = st.frozensets(st.sampled_from([b"a", b"b"]), max_size=2)
+CHOICE = st.integers(0, 5)
+SETTINGS = TransactionSettings()
+HEADER = FileHeader(sequence=1, store_id=STORE_ID, created_ms=NOW_MS, lsn=0)
+
+
+@dataclass
+class Tx:
+    """What the model knows of a transaction. `sees` are those that had durably committed."""
+
+    is_short: bool
+    sees: frozenset[int]
+    pointers: list[int]
+    changes: frozenset[bytes] = frozenset()
+    state: str = "open"
+    ended_lsn: int = 0
+    is_refused: bool = False
+
+
+@dataclass
+class Model:
+    """The history up to one edit: brute force, and no lists of anything excluded."""
+
+    transactions: dict[int, Tx] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    truncated: set[int] = field(default_factory=set)
+
+    def committed(self, *, durable: int) -> frozenset[int]:
+        return frozenset(
+            one for one, tx in self.transactions.items()
+            if tx.state == "committed" and tx.ended_lsn <= durable
+        )  # fmt: skip
+
+    def conflicts(self, tx: Tx, changes: frozenset[bytes]) -> bool:
+        return tx.is_short and any(
+            other.state == "committed" and other.is_short and other.changes & changes
+            for one, other in self.transactions.items()
+            if one not in tx.sees
+        )
+
+
+class SnapshotIsolation(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.base: StateImage = fresh_image(now_ms=NOW_MS)
+        self.state = TransactionState(self.base)
+        self.edits: list[tuple[int, Edit]] = []
+        self.durable = 0
+        self.model = Model()
+        self.history: dict[int, Model] = {0: deepcopy(self.model)}
+        self._reserve()
+
+    def record(self, edit: Edit) -> None:
+        lsn = self.state.lsn + 1
+        self.state.apply(lsn, edit)
+        self.edits.append((lsn, edit))
+
+    def remember(self) -> None:
+        self.history[self.state.lsn] = deepcopy(self.model)
+
+    def _reserve(self) -> None:
+        start = self.state.next_block_start
+        self.record(BlockReserved(NOW_MS, PointerRange(start, start + 3)))
+        self.remember()
+        self.sync(0)
+
+    def next_pointer(self) -> int:
+        if not self.state.blocks:
+            self._reserve()
+        return self.state.blocks[0].start
+
+    def chosen(self, choice: int) -> OpenTransaction | None:
+        opened = list(self.state.open.values())
+        return opened[choice % len(opened)] if opened else None
+
+    @rule(is_short=st.booleans())
+    def start(self, is_short: bool) -> None:
+        pointer = self.next_pointer()
+        kind = TransactionType.SHORT if is_short else TransactionType.LONG
+        edit = decisions.start(
+            self.state, pointer, kind=kind, lives_ms=30_000, client="c", now_ms=NOW_MS
+        )
+        self.record(edit)
+        sees = self.model.committed(durable=self.durable)
+        self.model.transactions[pointer] = Tx(is_short, sees, [pointer])
+        self.remember()
+
+    @rule(choice=CHOICE)
+    def checkpoint(self, choice: int) -> None:
+        pointer = self.next_pointer()
+        opened = self.chosen(choice)
+        if opened is None or opened.conflict is not None:
+            return
+        self.record(decisions.checkpoint(opened, pointer, now_ms=NOW_MS))
+        self.model.transactions[opened.transaction_id].pointers.append(pointer)
+        self.remember()
+
+    @rule(choice=CHOICE, changes=KEYS)
+    def can_commit(self, choice: int, changes: frozenset[bytes]) -> None:
+        opened = self.chosen(choice)
+        if opened is None or opened.conflict is not None:
+            return
+        tx = self.model.transactions[opened.transaction_id]
+        edit = decisions.can_commit(self.state, opened, changes, settings=SETTINGS, now_ms=NOW_MS)
+        every = tx.changes | changes
+        assert isinstance(edit, Refused) == self.model.conflicts(tx, every)
+        self.record(edit)
+        if isinstance(edit, Committing):
+            tx.changes = every
+        else:
+            tx.is_refused = True
+        self.remember()
+
+    @rule(choice=CHOICE, changes=KEYS)
+    def commit(self, choice: int, changes: frozenset[bytes]) -> None:
+        opened = self.chosen(choice)
+        if opened is None or opened.conflict is not None:
+            return
+        tx = self.model.transactions[opened.transaction_id]
+        every = decisions.all_changes(opened, changes, settings=SETTINGS)
+        conflict = opened.is_short and self.state.committers.conflict(opened.transaction, every)
+        expected = self.model.conflicts(tx, tx.changes | changes)
+        assert bool(conflict) == expected
+        if conflict:
+            self.record(Refused(NOW_MS, opened.transaction_id, conflict))
+            tx.is_refused = True
+        else:
+            added = every - (opened.changes or frozenset())
+            self.record(Committed(NOW_MS, opened.transaction_id, added, False, (), (), None))
+            tx.changes |= changes
+            tx.state, tx.ended_lsn = "committed", self.state.lsn
+        self.remember()
+
+    @rule(choice=CHOICE, aborts=st.booleans())
+    def give_up(self, choice: int, aborts: bool) -> None:
+        opened = self.chosen(choice)
+        if opened is None:
+            return
+        tx = self.model.transactions[opened.transaction_id]
+        edit = (
+            decisions.abort(opened, is_carried=lambda _: False, topics=lambda _: [], now_ms=NOW_MS)
+            if aborts
+            else Invalidated(NOW_MS, opened.transaction_id, InvalidReason.INVALIDATED, ())
+        )
+        assert isinstance(edit, Aborted) == (aborts and tx.is_short)
+        self.record(edit)
+        tx.state = "aborted" if isinstance(edit, Aborted) else "invalid"
+        tx.ended_lsn = self.state.lsn
+        self.remember()
+
+    @rule(choice=CHOICE)
+    def abort_an_invalid_one(self, choice: int) -> None:
+        found = [o for o in self.state.outcomes if decisions.may_be_aborted(o)]
+        if not found:
+            return
+        outcome = found[choice % len(found)]
+        self.record(Aborted(NOW_MS, outcome.transaction_id, ()))
+        self.model.transactions[outcome.transaction_id].state = "aborted"
+        self.remember()
+
+    @precondition(lambda self: len(self.state.invalid) > 0)
+    @rule(choice=CHOICE)
+    def truncate(self, choice: int) -> None:
+        listed = list(self.state.invalid)
+        pointer = listed[choice % len(listed)]
+        edit, kept = decisions.truncate(self.state, [pointer], keeps=lambda _: False, now_ms=NOW_MS)
+        assert (edit, kept) == (Truncated(NOW_MS, (pointer,)), [])
+        self.record(edit)
+        self.model.truncated.add(pointer)
+        self.remember()
+
+    @rule(choice=CHOICE)
+    def sync(self, choice: int) -> None:
+        """A sync reaches some of what is pending: what was decided meanwhile waits for the next."""
+        self.durable = max(self.durable, self.state.lsn - choice % 4)
+        self.state.advance_view(self.durable)
+
+    @rule(image_is_packed=st.booleans())
+    def snapshot(self, image_is_packed: bool) -> None:
+        self.base = self.state.image()
+        if image_is_packed:
+            _, read = read_snapshot("snapshot.1", pack_snapshot(HEADER, self.base))
+            assert read == self.base
+            self.base = read
+        self.edits = []
+
+    @rule(choice=CHOICE)
+    def crash(self, choice: int) -> None:
+        kept = max(self.durable, self.base.lsn, self.state.lsn - choice % 4)
+        replayed = TransactionState(self.base)
+        for lsn, edit in self.edits:
+            if lsn <= kept:
+                replayed.apply(lsn, edit)
+        replayed.advance_view(kept)
+        lost = replayed.blocks
+        self.edits = [(lsn, edit) for lsn, edit in self.edits if lsn <= kept]
+        self.state = replayed
+        self.model = deepcopy(self.history[kept])
+        self.history = {lsn: one for lsn, one in self.history.items() if lsn <= kept}
+        self.record(Restarted(NOW_MS, True, lost))
+        self.model.lost |= {p for r in lost for p in range(r.start, r.stop)}
+        self.remember()
+        self.durable = self.state.lsn
+        self.state.advance_view(self.durable)
+
+    @invariant()
+    def what_is_open_is_what_the_model_says(self) -> None:
+        opened = {one for one, tx in self.model.transactions.items() if tx.state == "open"}
+        assert set(self.state.open) == opened
+        for one in opened:
+            tx = self.model.transactions[one]
+            assert list(self.state.open[one].pointers) == tx.pointers
+            assert (self.state.open[one].conflict is not None) == tx.is_refused
+
+    @invariant()
+    def every_snapshot_shows_what_had_durably_committed(self) -> None:
+        for one, opened in self.state.open.items():
+            self._check(opened.transaction, self.model.transactions[one].sees, own=one)
+        self._check(self.state.view.reader(), self.model.committed(durable=self.durable), own=0)
+
+    def _check(self, transaction: Transaction, sees: frozenset[int], *, own: int) -> None:
+        for one, tx in self.model.transactions.items():
+            for pointer in tx.pointers:
+                if one in sees or one == own:
+                    assert transaction.is_visible(pointer), pointer
+                elif tx.state != "aborted" and pointer not in self.model.truncated:
+                    assert not transaction.is_visible(pointer), pointer
+        for pointer in self.model.lost - self.model.truncated:
+            assert not transaction.is_visible(pointer), pointer
+
+    @invariant()
+    def a_replay_from_the_snapshot_gives_the_same_transactions(self) -> None:
+        replayed = TransactionState(self.base)
+        for lsn, edit in self.edits:
+            replayed.apply(lsn, edit)
+        replayed.advance_view(self.durable)
+        assert replayed.open == self.state.open
+        assert replayed.invalid == self.state.invalid
+        assert replayed.view == self.state.view
+        assert list(replayed.outcomes) == list(self.state.outcomes)
+        assert replayed.blocks == self.state.blocks
+
+
+SnapshotIsolation.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None
+)
+TestSnapshotIsolation = SnapshotIsolation.TestCase

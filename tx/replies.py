@@ -1,0 +1,125 @@
+"""The JSON of transactions, as the routes answer it (protocol §5.1, §5.2)."""
+
+from collections.abc import Iterable
+
+from tuff.protocol.forms import (
+    payload_to_json,
+    pointer_to_json,
+    rollback_detail_to_json,
+    transaction_to_json,
+)
+from tx.inquiries import Invalids, Overview
+from tx.records import OpenTransaction, Outcome
+from tx.state import StateImage
+
+
+def transaction_object(opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
+    """The transaction object of protocol §5.1."""
+    seconds = opened.timeout_ms / 1000
+    return {
+        **transaction_to_json(opened.transaction, lists=lists),
+        "state": opened.state,
+        "client": opened.client,
+        "timeout": int(seconds) if seconds.is_integer() else seconds,
+        "startedAt": opened.started_at_ms,
+        "expiresAt": opened.expires_at_ms,
+    }
+
+
+def committed_object(outcome: Outcome) -> dict[str, object]:
+    """What a commit answers, the first time and every other."""
+    return {
+        "state": outcome.state.value,
+        "published": [rollback_detail_to_json(detail) for detail in outcome.published],
+    }
+
+
+def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[str, object]:
+    """What became of a transaction."""
+    if isinstance(found, OpenTransaction):
+        state, reason, kind = found.state, None, found.transaction.type
+    else:
+        state, kind = found.state.value, found.type
+        reason = found.reason.value if found.reason is not None else None
+    return {
+        "transactionId": pointer_to_json(found.transaction_id),
+        "state": state,
+        "type": kind.value,
+        "client": found.client,
+        "startedAt": found.started_at_ms,
+        "expiresAt": found.expires_at_ms,
+        "reason": reason,
+        "topics": topics,
+    }
+
+
+def overview_object(
+    overview: Overview, topics: Iterable[tuple[OpenTransaction, list[str]]]
+) -> dict[str, object]:
+    oldest = overview.oldest_in_progress
+    return {
+        "readPointer": pointer_to_json(overview.read_pointer),
+        "writePointer": pointer_to_json(overview.write_pointer),
+        "inProgress": [
+            {
+                "transactionId": pointer_to_json(opened.transaction_id),
+                "type": opened.transaction.type.value,
+                "client": opened.client,
+                "startedAt": opened.started_at_ms,
+                "expiresAt": opened.expires_at_ms,
+                "topics": named,
+            }
+            for opened, named in topics
+        ],
+        "visibilityUpperBound": pointer_to_json(overview.visibility_upper_bound),
+        "invalidCount": overview.invalid_count,
+        "committingCount": overview.committing_count,
+        "oldestInProgress": None if oldest is None else pointer_to_json(oldest),
+    }
+
+
+def invalids_object(invalids: Invalids) -> dict[str, object]:
+    swept = invalids.swept
+    return {
+        "invalids": list(map(pointer_to_json, invalids.pointers)),
+        "prunable": list(map(pointer_to_json, invalids.prunable)),
+        "sweptAt": None if swept is None else swept.at_ms,
+        "sweptWith": None if swept is None else swept.source,
+    }
+
+
+def state_object(image: StateImage) -> dict[str, object]:
+    """The newest state, for debugging: its members may change from version to version."""
+    view = image.view
+    return {
+        "lsn": image.lsn,
+        "durableLsn": image.seen,
+        "readPointer": pointer_to_json(view.read_pointer),
+        "writePointer": pointer_to_json(image.last_pointer),
+        "highestReservedPointer": pointer_to_json(image.highest_reserved),
+        "inProgressPointers": list(map(pointer_to_json, view.in_progress)),
+        "invalids": list(map(pointer_to_json, view.invalid)),
+        "open": [_open_object(opened) for opened in image.open],
+        "ended": [outcome_object(outcome, list(outcome.topics)) for outcome in image.outcomes],
+        "committed": [
+            {
+                "lsn": commit.lsn,
+                "transactionId": pointer_to_json(commit.transaction_id),
+                "client": commit.client,
+                "changes": [payload_to_json(change) for change in sorted(commit.changes)],
+            }
+            for commit in image.commits
+        ],
+    }
+
+
+def _open_object(opened: OpenTransaction) -> dict[str, object]:
+    changes = opened.changes
+    conflict = opened.conflict
+    return {
+        **transaction_object(opened, lists=False),
+        "seenLsn": opened.seen,
+        "changes": None if changes is None else [payload_to_json(c) for c in sorted(changes)],
+        "conflictsWith": None if conflict is None else pointer_to_json(conflict.committer),
+        "survivedCrash": opened.survived_crash,
+    }

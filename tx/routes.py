@@ -1,0 +1,208 @@
+"""The HTTP routes of transactions (protocol §5)."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from aiohttp import web
+
+from tuff.protocol import forms
+from tuff.protocol.errors import BadRequestError, TransactionUnknownError
+from tuff.protocol.media import read_object, read_query, shown
+from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.requests import PublishEntry
+from tuff.protocol.transaction import TransactionType
+from tx import replies
+from tx.decisions import check_client, check_request_id
+from tx.ledger import ServiceState
+from tx.manager import TransactionManager
+from tx.records import UNKNOWN_CLIENT
+
+_ROOT = "/v1/transactions"
+_ONE = f"{_ROOT}/{{tx}}"
+_POINTER_DIGITS_MAX = 19  # of a 64-bit number
+
+
+def routes(manager: TransactionManager) -> list[web.RouteDef]:
+    """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
+    service, one = _ServiceRoutes(manager), _TransactionRoutes(manager)
+    return [
+        web.post(_ROOT, one.start),
+        web.get(_ROOT, service.overview, allow_head=False),
+        web.post(f"{_ROOT}/run", one.run),
+        web.get(f"{_ROOT}/invalid", service.invalids, allow_head=False),
+        web.post(f"{_ROOT}/invalid/truncate", service.truncate),
+        web.post(f"{_ROOT}/snapshot", service.take_snapshot),
+        web.get(f"{_ROOT}/snapshot", service.snapshot_state, allow_head=False),
+        web.post(f"{_ROOT}/service/stop", service.stop),
+        web.post(f"{_ROOT}/service/start", service.start),
+        web.get(_ONE, one.outcome, allow_head=False),
+        web.post(f"{_ONE}/can-commit", one.can_commit),
+        web.post(f"{_ONE}/commit", one.commit),
+        web.post(f"{_ONE}/abort", one.abort),
+        web.post(f"{_ONE}/invalidate", one.invalidate),
+        web.post(f"{_ONE}/checkpoint", one.checkpoint),
+    ]
+
+
+class _TransactionRoutes:
+    def __init__(self, manager: TransactionManager) -> None:
+        self._manager = manager
+
+    async def start(self, request: web.Request) -> web.Response:
+        body = await _members(
+            request, {"type", "timeout", "client", "lists"}, what="the start of a transaction"
+        )
+        timeout, lists = body.get("timeout"), _flag(body, "lists", default=True)
+        opened = await self._manager.start(
+            _type(body.get("type")),
+            None if timeout is None else forms.seconds_from_json(timeout, what="timeout"),
+            _client(body),
+        )
+        return web.json_response(replies.transaction_object(opened, lists=lists), status=201)
+
+    async def can_commit(self, request: web.Request) -> web.Response:
+        body = await _members(request, {"changes"}, what="a can-commit")
+        await self._manager.can_commit(_pointer(request), _changes(body) or ())
+        return web.json_response({"state": "committing"})
+
+    async def commit(self, request: web.Request) -> web.Response:
+        body = await _members(request, {"changes", "publish", "readOnly"}, what="a commit")
+        outcome = await self._manager.commit(
+            _pointer(request),
+            changes=_changes(body),
+            publish=_entries(body),
+            read_only=_flag(body, "readOnly", default=False),
+        )
+        return web.json_response(replies.committed_object(outcome))
+
+    async def run(self, request: web.Request) -> web.Response:
+        body = await _members(request, {"publish", "client", "requestId"}, what="a run")
+        request_id = body.get("requestId")
+        if request_id is not None and not isinstance(request_id, str):
+            raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
+        outcome = await self._manager.run_once(
+            _entries(body),
+            client=_client(body),
+            request_id=None if request_id is None else check_request_id(request_id),
+        )
+        return web.json_response(replies.committed_object(outcome))
+
+    async def abort(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="an abort")
+        outcome = await self._manager.abort(_pointer(request))
+        return web.json_response({"state": outcome.state.value})
+
+    async def invalidate(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="an invalidation")
+        outcome = await self._manager.invalidate(_pointer(request))
+        return web.json_response({"state": outcome.state.value})
+
+    async def checkpoint(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="a checkpoint")
+        opened = await self._manager.checkpoint(_pointer(request))
+        return web.json_response(replies.transaction_object(opened, lists=True))
+
+    async def outcome(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        found = await self._manager.outcome(_pointer(request))
+        return web.json_response(replies.outcome_object(found, self._manager.topics(found)))
+
+
+class _ServiceRoutes:
+    def __init__(self, manager: TransactionManager) -> None:
+        self._manager = manager
+
+    async def overview(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        overview = await self._manager.overview()
+        topics = ((opened, self._manager.topics(opened)) for opened in overview.open)
+        return web.json_response(replies.overview_object(overview, topics))
+
+    async def invalids(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        return web.json_response(replies.invalids_object(await self._manager.invalids()))
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        body = await _members(request, {"ids", "before"}, what="a truncation")
+        if len(body) != 1:
+            raise BadRequestError("a truncation names either ids or before")
+        if "ids" in body:
+            pointers = forms.pointers_from_json(body["ids"], what="ids")
+            removed_count, kept = await self._manager.truncate(pointers=pointers)
+        else:
+            before_ms = forms.whole_number(body["before"], what="before")
+            if before_ms < 0:
+                raise BadRequestError(f"before is a time in ms, and not {before_ms}")
+            removed_count, kept = await self._manager.truncate(before_ms=before_ms)
+        answer = {"removed": removed_count, "kept": list(map(forms.pointer_to_json, kept))}
+        return web.json_response(answer)
+
+    async def take_snapshot(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="a snapshot")
+        name, size = await self._manager.take_snapshot()
+        return web.json_response({"file": name, "bytes": size})
+
+    async def snapshot_state(self, request: web.Request) -> web.Response:
+        read_query(request.query.items(), parameters=())
+        return web.json_response(replies.state_object(await self._manager.snapshot_state()))
+
+    async def stop(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="a stop")
+        await self._manager.stop_service()
+        return web.json_response({"state": ServiceState.STOPPED.value})
+
+    async def start(self, request: web.Request) -> web.Response:
+        await _members(request, (), what="a start")
+        await self._manager.start_service()
+        return web.json_response({"state": ServiceState.RUNNING.value})
+
+
+async def _members(
+    request: web.Request, members: Collection[str], *, what: str
+) -> Mapping[str, object]:
+    read_query(request.query.items(), parameters=())
+    return read_object(
+        await request.read(), request.headers.get("Content-Type"), members=members, what=what
+    )
+
+
+def _pointer(request: web.Request) -> int:
+    text = request.match_info["tx"]
+    if text.isascii() and text.isdigit() and len(text) <= _POINTER_DIGITS_MAX:
+        pointer = int(text)
+        if pointer <= POINTER_MAX:
+            return pointer
+    raise TransactionUnknownError(f"there is no transaction {shown(text)}")
+
+
+def _type(value: object) -> TransactionType:
+    for kind in TransactionType:
+        if value == kind.value or (value is None and kind is TransactionType.SHORT):
+            return kind
+    raise BadRequestError(f"type is short or long, not {shown(value)}")
+
+
+def _client(body: Mapping[str, object]) -> str:
+    client = body.get("client")
+    if client is None:
+        return UNKNOWN_CLIENT
+    if not isinstance(client, str):
+        raise BadRequestError(f"client is a string, not {shown(client)}")
+    return check_client(client)
+
+
+def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequestError(f"{name} is true or false, not {shown(value)}")
+    return value
+
+
+def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
+    """None where the commit leaves them to the can-commits before."""
+    if "changes" not in body:
+        return None
+    return frozenset(forms.payloads_from_json(body["changes"], what="changes"))
+
+
+def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
+    return forms.publish_entries_from_json(body["publish"]) if "publish" in body else ()

@@ -30,7 +30,8 @@ from tuff.replies import Offsets, Poll, Published, TopicInfo
 
 T = TypeVar("T")
 
-Payloads = str | bytes | Iterable[str | bytes]
+Payload = str | bytes | bytearray | memoryview
+Payloads = Payload | Iterable[Payload]
 Start = MessageId | str | datetime | int
 
 
@@ -139,9 +140,27 @@ def query(**parameters: str | float | None) -> str:
 
 
 def payloads_of(messages: Payloads) -> list[bytes]:
-    """The payloads of one message, or of an iterable of them; a string is its UTF-8 bytes."""
-    several = (messages,) if isinstance(messages, str | bytes) else messages
-    return [one.encode("utf-8") if isinstance(one, str) else bytes(one) for one in several]
+    """The payloads of one message, or of an iterable of them; a string is its UTF-8 bytes.
+
+    Raises:
+        BadRequestError: one of them is neither a string nor bytes.
+    """
+    is_one = isinstance(messages, str | bytes | bytearray | memoryview)
+    return [_payload(one) for one in ((messages,) if is_one else messages)]
+
+
+def _payload(message: object) -> bytes:
+    match message:
+        case str():
+            try:
+                return message.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise BadRequestError(f"the message has half a surrogate pair: {error}") from None
+        case bytes() | bytearray() | memoryview():
+            return bytes(message)
+        case _:
+            # bytes(5) would quietly be five zeros, and that is what iterating over bytes gives.
+            raise BadRequestError(f"a message is a string or bytes, not {shown(message)}")
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:

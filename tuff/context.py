@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from tuff.calls import Start, payloads_of
+from tuff.calls import Payload, Start, payloads_of
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -133,7 +133,7 @@ class TransactionContext:
         for participant in self._participants:
             participant.update_tx(current)
 
-    def publish(self, topic: TopicId, *messages: str | bytes, ttl: int | None = None) -> None:
+    def publish(self, topic: TopicId, *messages: Payload, ttl: int | None = None) -> None:
         """Have the commit publish these; the messages of one topic stand together and in order.
 
         Raises:

@@ -201,3 +201,16 @@ def test_a_truncation_takes_ids_or_a_time_and_not_both() -> None:
         transaction_calls.truncate(ids=[1], before_ms=2)
 
     assert sent(transaction_calls.truncate(ids=[1], before_ms=None).request)[2] == {"ids": ["1"]}
+
+
+def test_one_message_or_several_of_any_bytes_can_be_given() -> None:
+    assert calls.payloads_of("é") == [b"\xc3\xa9"]
+    assert calls.payloads_of(bytearray(b"ab")) == [b"ab"]
+    assert calls.payloads_of(["a", b"b", memoryview(b"c")]) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("messages", [[5], ["\ud800"], [None]])
+def test_what_is_no_message_is_refused(messages: list[str]) -> None:
+    """bytes(5) is five zeros: a list of numbers was once published as that."""
+    with pytest.raises(BadRequestError):
+        calls.payloads_of(messages)

@@ -1,5 +1,6 @@
 """The client against a real server (protocol §2, §3, §5)."""
 
+import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -214,6 +215,35 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         ServerProcess(
             tmp_path / "data", log=tmp_path / "log.txt", arguments=["--set", "no_such.key=1"]
         )
+
+
+@pytest.fixture
+def hanging_up() -> Iterator[str]:
+    """The address of one that takes a call and hangs up without an answer, twice."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            for _ in range(2):
+                caller, _ = listener.accept()
+                with caller:
+                    caller.recv(65536)
+
+        thread = Thread(target=hang_up)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_a_lost_answer_leaves_a_write_unknown_and_a_read_harmless(hanging_up: str) -> None:
+    topic = tuff.TopicId("default", "t")
+    with tuff.connect(hanging_up) as client:
+        with pytest.raises(ConnectionLostError) as written:
+            client.publish(topic, "did it arrive?")
+        with pytest.raises(ConnectionLostError) as read:
+            client.poll(topic)
+
+    assert (written.value.outcome_unknown, written.value.retry_safe) == (True, False)
+    assert (read.value.outcome_unknown, read.value.retry_safe) == (False, True)
 
 
 def test_a_closed_client_says_so(server: ServerProcess) -> None:

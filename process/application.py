@@ -1,4 +1,4 @@
-"""The HTTP application: every route, behind one middleware."""
+"""The HTTP application: every route, behind the middlewares."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from process import openapi
-from process.http import MAX_REQUEST_BYTES, Admission, answering
+from process.http import MAX_REQUEST_BYTES, Admission, admitting, answering
 from process.metrics import Metrics
 
 _UNMATCHED = "unmatched"
@@ -26,7 +26,7 @@ def application(
     `elapsed_s` is a clock that only goes forward, in seconds.
     """
     app = web.Application(
-        middlewares=[_measuring(metrics, elapsed_s), answering(admission)],
+        middlewares=[_measuring(metrics, elapsed_s), answering(), admitting(admission)],
         client_max_size=max_request_bytes,
     )
     app[MAX_REQUEST_BYTES] = max_request_bytes

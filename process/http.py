@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = 1  # seconds a client should wait after a 429 or 503
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
 KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
+CLOSE_S_MAX = 1.0  # seconds; idle connections are closed at once, others get this long
 DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
 
 _ALWAYS_ANSWERED = frozenset({"/health/live", "/health/startup", "/health/ready", "/metrics"})
@@ -84,18 +85,12 @@ def problem(error: TuffError) -> web.Response:
     return web.Response(status=error.status, body=body, content_type=PROBLEM_TYPE, headers=headers)
 
 
-def answering(admission: Admission) -> Middleware:
-    """The one middleware: admits a request, and turns every error into its answer."""
+def answering() -> Middleware:
+    """The middleware that turns every error into its answer."""
     bugs = itertools.count(1)
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in _ALWAYS_ANSWERED:
-            return await handler(request)
-        try:
-            admission.enter()
-        except TuffError as error:
-            return problem(error)
         try:
             return await handler(request)
         except TuffError as error:
@@ -109,10 +104,24 @@ def answering(admission: Admission) -> Middleware:
             log.exception("bug %d in %s %s", bug, request.method, request.path)
             detail = f"the server has a bug, and logged this as bug {bug}; tell who runs it"
             return problem(InternalError(detail))
+
+    return answer
+
+
+def admitting(admission: Admission) -> Middleware:
+    """The middleware that counts what is under way. Health and metrics are always answered."""
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _ALWAYS_ANSWERED:
+            return await handler(request)
+        admission.enter()
+        try:
+            return await handler(request)
         finally:
             admission.leave()
 
-    return answer
+    return admit
 
 
 def _translated(error: web.HTTPException, request: web.Request) -> web.Response:
@@ -143,7 +152,11 @@ class Listener:
 
     def __init__(self, app: web.Application, *, connections_max: int) -> None:
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=KEEP_ALIVE_S, handle_signals=False
+            app,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+            handle_signals=False,
+            shutdown_timeout=CLOSE_S_MAX,
         )
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None

@@ -85,7 +85,7 @@ class Rooms:
         )
 
     def application(self) -> web.Application:
-        """Every route, behind the one middleware."""
+        """Every route, behind the middlewares."""
         self._metrics.watch(
             gauges(self._messaging, self._transactions, self._clock),
             lambda: topic_figures(self._messaging),

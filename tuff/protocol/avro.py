@@ -75,19 +75,21 @@ class _Reader:
 
     def read_byte_strings(self) -> list[bytes]:
         items: list[bytes] = []
-        while count := self._block_count():
-            items.extend(self.read_bytes() for _ in range(count))
+        while count := self.read_long():
+            size = self._block_size() if count < 0 else None
+            start = self._at
+            if abs(count) > self._rest():  # each item takes a byte at least
+                raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
+            items.extend(self.read_bytes() for _ in range(abs(count)))
+            if size not in (None, self._at - start):
+                raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
         return items
 
-    def _block_count(self) -> int:
-        count = self.read_long()
-        if count < 0:
-            count, size = -count, self.read_long()
-            if not 0 <= size <= self._rest():
-                raise self._error(f"says that a block has {size} bytes, and {self._rest()} follow")
-        if count > self._rest():  # each item takes a byte at least
-            raise self._error(f"says that {count} items follow in {self._rest()} bytes")
-        return count
+    def _block_size(self) -> int:
+        size = self.read_long()
+        if not 0 <= size <= self._rest():
+            raise self._error(f"says that a block has {size} bytes, and {self._rest()} follow")
+        return size
 
     def end(self) -> None:
         if self._rest():

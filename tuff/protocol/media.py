@@ -58,8 +58,11 @@ def _quality(parameters: Iterable[str]) -> float:
 
 def require_json(content_type: str | None, body: bytes) -> None:
     """Raises: UnsupportedMediaTypeError: there is a body that is not declared to be JSON."""
-    if body_type(content_type, body) is not MediaType.JSON and body:
-        raise UnsupportedMediaTypeError(f"this endpoint reads {MediaType.JSON.value} only")
+    given = body_type(content_type, body)
+    if body and given is not MediaType.JSON:
+        raise UnsupportedMediaTypeError(
+            f"the content type is {given.value}; this endpoint reads {MediaType.JSON.value} only"
+        )
 
 
 def parse_json(body: bytes) -> object:

@@ -187,7 +187,10 @@ class Polls:
             return True
         if reading.caught_up and through.place <= query.served:
             return True
-        return poll.is_fixed and reading.held_by is not None and not self._holder(reading.held_by)
+        if not poll.is_fixed or reading.held_by is None:
+            return False
+        # Ended, and in the index still: its rows are about to be marked, and the reader goes on.
+        return not (self._holder(reading.held_by) or self._live.index.ranges(reading.held_by))
 
     async def _wait(self, waiter: asyncio.Event, deadline_s: float, reading: Reading) -> None:
         loop = asyncio.get_running_loop()

@@ -160,6 +160,24 @@ async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_en
     assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
 
 
+async def test_a_fixed_snapshot_held_by_an_abort_waits_for_the_marking(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    waiting = await settle_down(service.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+
+    world.transactions.end(7, world.transactions.invalid)
+    service.wake_readers([7])
+    await settle_down(service.tick())
+    assert not waiting.done()
+    await service.mark_rolled_back([7])
+
+    assert payloads(await waiting) == [b"next"]
+
+
 async def test_facts_of_the_transaction_files_survive(world: World) -> None:
     async with world.running() as service:
         assert service.recorded_mark() is None

@@ -177,7 +177,7 @@ class Writer:
             log.exception("batch %d of %d writes failed", batch.number, len(writes))
             await self._resolve(batch, outcomes, f"a write failed: {error}")
             return
-        self._observe("store_sync_seconds", asyncio.get_running_loop().time() - started_s)
+        self._observe("store_fsync_seconds", asyncio.get_running_loop().time() - started_s)
         self._observe("store_batch_requests", len(writes))
         self._complete(batch, outcomes)
 

@@ -51,9 +51,9 @@ class Metrics:
         self._histograms: Mapping[str, Histogram] = {
             name: Histogram(f"tuff_{name}", text, buckets=buckets, registry=self._registry)
             for name, text, buckets in (
-                ("log_sync_seconds", "Time to write and sync one log batch.", SECONDS_BUCKETS),
+                ("log_fsync_seconds", "Time to write and sync one log batch.", SECONDS_BUCKETS),
                 ("log_batch_edits", "Edits in one batch of the transaction log.", COUNT_BUCKETS),
-                ("store_sync_seconds", "Time of one durable store batch.", SECONDS_BUCKETS),
+                ("store_fsync_seconds", "Time of one durable store batch.", SECONDS_BUCKETS),
                 ("store_batch_requests", "Requests in one store batch.", COUNT_BUCKETS),
                 ("blocked_reader_seconds", "Time a reader was held back.", SECONDS_BUCKETS),
             )

@@ -384,7 +384,7 @@ class Ledger:
 
     def _batched(self, edit_count: int, seconds: float) -> None:
         self._events.observe("log_batch_edits", edit_count)
-        self._events.observe("log_sync_seconds", seconds)
+        self._events.observe("log_fsync_seconds", seconds)
 
     def _note_snapshot(self, known: KnownFile) -> None:
         self.snapshot_name = known.path.name

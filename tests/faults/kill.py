@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.faults.ledger import Fate, Requests, Unit, View, check_committed, check_prefix, payloads
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
-from tests.http.client import Client, Reply, ok, until
+from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.process import ServerProcess, serve
 
 TOPICS = ("t0", "t1", "t2")
@@ -181,7 +181,10 @@ class Follower:
 
     def _read(self, topic: Topic) -> bool:
         body = {"startFrom": self._next[topic.name], "inclusive": False, "limit": 500}
-        reply = ok(topic.poll(body, isolation=self._isolation, wait=0.02))
+        reply = topic.poll(body, isolation=self._isolation, wait=0.02)
+        if reply.status == 503:
+            raise ConnectionError(refused(reply, 503, "shutting_down")["detail"])
+        ok(reply)
         seen = self.seen[topic.name]
         for message in reply.json:
             assert not seen or message["id"] > seen[-1][0], f"{message} after {seen[-1]}"

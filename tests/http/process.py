@@ -31,6 +31,7 @@ class ServerProcess:
                 command, cwd=home, stdout=out, stderr=err, start_new_session=True
             )
         self.host, self.port = "127.0.0.1", 0
+        self._clients: list[Client] = []
 
     @property
     def pid(self) -> int:
@@ -55,7 +56,10 @@ class ServerProcess:
         return self.process.poll() is not None or _READY.search(self.stdout()) is not None
 
     def client(self) -> Client:
-        return Client(self.port)
+        """A connection that is closed with the server, if not before."""
+        made = Client(self.port)
+        self._clients.append(made)
+        return made
 
     def terminate(self) -> int:
         """SIGTERM; the exit status, within the promised time."""
@@ -68,6 +72,8 @@ class ServerProcess:
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_WITHIN_S)
+        for one in self._clients:
+            one.close()
 
     def wait_exit(self) -> int:
         return self.process.wait(START_WITHIN_S)

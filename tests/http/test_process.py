@@ -115,7 +115,7 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
         ("server.port=http", "server.port"), ("tx.default_timeout=0", "tx.default_timeout"),
         ("tx.default_timeout=-1", "tx.default_timeout"), ("tx.enabled=5", "tx.enabled"),
         ("tx.enabled=maybe", "tx.enabled"), ("tx.snapshot_retain=0", "tx.snapshot_retain"),
-        ("tx.default_timeout=90000", "tx.default_timeout"), ("tx.max_timeout=x", "tx.max_timeout"),
+        ("tx.default_timeout=90000", "timeout"), ("tx.max_timeout=x", "tx.max_timeout"),
         ("messaging.store=postgres", "messaging.store"),
         ("messaging.default_ttl=0", "messaging.default_ttl"),
         ("messaging.default_ttl=1.5", "messaging.default_ttl"),
@@ -132,7 +132,7 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
 def test_an_impossible_setting_ends_the_start_and_is_named(
     launch: Launch, setting: str, named: str
 ) -> None:
-    running = launch("--data", "d", "--port", "0", "--set", setting)
+    running = launch("--data", "d", "--set", setting)
 
     assert running.wait_exit() == 2
 

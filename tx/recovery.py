@@ -7,6 +7,7 @@ service stays down rather than go on with an older, or an empty, state.
 
 import os
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from tx.files import (
@@ -122,7 +123,7 @@ def _chain(files: list[KnownFile], snapshot: KnownFile, image: StateImage) -> li
 
 def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) -> LogContents | None:
     contents = None
-    for log, successor in zip(logs, [*logs[1:], None], strict=True):
+    for log, successor in zip_longest(logs, logs[1:]):
         name, sequence = log.path.name, log.header.sequence
         proven_length = None
         if successor is not None:

@@ -1,0 +1,482 @@
+"""Crashes, clean stops, failing disks and damaged files, over a real directory."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import NOW_MS, STORE_ID, Rows, Service, entry, turns
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TransactionConflictError,
+    TransactionInvalidatedError,
+    TransactionsUnavailableError,
+)
+from tuff.protocol.transaction import TransactionType
+from tx.ledger import ServiceState
+from tx.recovery import StoreMark
+from tx.settings import BLOCK_COUNT_MIN, TransactionSettings
+
+
+def newest(directory: Path, kind: str) -> Path:
+    return max(directory.glob(f"{kind}.*"), key=lambda path: int(path.suffix[1:]))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
+    committed, aborted, invalid, opened = [await service.begin() for _ in range(4)]
+    await service.manager.commit(committed.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    await service.manager.abort(aborted.transaction_id)
+    await service.manager.invalidate(invalid.transaction_id)
+
+    again = await service.crash()
+
+    assert await again.state_of(committed.transaction_id) == ("committed", None)
+    assert await again.state_of(aborted.transaction_id) == ("aborted", None)
+    assert await again.state_of(invalid.transaction_id) == ("invalid", "invalidated")
+    assert await again.state_of(opened.transaction_id) == ("in_progress", None)
+    with pytest.raises(TransactionConflictError):
+        await again.manager.can_commit(opened.transaction_id, [b"k"])
+    await again.kill()
+
+
+async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
+    service: Service,
+) -> None:
+    service.disk.hold()
+    tx = await service.begin()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+
+    again = await service.crash()
+    await turns()
+
+    assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
+    assert len(again.manager.snapshot().invalids) == BLOCK_COUNT_MIN
+    assert again.rows.marked == [tx.transaction_id]
+    assert (await again.manager.abort(tx.transaction_id)).state.value == "invalid"
+    with pytest.raises(TransactionInvalidatedError):
+        again.manager.enter(tx.transaction_id)
+    assert (await again.begin()).transaction_id > tx.transaction_id
+    await again.kill()
+
+
+async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
+    tx = await service.begin()
+
+    again = await service.restart()
+
+    assert list(again.manager.snapshot().invalids) == []
+    assert again.manager.notes == []
+    assert (await again.begin()).transaction_id > tx.transaction_id
+    await again.manager.commit(tx.transaction_id)
+    await again.kill()
+
+
+async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    await service.manager.checkpoint(tx.transaction_id)
+    service.disk.hold()
+    service.spawn(_ignored(service, tx.transaction_id))
+    await turns()
+    assert service.rows.finals == {tx.transaction_id + 1}
+
+    again = await service.crash()
+    await turns()
+
+    assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
+    assert again.rows.carried == {}
+    with pytest.raises(TransactionInvalidatedError):
+        await again.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    await again.kill()
+
+
+async def _ignored(service: Service, pointer: int) -> None:
+    await service.manager.commit(pointer, publish=[entry(b"a")])
+
+
+async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Service) -> None:
+    named, unnamed, long = [
+        await service.begin(kind)
+        for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
+    ]
+    await turns()
+    service.disk.hold()
+    await service.manager.can_commit(named.transaction_id, [b"k"])
+    await service.manager.can_commit(unnamed.transaction_id, [b"k"])
+
+    again = await service.crash()
+
+    await again.manager.commit(named.transaction_id, changes=[])
+    await again.manager.commit(long.transaction_id)
+    with pytest.raises(TransactionInvalidatedError):
+        await again.manager.commit(unnamed.transaction_id)
+    assert await again.state_of(unnamed.transaction_id) == ("invalid", "lost_in_crash")
+    await again.kill()
+
+
+async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    await service.manager.can_commit(tx.transaction_id, [b"k"])
+    await turns()
+
+    again = await service.crash()
+
+    assert await again.state_of(tx.transaction_id) == ("committing", None)
+    await again.manager.commit(tx.transaction_id)
+    await again.kill()
+
+
+async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service) -> None:
+    committed, invalid = await service.begin(), await service.begin()
+    await service.manager.commit(committed.transaction_id, publish=[entry(b"a")])
+    service.rows.marking_fails = True
+    service.rows.carried[invalid.transaction_id] = "ns:t"
+    await service.manager.invalidate(invalid.transaction_id)
+    service.rows.carried[committed.transaction_id] = "ns:t"
+    service.rows.marking_fails = False
+
+    again = await service.crash()
+    await turns()
+
+    assert again.rows.carried == {}
+    assert again.rows.settled.count(committed.transaction_id) == 2
+    assert again.rows.marked == [invalid.transaction_id]
+    await again.kill()
+
+
+async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again(
+    service: Service,
+) -> None:
+    before, doubtful = await service.begin(), await service.begin()
+    await service.manager.commit(before.transaction_id)
+    service.disk.fails = True
+
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.commit(doubtful.transaction_id, changes=[])
+
+    assert service.manager.status.state is ServiceState.DOWN
+    assert "No space left" in service.manager.status.reason
+    with pytest.raises(TransactionsUnavailableError):
+        await service.begin()
+    assert service.manager.visibility_state() is None
+    service.disk.fails = False
+    await service.later(1000)
+    assert service.manager.status.state is ServiceState.RUNNING
+    assert await service.state_of(before.transaction_id) == ("committed", None)
+    assert await service.state_of(doubtful.transaction_id) == ("in_progress", None)
+    await service.manager.commit(doubtful.transaction_id, changes=[])
+
+
+async def test_a_commit_whose_rows_are_written_while_the_log_fails_is_decided_by_recovery(
+    service: Service,
+) -> None:
+    tx, other = await service.begin(), await service.begin()
+    await turns()
+    service.rows.writing.clear()
+    publishing = asyncio.create_task(
+        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    )
+    await turns()
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.commit(other.transaction_id)
+    service.disk.fails = False
+    await service.later(1000)
+    assert await service.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
+
+    service.rows.writing.set()
+
+    with pytest.raises(TransactionsUnavailableError):
+        await publishing
+    await turns()
+    assert service.rows.carried == {}
+
+
+async def test_a_roll_that_fails_leaves_no_log_behind_that_would_cut_the_old_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx, other = await service.begin(), await service.begin()
+    opening = service.disk.open_file
+
+    def refuse(path: Path) -> object:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(service.manager._ledger._whole_log, "_open_file", refuse)
+    with pytest.raises(TransactionsUnavailableError, match="Too many open files"):
+        await service.manager.take_snapshot()
+    monkeypatch.setattr(service.manager._ledger._whole_log, "_open_file", opening)
+    await service.manager.commit(tx.transaction_id)
+
+    again = await service.crash()
+
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    assert await again.state_of(other.transaction_id) == ("in_progress", None)
+    await again.kill()
+
+
+async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path) -> None:
+    service = await Service(tmp_path / "live").open()
+    first, last = await service.begin(), await service.begin()
+    await service.manager.commit(first.transaction_id)
+    proven = newest(service.directory, "txlog").stat().st_size
+    await service.manager.commit(last.transaction_id)
+    await service.kill()
+    files = {path.name: path.read_bytes() for path in service.directory.iterdir()}
+    log_name = newest(service.directory, "txlog").name
+
+    for size in range(proven, len(files[log_name])):
+        directory = tmp_path / str(size)
+        directory.mkdir()
+        for name, data in files.items():
+            (directory / name).write_bytes(data[:size] if name == log_name else data)
+        again = await Service(directory).open()
+        assert again.manager.status.state is ServiceState.RUNNING
+        assert await again.state_of(first.transaction_id) == ("committed", None)
+        torn_at = again.manager.notes[0].rsplit("at byte ", 1)[1] if again.manager.notes else ""
+        assert int(torn_at.split(";")[0] or size) <= size
+        await again.kill()
+
+
+async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    await service.manager.commit(tx.transaction_id)
+    await service.later(200)
+    await service.kill()
+    log = newest(service.directory, "txlog")
+    whole = log.read_bytes()
+    flip(log, whole.rfind(b"TUFFMARK") - 20)
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert log.name in again.manager.status.reason
+    assert "tuff salvage" in again.manager.status.reason
+    await again.later(60_000)
+    with pytest.raises(TransactionsUnavailableError, match=log.name):
+        await again.manager.start_service()
+    log.write_bytes(whole)
+    await again.manager.start_service()
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(service: Service) -> None:
+    first, second, third = [await service.begin() for _ in range(3)]
+    await service.manager.commit(first.transaction_id)
+    await service.manager.take_snapshot()
+    await service.manager.commit(second.transaction_id)
+    name, _ = await service.manager.take_snapshot()
+    await service.manager.commit(third.transaction_id)
+    await service.kill()
+    flip(service.directory / name, 200)
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.RUNNING
+    assert name in again.manager.notes[0]
+    for tx in (first, second, third):
+        assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) -> None:
+    opened = await service.begin()
+    await turns()
+    again = await service.crash()
+    committed = await again.begin()
+    await again.manager.commit(committed.transaction_id, changes=[b"k"])
+    expected = await again.manager.snapshot_state()
+    await again.kill()
+    flip(newest(service.directory, "snapshot"), 200)
+
+    last = await again.next_life().open()
+
+    assert last.manager.status.state is ServiceState.RUNNING
+    found = await last.manager.snapshot_state()
+    assert set(expected.view.invalid) < set(found.view.invalid)
+    assert await last.state_of(committed.transaction_id) == ("committed", None)
+    assert await last.state_of(opened.transaction_id) == ("in_progress", None)
+    await last.kill()
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "txlog"])
+async def test_missing_files_are_damage_and_never_an_empty_beginning(
+    service: Service, kind: str
+) -> None:
+    tx = await service.begin()
+    await service.manager.commit(tx.transaction_id)
+    await service.kill()
+    for path in service.directory.glob(f"{kind}.*"):
+        path.unlink()
+
+    again = await service.next_life().open(StoreMark(STORE_ID, service.rows.reserved))
+
+    assert again.manager.status.state is ServiceState.DOWN
+    await again.kill()
+
+
+async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
+    service = await Service(tmp_path).open()
+    reserved = service.rows.reserved
+    assert service.manager.store_mark() == StoreMark(STORE_ID, reserved)
+    await service.restart()
+
+    for mark, words in (
+        (StoreMark("ff" * 16, reserved), "belongs to store"),
+        (StoreMark(STORE_ID, reserved + 10_000), "older"),
+    ):
+        again = await service.next_life().open(mark)
+        assert again.manager.status.state is ServiceState.DOWN
+        assert words in again.manager.status.reason
+        await again.kill()
+
+    empty = await Service(tmp_path / "empty").open(StoreMark(STORE_ID, reserved))
+    assert empty.manager.status.state is ServiceState.DOWN
+    assert list((tmp_path / "empty").iterdir()) == []
+    await empty.kill()
+
+
+async def test_unknown_files_are_left_alone(service: Service) -> None:
+    for name in ("README.md", "snapshot.tmp", "txlog.1.tmp", "snapshot.x", "txlog.99.bak"):
+        (service.directory / name).write_text("mine")
+
+    again = await service.restart()
+
+    assert again.manager.status.state is ServiceState.RUNNING
+    assert (service.directory / "txlog.99.bak").read_text() == "mine"
+    await again.kill()
+
+
+async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(snapshot_retain=2)).open()
+    tx = await service.begin()
+    for _ in range(5):
+        service.now_ms += 1
+        await service.manager.take_snapshot()
+    await service.manager.commit(tx.transaction_id)
+    await service.kill()
+
+    assert len(list(tmp_path.glob("snapshot.*"))) == 2
+    assert len(list(tmp_path.glob("txlog.*"))) == 1
+    flip(newest(tmp_path, "snapshot"), 200)
+    again = await service.next_life().open()
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
+    first = await service.begin()
+    await service.manager.commit(first.transaction_id)
+    service.now_ms = NOW_MS - 3_600_000
+    again = await service.restart()
+    second = await again.begin()
+    await again.manager.commit(second.transaction_id)
+
+    last = await again.crash()
+
+    assert second.transaction_id > first.transaction_id
+    for tx in (first, second):
+        assert await last.state_of(tx.transaction_id) == ("committed", None)
+    await last.kill()
+
+
+async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
+    service: Service,
+) -> None:
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.later(300_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    await service.begin()
+    await service.later(300_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
+    service: Service,
+) -> None:
+    tx, late = await service.begin(), await service.begin(timeout_s=1)
+    await service.manager.stop_service()
+    await service.manager.stop_service()
+
+    for call in (
+        lambda: service.begin(),
+        lambda: service.manager.commit(tx.transaction_id),
+        lambda: service.manager.outcome(tx.transaction_id),
+        lambda: service.manager.overview(),
+        lambda: service.manager.take_snapshot(),
+        lambda: service.manager.truncate(pointers=[]),
+    ):
+        with pytest.raises(TransactionsUnavailableError):
+            await call()
+    with pytest.raises(TransactionsUnavailableError):
+        service.manager.enter(tx.transaction_id)
+    assert service.manager.holder(tx.transaction_id) is None
+    await service.later(2000)
+
+    await service.manager.start_service()
+
+    await turns()
+    assert await service.state_of(late.transaction_id) == ("invalid", "timed_out")
+    await service.manager.commit(tx.transaction_id)
+
+
+async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.writing.clear()
+    publishing = asyncio.create_task(
+        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    )
+    await turns()
+    await service.manager.stop_service()
+    service.rows.writing.set()
+    await turns()
+
+    await service.manager.start_service()
+
+    assert await service.state_of(tx.transaction_id) == ("committed", None)
+    publishing.cancel()
+
+
+async def test_a_service_that_is_switched_off_stays_down(tmp_path: Path) -> None:
+    service = await Service(tmp_path / "off", TransactionSettings(enabled=False)).open()
+
+    assert "tx.enabled" in service.manager.status.reason
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.start_service()
+    await service.manager.tick()
+    assert not (tmp_path / "off").exists()
+    await service.manager.close()
+    await service.kill()
+
+
+async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
+    tmp_path: Path,
+) -> None:
+    service = await Service(tmp_path, rows=Rows()).open()
+    await service.begin()
+    service.disk.fails = True
+
+    await service.manager.close()
+
+    assert service.manager.status.state is ServiceState.DOWN
+    await service.kill()
+
+
+async def test_storage_that_fails_is_told_as_it_is(service: Service) -> None:
+    service.rows.refusal = StorageUnavailableError("read-only")
+    with pytest.raises(StorageUnavailableError):
+        await service.manager.run_once([entry(b"a")], client="c", request_id=None)

@@ -6,21 +6,22 @@ JSON object per line), as the library imports no room of the server.
 
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
 from tuff.cli.options import output_options
-from tuff.cli.output import notice, print_json, print_table
+from tuff.cli.output import notice, print_json, print_table, shown
 from tuff.launch import server_command
 from tuff.protocol.errors import DamagedRecordError, InternalError
 
 Row = dict[str, object]
 
 DAMAGE = "damage"  # the member that tells where a file stops being readable
-KIND = "kind"  # the member that says what an object is; objects of one kind make one table
+KINDS = ("table", "kind", "edit")  # members that say what an object is; the first one counts
+UNSEEN = {"key"}  # what people can do without: a row's key repeats its members in hex
+FEW = 4  # columns; one object with more of them reads better downwards
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -72,7 +73,7 @@ def diff(*, before: Path, after: Path, as_json: bool) -> None:
 @output_options
 def show_log(*, file: Path, as_json: bool) -> None:
     """Show the edits in FILE, in their order."""
-    _print(inspect("log", file), as_json=as_json, title=file.name)
+    _print(inspect("log", file), as_json=as_json, title=file.name, in_order=True)
 
 
 @table.command("show")
@@ -115,7 +116,7 @@ def _key(row: Row) -> str:
 
 
 def _kind(row: Row) -> str:
-    return str(row.get(KIND, ""))
+    return next((str(row[name]) for name in KINDS if name in row), "")
 
 
 def _row(line: bytes) -> Row:
@@ -128,7 +129,7 @@ def _row(line: bytes) -> Row:
     return value
 
 
-def _print(rows: Iterable[Row], *, as_json: bool, title: str) -> None:
+def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = False) -> None:
     damages: list[object] = []
 
     def noted() -> Iterator[Row]:
@@ -137,32 +138,44 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str) -> None:
                 damages.append(row[DAMAGE])
             yield row
 
-    (_print_lines if as_json else _tables(title))(noted())
+    if as_json:
+        for row in noted():
+            print_json(row)
+    else:
+        _print_tables(list(noted()), title=title, in_order=in_order)
     if damages:
         raise DamagedRecordError(f"{title} is damaged: {damages[0]}", code="damaged_file")
 
 
-def _print_lines(rows: Iterable[Row]) -> None:
+def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
+    if in_order:
+        columns = _columns(rows)
+        shared = [name for name in columns if all(name in row for row in rows)]
+        lines = ([*(row[name] for name in shared), _rest(row, shared)] for row in rows)
+        print_table([*shared, ""], lines, title=title)
+        return
+    if not rows:
+        notice(f"there is nothing in {title}")
+    by_kind: dict[str, list[Row]] = {}
     for row in rows:
-        print_json(row)
-
-
-def _tables(title: str) -> Callable[[Iterable[Row]], None]:
-    def show(rows: Iterable[Row]) -> None:
-        count = 0
-        for kind, group in groupby(rows, key=_kind):
-            held = list(group)
-            count += len(held)
-            _print_kind(kind or title, held)
-        if count == 0:
-            notice(f"there is nothing in {title}")
-
-    return show
+        by_kind.setdefault(_kind(row), []).append(row)
+    for kind, held in by_kind.items():
+        _print_kind(kind or title, held)
 
 
 def _print_kind(kind: str, rows: list[Row]) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row if name != KIND))
-    if len(rows) == 1 and len(columns) > 4:
+    columns = [name for name in _columns(rows) if name not in KINDS]
+    if len(rows) == 1 and len(columns) > FEW:
         print_table(("fact", "value"), ((name, rows[0].get(name)) for name in columns), title=kind)
     else:
         print_table(columns, ([row.get(name, "") for name in columns] for row in rows), title=kind)
+
+
+def _columns(rows: list[Row]) -> list[str]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if name not in UNSEEN]
+
+
+def _rest(row: Row, shared: list[str]) -> str:
+    others = (name for name in _columns([row]) if name not in shared)
+    return "  ".join(f"{name}={shown(row[name])}" for name in others)

@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Tests share two cores with others: how long one example takes says nothing about the code.
@@ -7,3 +8,11 @@ settings.register_profile(
     "tuff", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tuff")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write what the scenario scripts print now into their files; read the diff",
+    )

@@ -1,0 +1,222 @@
+"""What the stored files mean: transactions and messages, by docs/formats.md §7 and §9 alone."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.formats.reader import DamagedError, Value, read_beginning, read_log, read_snapshot
+
+SHORT, LONG = "short", "long"
+
+
+# §7 From the files to the state
+
+
+@dataclass
+class State:
+    """The transaction state. `open` are transactions by id, `ended` state and reason by id."""
+
+    store_id: str
+    read_pointer: int
+    in_progress: set[int]
+    invalid: set[int]
+    blocks: list[list[int]]
+    highest_reserved: int
+    open: dict[int, Value]
+    ended: dict[int, tuple[str, str | None]]
+    is_clean: bool
+    pointers: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def in_doubt(self) -> list[int]:
+        """Pointers that somebody may have been given whose start did not reach the log."""
+        return [pointer for start, stop in self.blocks for pointer in range(start, stop)]
+
+    def change(self, change: Value) -> None:
+        self.in_progress -= set(change["ended"])
+        self.invalid = self.invalid - set(change["cleared"]) | set(change["invalidated"])
+        self.read_pointer = max(self.read_pointer, change["read_pointer"])
+
+    def apply(self, edit: Value) -> None:
+        self.is_clean = edit["edit"] == "block_returned"
+        appliers: Mapping[str, Callable[[Value], None]] = {
+            "block_reserved": self._reserve,
+            "block_returned": lambda _: self.blocks.clear(),
+            "started": self._start,
+            "checkpointed": self._checkpoint,
+            "committing": self._name_changes,
+            "refused": lambda edit: self.open[edit["transaction_id"]].update(
+                conflict=edit["conflict"]
+            ),
+            "committed": lambda edit: self._end(edit, "committed"),
+            "aborted": self._abort,
+            "invalidated": self._invalidate,
+            "truncated": lambda edit: self.invalid.difference_update(edit["pointers"]),
+            "restarted": self._restart,
+        }
+        appliers[edit["edit"]](edit)
+
+    def _reserve(self, edit: Value) -> None:
+        self.blocks.append(edit["block"])
+        self.highest_reserved = max(self.highest_reserved, edit["block"][1] - 1)
+
+    def _hand_out(self, pointer: int) -> None:
+        self.in_progress.add(pointer)
+        rests = [[max(start, pointer + 1), stop] for start, stop in self.blocks]
+        self.blocks = [rest for rest in rests if rest[0] < rest[1]]
+
+    def _start(self, edit: Value) -> None:
+        opened = {"changes": None, "conflict": None, "survived_crash": False}
+        self.open[edit["pointer"]] = {**edit, **opened, "started_at_ms": edit["at_ms"]}
+        self.pointers[edit["pointer"]] = [edit["pointer"]]
+        self._hand_out(edit["pointer"])
+
+    def _checkpoint(self, edit: Value) -> None:
+        self.pointers[edit["transaction_id"]].append(edit["pointer"])
+        self._hand_out(edit["pointer"])
+
+    def _name_changes(self, edit: Value) -> None:
+        opened = self.open[edit["transaction_id"]]
+        opened["changes"] = sorted({*(opened["changes"] or ()), *edit["changes"]})
+
+    def _end(self, edit: Value, state: str, reason: str | None = None) -> None:
+        transaction_id = edit["transaction_id"]
+        opened, pointers = self.open.pop(transaction_id), self.pointers[transaction_id]
+        self.ended[transaction_id] = (state, reason)
+        self.in_progress -= set(pointers)
+        if state != "invalid" or opened["type"] == SHORT:
+            self.read_pointer = max(self.read_pointer, pointers[-1])
+
+    def _abort(self, edit: Value) -> None:
+        transaction_id = edit["transaction_id"]
+        if transaction_id in self.open:
+            self._end(edit, "aborted")
+        else:
+            self.ended[transaction_id] = ("aborted", None)
+            self.invalid -= set(self.pointers[transaction_id])
+
+    def _invalidate(self, edit: Value) -> None:
+        self._end(edit, "invalid", edit["reason"])
+        self.invalid |= set(self.pointers[edit["transaction_id"]])
+
+    def _restart(self, edit: Value) -> None:
+        self.blocks.clear()
+        for start, stop in edit["lost"]:
+            self.invalid.update(range(start, stop))
+        for opened in self.open.values():
+            latest = edit["at_ms"] + opened["timeout_ms"]
+            opened["expires_at_ms"] = min(opened["expires_at_ms"], latest)
+            opened["survived_crash"] = opened["survived_crash"] or edit["is_after_crash"]
+
+
+def read_state(directory: Path) -> State:
+    """The state that the files of a `snapshots/` directory hold."""
+    datas = [path.read_bytes() for path in _named(directory)]
+    files = sorted(
+        ((read_beginning(data)[0], data) for data in datas),
+        key=lambda file: int(file[0]["header"]["sequence"]),
+    )
+    state, lsn = _newest([data for beginning, data in files if beginning["kind"] == "snapshot"])
+    logs = [f for f in files if f[0]["kind"] == "txlog" and f[0]["header"]["lsn"] > lsn]
+    headers: list[Value | None] = [beginning["header"] for beginning, _ in logs]
+    for (beginning, data), successor in zip(logs, [*headers[1:], None], strict=True):
+        length = None
+        if successor is not None:
+            length = successor["previous_length"]
+            if successor["previous_sequence"] != beginning["header"]["sequence"]:
+                raise DamagedError("a log is missing")
+        if beginning["header"]["lsn"] != lsn + 1:
+            raise DamagedError(f"the log with edit {lsn + 1} is missing")
+        for edit in read_log(data, previous_length=length)["edits"]:
+            state.apply(edit)
+            lsn = edit["lsn"]
+    return state
+
+
+def _named(directory: Path) -> Iterator[Path]:
+    for path in directory.iterdir():
+        kind, _, ms = path.name.partition(".")
+        if kind in {"snapshot", "txlog"} and ms.isdigit() and len(ms) <= 15:
+            yield path
+
+
+def _newest(snapshots: list[bytes]) -> tuple[State, int]:
+    for data in reversed(snapshots):
+        with suppress(DamagedError):
+            return _state_of(read_snapshot(data))
+    raise DamagedError("no snapshot can be read")
+
+
+def _state_of(snapshot: Value) -> tuple[State, int]:
+    view, numbers = snapshot["view"], snapshot["numbers"]
+    known = [*snapshot["open"], *snapshot["outcomes"]]
+    state = State(
+        store_id=snapshot["header"]["store_id"],
+        read_pointer=view["read_pointer"],
+        in_progress=set(view["in_progress"]),
+        invalid=set(view["invalid"]),
+        blocks=numbers["blocks"],
+        highest_reserved=numbers["highest_reserved"],
+        open={opened["transaction_id"]: opened for opened in snapshot["open"]},
+        ended={o["transaction_id"]: (o["state"], o["reason"]) for o in snapshot["outcomes"]},
+        is_clean=numbers["is_clean"],
+        pointers={k["transaction_id"]: [k["transaction_id"], *k["checkpoints"]] for k in known},
+    )
+    for change in snapshot["pending"]:
+        state.change(change)
+    return state, numbers["lsn"]
+
+
+# §9 From the rows to the messages
+
+
+class Messages:
+    """What topics hold, by the rows of a store."""
+
+    def __init__(self, rows: list[Value]) -> None:
+        self.rows = rows
+        self.topics = {row["topic"]: row for row in rows if row["table"] == "topic"}
+        self.facts = {row["name"]: row for row in rows if row["table"] == "fact"}
+        self.index = [row for row in rows if row["table"] == "index"]
+
+    def live_topics(self) -> dict[str, Value]:
+        return {name: row for name, row in self.topics.items() if row["generation"] > 0}
+
+    def read(self, topic: str, *, now_ms: int, state: State | None = None) -> list[tuple[str, Any]]:
+        """Id and payload of every message, for a reader without a snapshot, or with a fresh one
+        that stops at what is undecided."""
+        found: list[tuple[str, Any]] = []
+        for row in self._rows_of("message", topic):
+            pointer = row["pointer"]
+            if state is not None and pointer is not None:
+                if pointer < 0 or pointer in state.invalid:
+                    continue
+                if pointer > state.read_pointer or pointer in state.in_progress:
+                    break
+            found += self._brought(row, now_ms)
+        return found
+
+    def _rows_of(self, table: str, topic: str) -> Iterator[Value]:
+        wanted = (table, topic, self.topics[topic]["generation"])
+        for row in self.rows:
+            if (row["table"], row.get("topic"), row.get("generation")) == wanted:
+                yield row
+
+    def _brought(self, row: Value, now_ms: int) -> Iterator[tuple[str, Any]]:
+        if row["brings"] is None:
+            candidates = [([*row["place"], 0, 0], row)]
+        else:
+            first, last = row["brings"]["first"], row["brings"]["last"]
+            candidates = [
+                ([*row["place"], *stored["place"]], stored)
+                for stored in self._rows_of("payload", row["topic"])
+                if stored["pointer"] == abs(row["pointer"]) and first <= stored["place"] <= last
+            ]
+        topic = self.topics[row["topic"]]
+        for message_id, stored in candidates:
+            ttl_s = min(int(topic["properties"]["ttl"]), stored["ttl_s"] or (1 << 32))
+            if message_id >= topic["floor"] and row["place"][0] + 1000 * ttl_s > now_ms:
+                ms, seq, stored_ms, stored_seq = message_id
+                yield f"{ms:016x}{seq:04x}{stored_ms:016x}{stored_seq:04x}", stored["payload"]

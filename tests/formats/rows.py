@@ -1,0 +1,125 @@
+"""The independent reader's part for the message store (docs/formats.md §8)."""
+
+import json
+import struct
+from contextlib import closing
+from pathlib import Path
+from zlib import crc32
+
+import plyvel
+
+from tests.formats.reader import DamagedError, Value
+
+HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE = 1, 2, 4, 8
+
+
+def read_row(key: bytes, value: bytes) -> Value:
+    """§8: one key and its value."""
+    table, rest = key[:1], key[1:]
+    flags, body = _checked(key, value)
+    if table not in b"mp" and flags:
+        raise DamagedError(f"flags {flags} where there are none")
+    readers = {
+        b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _fact,
+    }  # fmt: skip
+    return readers[table](rest, flags, body)
+
+
+def _checked(key: bytes, value: bytes) -> tuple[int, bytes]:
+    """§8.1"""
+    flags, crc = struct.unpack_from(">BI", value)
+    if crc32(key + value[:1] + value[5:]) != crc:
+        raise DamagedError("the checksum does not match")
+    if flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE):
+        raise DamagedError(f"unknown flags {flags}")
+    return flags, value[5:]
+
+
+def _body(flags: int, body: bytes) -> tuple[Value, bytes]:
+    found: Value = {"pointer": None, "ttl_s": None, "attributes": None}
+    at = 0
+    if flags & HAS_POINTER:
+        (found["pointer"],) = struct.unpack_from(">q", body, at)
+        at += 8
+    if flags & HAS_TTL:
+        (found["ttl_s"],) = struct.unpack_from(">I", body, at)
+        at += 4
+    if flags & HAS_ATTRIBUTES:
+        (size,) = struct.unpack_from(">I", body, at)
+        found["attributes"] = body[at + 4 : at + 4 + size]
+        at += 4 + size
+    if at > len(body):
+        raise DamagedError("the body is cut off")
+    return found, body[at:]
+
+
+def _place(data: bytes) -> list[int]:
+    return list(struct.unpack(">QH", data))
+
+
+def _prefix(data: bytes) -> Value:
+    return {
+        "topic": data[:-5].decode("ascii"),
+        "generation": int.from_bytes(data[-4:], "big"),
+    }
+
+
+def _message_row(rest: bytes, flags: int, body: bytes) -> Value:
+    found, content = _body(flags, body)
+    row = {"table": "message", **_prefix(rest[:-10]), "place": _place(rest[-10:]), **found}
+    if not flags & IS_REFERENCE:
+        return {**row, "payload": content, "brings": None}
+    if len(content) != 24 or found["pointer"] is None:
+        raise DamagedError("no reference row")
+    count = int.from_bytes(content[20:], "big")
+    first, last = _place(content[:10]), _place(content[10:20])
+    return {**row, "payload": None, "brings": {"first": first, "last": last, "count": count}}
+
+
+def _payload_row(rest: bytes, flags: int, body: bytes) -> Value:
+    if flags & (HAS_POINTER | IS_REFERENCE):
+        raise DamagedError(f"flags {flags} in a payload row")
+    found, content = _body(flags, body)
+    pointer = int.from_bytes(rest[-18:-10], "big")
+    own = {**found, "pointer": pointer, "place": _place(rest[-10:]), "payload": content}
+    return {"table": "payload", **_prefix(rest[:-18]), **own}
+
+
+def _topic_row(rest: bytes, _flags: int, body: bytes) -> Value:
+    return {
+        "table": "topic",
+        "topic": rest[:-1].decode("ascii"),
+        "generation": int.from_bytes(body[:4], "big", signed=True),
+        "floor": list(struct.unpack(">QHQH", body[4:24])),
+        "properties": json.loads(body[24:]),
+    }
+
+
+def _index_row(rest: bytes, _flags: int, body: bytes) -> Value:
+    final, written_ms = struct.unpack(">BQ", body[10:])
+    return {
+        "table": "index",
+        "pointer": int.from_bytes(rest[:8], "big"),
+        "kind": rest[8:9].decode("ascii"),
+        **_prefix(rest[9:-10]),
+        "first": _place(rest[-10:]),
+        "last": _place(body[:10]),
+        "final": bool(final),
+        "written_ms": written_ms,
+    }
+
+
+def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
+    name = rest.decode("ascii")
+    if name == "mark":
+        batch_number, ms, seq, clock_ms = struct.unpack(">QQHQ", body)
+        found = {"batch_number": batch_number, "last": [ms, seq], "clock_ms": clock_ms}
+    else:
+        found = json.loads(body)
+    return {"table": "fact", "name": name, **found}
+
+
+def read_store(directory: Path) -> list[Value]:
+    """Every row of the tables of §8, in key order."""
+    with closing(plyvel.DB(str(directory), create_if_missing=False)) as database:
+        return [read_row(key, value) for key, value in database if key[:1] in b"mptis"]

@@ -1,0 +1,170 @@
+"""docs/formats.md is what the server writes: each worked example, both ways."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats import examples
+from tests.formats.examples import PAGE, Example, plain, read_examples
+from tests.formats.reader import (
+    DamagedError,
+    read_beginning,
+    read_edit,
+    read_frame,
+    read_lock,
+    read_log,
+    read_proof,
+    read_snapshot,
+)
+from tests.formats.rows import read_row
+from tuff.disk.lock import LOCK_FILE, DirectoryLock
+from tuff.disk.records import pack_frame
+from tx.edits import encode_edit
+from tx.files import DamagedFilesError
+from tx.logfile import pack_proof
+from tx.logfile import read_log as server_read_log
+from tx.snapshots import pack_snapshot
+from tx.snapshots import read_snapshot as server_read_snapshot
+
+EXAMPLES = read_examples(PAGE.read_text("utf-8"))
+
+
+def named(pattern: str) -> list[Any]:
+    found = [pytest.param(each, id=each.name) for each in EXAMPLES if re.match(pattern, each.name)]
+    assert found, f"the page has no example like {pattern}"
+    return found
+
+
+def decode(example: Example) -> Any:
+    """What the independent reader makes of an example's bytes."""
+    if "value" in example.parts:
+        return read_row(example.parts["key"], example.parts["value"])
+    if "body" in example.parts:
+        read = read_proof if example.name == "proof" else read_edit
+        return read(example.parts["body"])
+    readers: Mapping[str, Callable[[bytes], Any]] = {
+        "lock-file": read_lock,
+        "frame": lambda data: {"body": (read_frame(data, 0) or (b"",))[0]},
+        "file-header": lambda data: read_beginning(data)[0],
+        "log": read_log,
+        "snapshot": read_snapshot,
+    }
+    return readers[example.name](example.parts["bytes"])
+
+
+@pytest.mark.parametrize("example", named(""))
+def test_the_independent_reader_finds_what_the_page_says(example: Example) -> None:
+    assert plain(decode(example)) == example.means
+
+
+@pytest.mark.parametrize("example", named(".*-row"))
+def test_the_server_writes_the_rows_of_the_page(example: Example) -> None:
+    assert examples.row(example.means) == (example.parts["key"], example.parts["value"])
+
+
+@pytest.mark.parametrize("example", named("edit-"))
+def test_the_server_writes_the_edits_of_the_page(example: Example) -> None:
+    told = example.means
+
+    assert encode_edit(told["lsn"], examples.edit(told)) == example.parts["body"]
+
+
+def test_the_page_has_an_example_of_every_edit() -> None:
+    tags = [example.parts["body"][2] for example in EXAMPLES if example.name.startswith("edit-")]
+
+    assert tags == list(range(1, 12))
+
+
+@pytest.mark.parametrize("example", named("frame"))
+def test_the_server_writes_the_frame_of_the_page(example: Example) -> None:
+    assert pack_frame(example.means["body"].encode()) == example.parts["bytes"]
+
+
+@pytest.mark.parametrize("example", named("file-header"))
+def test_the_server_writes_the_header_of_the_page(example: Example) -> None:
+    assert examples.file_header(example.means) == example.parts["bytes"]
+
+
+@pytest.mark.parametrize("example", named("proof"))
+def test_the_server_writes_the_proof_of_the_page(example: Example) -> None:
+    frame = pack_proof(**example.means)
+
+    assert frame == pack_frame(example.parts["body"])
+
+
+@pytest.mark.parametrize("example", named("log"))
+def test_the_server_writes_and_reads_the_log_of_the_page(example: Example) -> None:
+    data, told = example.parts["bytes"], example.means
+
+    read = server_read_log("txlog.1", data)
+
+    assert examples.log(told, torn=data[told["length"] :]) == data
+    assert (read.length, read.cut_bytes) == (told["length"], told["torn_bytes"])
+
+
+@pytest.mark.parametrize("example", named("snapshot"))
+def test_the_server_reads_and_writes_the_snapshot_of_the_page(example: Example) -> None:
+    data, told = example.parts["bytes"], example.means
+
+    header, image = server_read_snapshot("snapshot.1", data)
+
+    assert pack_snapshot(header, image) == data
+    assert [list(opened.transaction.in_progress) for opened in image.open] == [
+        opened["in_progress"] for opened in told["open"]
+    ]
+    assert list(image.view.invalid) == told["view"]["invalid"]
+
+
+def test_the_lock_file_holds_what_the_page_says(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    held = (tmp_path / LOCK_FILE).read_bytes()
+    lock.close()
+
+    assert read_lock(held) == {"pid": os.getpid()}
+    assert held == f"{os.getpid()}\n".encode()
+
+
+def verdicts(data: bytes) -> tuple[object, object]:
+    """How the independent reader and the server judge the bytes of a newest log."""
+    try:
+        told = read_log(data)
+        mine: object = (told["length"], told["torn_bytes"], [e["lsn"] for e in told["edits"]])
+    except DamagedError:
+        mine = "damage"
+    try:
+        read = server_read_log("txlog.1", data)
+        theirs: object = (read.length, read.cut_bytes, [lsn for lsn, _ in read.edits])
+    except DamagedFilesError:
+        theirs = "damage"
+    return mine, theirs
+
+
+@pytest.mark.parametrize("example", named("log"))
+def test_by_the_page_a_log_cut_at_any_byte_is_judged_as_the_server_judges_it(
+    example: Example,
+) -> None:
+    data = example.parts["bytes"]
+
+    judged = [verdicts(data[:length]) for length in range(len(data))]
+
+    assert [mine for mine, _ in judged] == [theirs for _, theirs in judged]
+    assert {type(mine) for mine, _ in judged} == {str, tuple}
+
+
+@pytest.mark.parametrize("example", named("log"))
+def test_by_the_page_a_log_with_any_bit_flipped_is_judged_as_the_server_judges_it(
+    example: Example,
+) -> None:
+    data = example.parts["bytes"]
+    judged = []
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        judged.append(verdicts(bytes(flipped)))
+
+    assert [mine for mine, _ in judged] == [theirs for _, theirs in judged]
+    assert {type(mine) for mine, _ in judged} == {str, tuple}

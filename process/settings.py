@@ -40,8 +40,8 @@ class ServerSettings:
             value = getattr(self, name)
             _require(value >= 1, f"server.{name} is 1 or more", value)
         _require(
-            self.max_clock_jump_s > 0,
-            "server.max_clock_jump is more than 0 seconds",
+            0 < self.max_clock_jump_s < float("inf"),
+            "server.max_clock_jump is a number of seconds, more than 0",
             self.max_clock_jump_s,
         )
         _require(

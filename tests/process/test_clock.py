@@ -1,0 +1,138 @@
+"""Time within a run follows the boot clock, and a doubtful clock deletes nothing (design §5)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust, SteadyClock
+
+NS_PER_MS = 1_000_000
+DAY_MS = 86_400_000
+
+
+class Hands:
+    """Two clocks that a test sets."""
+
+    def __init__(self, *, wall_ms: int, boot_ms: int = 0) -> None:
+        self.wall_ns = wall_ms * NS_PER_MS
+        self.boot_ns = boot_ms * NS_PER_MS
+
+    def clock(self) -> SteadyClock:
+        return SteadyClock(wall_ns=lambda: self.wall_ns, boot_ns=lambda: self.boot_ns)
+
+    def pass_ms(self, passed_ms: int) -> None:
+        self.wall_ns += passed_ms * NS_PER_MS
+        self.boot_ns += passed_ms * NS_PER_MS
+
+
+def test_it_starts_at_the_wall_clock_and_goes_on_with_the_boot_clock() -> None:
+    hands = Hands(wall_ms=1_000_000, boot_ms=77)
+    clock = hands.clock()
+
+    hands.pass_ms(250)
+
+    assert clock.now_ms() == 1_000_250
+
+
+# Followed blindly, the step would give ids ten years ahead, behind which every later message would
+# have to stand, and would expire everything that is stored.
+def test_a_step_of_the_wall_clock_changes_nothing_at_once() -> None:
+    hands = Hands(wall_ms=1_000_000)
+    clock = hands.clock()
+
+    hands.wall_ns += 3650 * DAY_MS * NS_PER_MS
+
+    assert clock.now_ms() == 1_000_000
+
+
+def test_a_step_is_followed_by_a_millisecond_in_a_second() -> None:
+    hands = Hands(wall_ms=1_000_000)
+    clock = hands.clock()
+    hands.wall_ns += 3_600_000 * NS_PER_MS
+
+    hands.pass_ms(60_000)
+
+    assert clock.now_ms() == 1_000_000 + 60_000 + 60_000 // SLEW_DIVISOR
+
+
+def test_a_small_error_is_corrected_and_no_more() -> None:
+    hands = Hands(wall_ms=1_000_000)
+    clock = hands.clock()
+    hands.wall_ns -= 5 * NS_PER_MS
+
+    for _ in range(100):
+        hands.pass_ms(1000)
+        clock.now_ms()
+
+    assert clock.now_ms() == hands.wall_ns // NS_PER_MS
+
+
+def test_reading_it_often_does_not_lose_the_correction() -> None:
+    hands = Hands(wall_ms=1_000_000)
+    clock = hands.clock()
+    hands.wall_ns += 5 * NS_PER_MS
+
+    for _ in range(10_000):
+        hands.pass_ms(1)
+        clock.now_ms()
+
+    assert clock.now_ms() == hands.wall_ns // NS_PER_MS
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**9), 10**9)), max_size=30))
+def test_it_never_goes_back_whatever_the_wall_clock_does(steps: list[tuple[int, int]]) -> None:
+    hands = Hands(wall_ms=10**12)
+    clock = hands.clock()
+    before = clock.now_ms()
+    for passed_ms, jump_ms in steps:
+        hands.pass_ms(passed_ms)
+        hands.wall_ns += jump_ms * NS_PER_MS
+
+        now = clock.now_ms()
+
+        bound_ms = passed_ms // SLEW_DIVISOR + 1
+        assert before + passed_ms - bound_ms <= now <= before + passed_ms + bound_ms
+        assert now >= before
+        before = now
+
+
+def test_a_wall_clock_set_back_counts_once() -> None:
+    hands = Hands(wall_ms=1_000_000)
+    clock = hands.clock()
+    hands.wall_ns -= 10_000 * NS_PER_MS
+
+    assert [clock.offset_ms(), clock.offset_ms()] == [-10_000, -10_000]
+
+    assert clock.regressions == 1
+
+
+def guard(*, mark_ms: int | None, start_ms: int, accepted: bool = False) -> ClockGuard:
+    return ClockGuard(
+        mark_ms=mark_ms, start_ms=start_ms, jump_ms_max=30 * DAY_MS, accepted=accepted
+    )
+
+
+def test_a_new_store_trusts_the_clock() -> None:
+    assert guard(mark_ms=None, start_ms=5).may_delete(5)
+
+
+def test_a_short_pause_is_no_jump() -> None:
+    assert guard(mark_ms=10**12, start_ms=10**12 + 30 * DAY_MS).may_delete(10**12 + 30 * DAY_MS)
+
+
+# Trusted, a clock that is a year ahead would expire and delete every message at the first sweep.
+def test_far_ahead_of_the_mark_nothing_is_deleted_for_the_whole_run() -> None:
+    far = guard(mark_ms=10**12, start_ms=10**12 + 365 * DAY_MS)
+
+    assert not far.may_delete(10**12 + 366 * DAY_MS)
+    assert far.trust(10**12 + 366 * DAY_MS) is ClockTrust.AHEAD
+    assert "365 days ahead" in far.detail(10**12 + 366 * DAY_MS)
+
+
+def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:
+    behind = guard(mark_ms=10**12, start_ms=10**12 - 5000)
+
+    assert [behind.may_delete(10**12 - 1), behind.may_delete(10**12)] == [False, True]
+
+
+def test_a_confirmed_clock_is_trusted() -> None:
+    assert guard(mark_ms=10**12, start_ms=10**12 + 365 * DAY_MS, accepted=True).may_delete(0)

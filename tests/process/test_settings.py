@@ -1,0 +1,96 @@
+"""Settings: defaults, then the file, then the flags; the impossible is named (protocol §8)."""
+
+from pathlib import Path
+
+import pytest
+
+from process.settings import Settings, SettingsError, load
+
+STANDALONE = Path(__file__).parents[2] / "conf" / "standalone.toml"
+
+
+def test_without_a_file_and_flags_the_defaults_stand() -> None:
+    assert load(None, []) == Settings()
+
+
+def test_the_standalone_file_holds_the_defaults() -> None:
+    assert load(STANDALONE, []) == Settings()
+
+
+def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tuff.toml"
+    file.write_text("[server]\nport = 1\nmax_connections = 2\n", "utf-8")
+
+    settings = load(file, ["server.port=3"])
+
+    assert (settings.server.port, settings.server.max_connections) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read"),
+    [
+        ("messaging.max_block=2", 2.0),
+        ("messaging.max_block=0.25", 0.25),
+    ],
+)
+def test_durations_are_seconds_and_may_be_fractions(assignment: str, read: float) -> None:
+    assert load(None, [assignment]).messaging.max_block_s == read
+
+
+def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
+    settings = load(None, ["messaging.store=memory", 'messaging.system_topics=["a", "b:3"]'])
+
+    assert settings.messaging.store == "memory"
+    assert settings.messaging.system_topics == ("a", "b:3")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "named"),
+    [
+        ("nothing.port=1", "nothing"),
+        ("server.prot=1", "server.prot"),
+        ("server.port", "server.port"),
+        ("port=1", "port=1"),
+        ("server.port=high", "server.port"),
+        ("server.port=70000", "server.port"),
+        ("server.port=true", "server.port"),
+        ("server.accept_clock=1", "server.accept_clock"),
+        ("server.max_connections=0", "server.max_connections"),
+        ("server.max_clock_jump=inf", "server.max_clock_jump"),
+        ("server.host=0.0.0.0", "server.allow_remote"),
+        ("tx.default_timeout=0", "tx.default_timeout"),
+        ("tx.default_timeout=nan", "tx.default_timeout"),
+        ("tx.prune_invalid=maybe", "tx.prune_invalid"),
+        ("messaging.default_ttl=1.5", "messaging.default_ttl"),
+        ("messaging.store=tape", "messaging.store"),
+        ("messaging.system_topics=a", "messaging.system_topics"),
+        ('messaging.system_topics=["a b"]', "messaging.system_topics"),
+    ],
+)
+def test_what_is_not_possible_is_named(assignment: str, named: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(None, [assignment])
+
+    assert named in str(refused.value)
+
+
+def test_a_host_beyond_loopback_has_to_be_allowed() -> None:
+    settings = load(None, ["server.host=0.0.0.0", "server.allow_remote=true"])
+
+    assert settings.server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("text", ["[server\n", "port = 1\n", "[server]\nport = 1\nport = 2\n"])
+def test_a_file_that_is_no_settings_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text(text, "utf-8")
+
+    with pytest.raises(SettingsError) as refused:
+        load(file, [])
+
+    assert "broken.toml" in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml", [])

@@ -76,6 +76,11 @@ def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> Log
     return LogContents(header, edits, length, len(data) - length)
 
 
+def is_proof(frame: Frame, store_id: str) -> bool:
+    """Whether a frame is a proof, of the place where it stands."""
+    return _proof(frame, store_id) is not None
+
+
 def _edit(name: str, frame: Frame, *, expected: int) -> tuple[int, Edit]:
     try:
         lsn, edit = decode_edit(frame.body)

@@ -326,6 +326,22 @@ async def test_missing_files_are_damage_and_never_an_empty_beginning(
     await again.kill()
 
 
+async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
+    service: Service,
+) -> None:
+    await service.begin()
+    await service.manager.take_snapshot()
+    await service.kill()
+    for path in service.directory.glob("txlog.*"):
+        path.unlink()
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert "is missing" in again.manager.status.reason
+    await again.kill()
+
+
 async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     reserved = service.rows.reserved

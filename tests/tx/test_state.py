@@ -115,10 +115,11 @@ def test_a_snapshot_file_keeps_what_was_decided_and_not_yet_in_the_view() -> Non
 
 def test_forgetting_an_old_committer_keeps_the_new_one_of_the_same_change() -> None:
     played = Played()
-    first = played.start()
+    old, first = played.start(), played.start()
     played.commit(first, b"k")
     played.sync()
     second, late = played.start(), played.start()
+    played.record(Aborted(NOW_MS, old, ()))
     played.commit(second, b"k")
 
     played.sync()

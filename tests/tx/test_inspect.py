@@ -1,0 +1,44 @@
+"""Files as rows for people; damage is a row among the others."""
+
+from pathlib import Path
+
+from tests.tx.test_formats import EDITS, P, log_bytes, snapshot_bytes
+from tx.inspect import log_rows, snapshot_rows
+
+
+def test_a_log_is_a_row_for_each_edit(tmp_path: Path) -> None:
+    path = tmp_path / "txlog.1"
+    path.write_bytes(log_bytes())
+
+    rows = list(log_rows(path))
+
+    assert [row["kind"] for row in rows] == ["header", *(type(edit).__name__ for edit in EDITS)]
+    assert rows[5]["changes"] == [{"base64": "Yf8="}, "b"]
+    assert rows[7]["reason"] == "blocked_readers"
+
+
+def test_a_damaged_log_shows_what_is_whole_and_where_it_stops(tmp_path: Path) -> None:
+    path = tmp_path / "txlog.1"
+    data = bytearray(log_bytes())
+    data[-60] ^= 1
+    path.write_bytes(bytes(data))
+
+    rows = list(log_rows(path))
+
+    assert len(rows) == len(EDITS) + 1
+    assert rows[-1]["kind"] == "damage"
+    path.write_bytes(b"rubbish")
+    assert [row["kind"] for row in log_rows(path)] == ["damage"]
+
+
+def test_a_snapshot_is_a_row_for_each_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.1"
+    path.write_bytes(snapshot_bytes())
+
+    rows = list(snapshot_rows(path))
+
+    assert [row["kind"] for row in rows[:2]] == ["header", "numbers"]
+    assert [row["transactionId"] for row in rows if row["kind"] == "open"] == [str(P + 5)]
+    assert [row["kind"] for row in rows].count("ended") == 3
+    path.write_bytes(snapshot_bytes()[:-1])
+    assert [row["kind"] for row in snapshot_rows(path)] == ["damage"]

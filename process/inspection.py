@@ -9,34 +9,32 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from messaging import inspect as message_files
+from tx import inspect as transaction_files
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 Rows = Iterable[Mapping[str, object]]
 
 
-def _inspectors() -> Mapping[str, Callable[[Path], Rows]]:
-    from messaging import inspect as message_files
-    from tx import inspect as transaction_files
-
-    return {
-        "snapshot": transaction_files.snapshot_rows,
-        "snapshots": transaction_files.directory_rows,
-        "log": transaction_files.log_rows,
-        "tables": message_files.table_rows,
-    }
+INSPECTORS: Mapping[str, Callable[[Path], Rows]] = {
+    "snapshot": transaction_files.snapshot_rows,
+    "snapshots": transaction_files.directory_rows,
+    "log": transaction_files.log_rows,
+    "tables": message_files.table_rows,
+}
 
 
 def main(arguments: list[str]) -> int:
     """Print what a file or a directory holds; returns the exit code."""
-    inspectors = _inspectors()
-    if len(arguments) != 2 or arguments[0] not in inspectors:
-        return _fail(f"usage: server.py inspect {'|'.join(inspectors)} PATH", EXIT_USAGE)
+    if len(arguments) != 2 or arguments[0] not in INSPECTORS:
+        return _fail(f"usage: server.py inspect {'|'.join(INSPECTORS)} PATH", EXIT_USAGE)
     what, path = arguments[0], Path(arguments[1])
     if not path.exists():
         return _fail(f"there is no {path}", EXIT_FAILED)
     try:
-        for row in inspectors[what](path):
+        for row in INSPECTORS[what](path):
             print(json.dumps(row))
     except OSError as error:
         return _fail(f"{path} can't be read: {error.strerror}", EXIT_FAILED)

@@ -7,19 +7,54 @@ Damage is a row among the others: what is whole is shown, and where it stops bei
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
+from operator import itemgetter
 from pathlib import Path
 
 from tuff.disk.records import Damage, read_frames
 from tuff.protocol.forms import payload_to_json
 from tuff.protocol.pointers import PointerList
 from tx.edits import Edit, decode_edit
-from tx.files import DamagedFilesError, FileKind, read_header
+from tx.files import DamagedFilesError, FileKind, known_file, list_files, read_header
 from tx.logfile import is_proof
 from tx.packing import MalformedError
 from tx.replies import outcome_object, transaction_object
 from tx.snapshots import read_snapshot
 
 Row = dict[str, object]
+
+
+def directory_rows(directory: Path) -> Iterator[Row]:
+    """A row for each file of the room in a directory, by sequence number, damaged ones last."""
+    unreadable: list[Row] = []
+    readable: list[tuple[int, Row]] = []
+    for path, kind in list_files(directory):
+        row: Row = {"name": path.name, "bytes": path.stat().st_size}
+        try:
+            header = known_file(path, kind).header
+        except DamagedFilesError as error:
+            unreadable.append({"kind": "damage", **row, "reason": str(error)})
+        else:
+            row |= {"sequence": header.sequence, "lsn": header.lsn, "created_ms": header.created_ms}
+            readable.append((header.sequence, {"kind": kind.value, **row}))
+    yield from (row for _, row in sorted(readable, key=lambda entry: entry[0]))
+    yield from unreadable
+
+
+def directory_rows(directory: Path) -> Iterator[Row]:
+    """Every snapshot and log of a directory, in the order of their sequence numbers; those whose
+    header can't be read come last."""
+    known: list[tuple[int, Row]] = []
+    damaged: list[Row] = []
+    for path, kind in list_files(directory):
+        row: Row = {"file": path.name, "bytes": path.stat().st_size}
+        try:
+            header = known_file(path, kind).header
+        except DamagedFilesError as error:
+            damaged.append({**row, "damage": str(error)})
+        else:
+            known.append((header.sequence, {**row, **asdict(header)}))
+    yield from (row for _, row in sorted(known, key=itemgetter(0)))
+    yield from damaged
 
 
 def log_rows(path: Path) -> Iterator[Row]:

@@ -12,15 +12,16 @@ from pathlib import Path
 import click
 
 from tuff.cli.options import output_options
-from tuff.cli.output import notice, print_json, print_table, shown
+from tuff.cli.output import moment, notice, print_json, print_table, shown
 from tuff.launch import server_command
 from tuff.protocol.errors import DamagedRecordError, InternalError
 
 Row = dict[str, object]
 
-DAMAGE = "damage"  # the member that tells where a file stops being readable
+DAMAGE = "damage"  # the member, or the kind, that tells where a file stops being readable
 KINDS = ("table", "kind", "edit")  # members that say what an object is; the first one counts
 UNSEEN = {"key"}  # what people can do without: a row's key repeats its members in hex
+EDIT_LENGTH_MAX = 2_000  # characters; an edit's members in a row, of which each is cut by itself
 FEW = 4  # columns; one object with more of them reads better downwards
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -136,6 +137,8 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = F
         for row in rows:
             if DAMAGE in row:
                 damages.append(row[DAMAGE])
+            elif row.get("kind") == DAMAGE:
+                damages.append(row.get("reason"))
             yield row
 
     if as_json:
@@ -150,9 +153,9 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = F
 def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
     if in_order:
         columns = _columns(rows)
-        shared = [name for name in columns if all(name in row for row in rows)]
-        lines = ([*(row[name] for name in shared), _rest(row, shared)] for row in rows)
-        print_table([*shared, ""], lines, title=title)
+        shared = [name for name in columns if 2 * sum(name in row for row in rows) > len(rows)]
+        lines = ([*_cells(row, shared), _rest(row, shared)] for row in rows)
+        print_table([*shared, ""], lines, title=title, cell_length_max=EDIT_LENGTH_MAX)
         return
     if not rows:
         notice(f"there is nothing in {title}")
@@ -166,9 +169,10 @@ def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
 def _print_kind(kind: str, rows: list[Row]) -> None:
     columns = [name for name in _columns(rows) if name not in KINDS]
     if len(rows) == 1 and len(columns) > FEW:
-        print_table(("fact", "value"), ((name, rows[0].get(name)) for name in columns), title=kind)
+        facts = zip(columns, _cells(rows[0], columns), strict=True)
+        print_table(("fact", "value"), facts, title=kind)
     else:
-        print_table(columns, ([row.get(name, "") for name in columns] for row in rows), title=kind)
+        print_table(columns, (_cells(row, columns) for row in rows), title=kind)
 
 
 def _columns(rows: list[Row]) -> list[str]:
@@ -178,4 +182,14 @@ def _columns(rows: list[Row]) -> list[str]:
 
 def _rest(row: Row, shared: list[str]) -> str:
     others = (name for name in _columns([row]) if name not in shared)
-    return "  ".join(f"{name}={shown(row[name])}" for name in others)
+    return "  ".join(f"{name}={shown(_cell(name, row[name]))}" for name in others)
+
+
+def _cells(row: Row, columns: list[str]) -> list[object]:
+    return [_cell(name, row[name]) if name in row else "" for name in columns]
+
+
+def _cell(name: str, value: object) -> object:
+    if isinstance(value, int) and name.endswith(("At", "at_ms")):
+        return moment(value)
+    return value

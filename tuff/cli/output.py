@@ -15,7 +15,13 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str,
+    cell_length_max: int = CELL_LENGTH_MAX,
+) -> None:
     """A table with a title line; where there are no rows, a line that says so."""
     # Loading it takes longer than most commands run, and --json does without.
     from rich.console import Console
@@ -23,13 +29,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     from rich.text import Text
 
     # A pipe has no width of its own, and a script that reads a table wants its lines whole.
-    width = None if sys.stdout.isatty() else CELL_LENGTH_MAX * len(columns)
+    width = None if sys.stdout.isatty() else cell_length_max * len(columns)
     console = Console(width=width, highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(shown(cell, length_max=cell_length_max)) for cell in row))
     console.print(Text(title, style="bold cyan"))
     console.print(table if table.rows else Text("  none", style="dim"))
 
@@ -39,7 +45,7 @@ def notice(sentence: str) -> None:
     click.secho(f"tuff: {sentence}", err=True, fg="yellow")
 
 
-def shown(cell: object) -> str:
+def shown(cell: object, *, length_max: int = CELL_LENGTH_MAX) -> str:
     """A cell's text: None is a dash, a list its items, and nothing in it controls the terminal."""
     match cell:
         case None:
@@ -52,7 +58,7 @@ def shown(cell: object) -> str:
             text = json.dumps(cell, ensure_ascii=False)
         case _:
             text = printable(str(cell))
-    return text if len(text) <= CELL_LENGTH_MAX else text[: CELL_LENGTH_MAX - 1] + "…"
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,122 @@
+"""The commands that show the server's files, over the files of a server that ran."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a server left behind: two snapshots that it was asked for, its logs, its store."""
+
+    directory: Path
+    before: Path
+    after: Path
+    log: Path
+    messages: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    home = tmp_path_factory.mktemp("files")
+    orders = tuff.TopicId("shop", "orders")
+    snapshots = home / "data" / "snapshots"
+    with (
+        ServerProcess(home / "data", log=home / "log.txt") as server,
+        tuff.connect(server.url, client="unlucky") as client,
+    ):
+        log = max(snapshots.glob("txlog.*"))
+        client.topics.create(orders)
+        before = client.transactions.take_snapshot().file
+        client.publish(orders, "sold\x1b one apple")
+        client.transactions.invalidate(client.transactions.start())
+        after = client.transactions.take_snapshot().file
+    return Files(snapshots, snapshots / before, snapshots / after, log, home / "data" / "messages")
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuff.cli", *map(str, arguments)],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def rows(*arguments: str | Path) -> list[dict[str, object]]:
+    done = run(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_snapshot_is_shown(files: Files) -> None:
+    done = run("snapshot", "show", files.after)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "unlucky" in done.stdout
+    assert "invalidated" in done.stdout
+    assert "header" in {row["kind"] for row in rows("snapshot", "show", files.after)}
+
+
+def test_two_snapshots_are_compared(files: Files) -> None:
+    found = rows("snapshot", "diff", files.before, files.after)
+
+    ended = [row for row in found if row["kind"] == "ended"]
+    assert [(row["change"], row["state"]) for row in ended] == [("+", "invalid")]
+    assert rows("snapshot", "diff", files.before, files.before) == []
+
+
+def test_the_snapshots_of_a_directory_are_listed(files: Files) -> None:
+    done = run("snapshot", "ls", files.directory)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files.before.name in done.stdout
+    assert files.log.name in done.stdout
+
+
+def test_a_log_is_shown_in_its_order(files: Files) -> None:
+    kinds = [row["kind"] for row in rows("log", "show", files.log)]
+    done = run("log", "show", files.log)
+
+    assert kinds[0] == "header"
+    assert "BlockReserved" in kinds
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == kinds
+
+
+def test_the_rows_of_a_store_are_shown_and_drive_no_terminal(files: Files) -> None:
+    done = run("table", "show", files.messages)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sold\\x1b one apple" in done.stdout
+
+
+def test_damage_is_told_with_its_file_and_is_exit_1(files: Files, tmp_path: Path) -> None:
+    damaged = tmp_path / files.after.name
+    data = bytearray(files.after.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+
+    done = run("snapshot", "show", damaged)
+
+    assert done.returncode == 1
+    assert f"tuff: {damaged.name} is damaged: " in done.stderr
+
+
+def test_a_store_that_a_server_has_open_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(data, log=tmp_path / "log.txt") as server:
+        done = run("table", "show", data / "messages")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(server.pid) in done.stderr
+    assert "Traceback" not in done.stderr

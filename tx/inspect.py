@@ -7,7 +7,6 @@ Damage is a row among the others: what is whole is shown, and where it stops bei
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
-from operator import itemgetter
 from pathlib import Path
 
 from tuff.disk.records import Damage, read_frames
@@ -38,23 +37,6 @@ def directory_rows(directory: Path) -> Iterator[Row]:
             readable.append((header.sequence, {"kind": kind.value, **row}))
     yield from (row for _, row in sorted(readable, key=lambda entry: entry[0]))
     yield from unreadable
-
-
-def directory_rows(directory: Path) -> Iterator[Row]:
-    """Every snapshot and log of a directory, in the order of their sequence numbers; those whose
-    header can't be read come last."""
-    known: list[tuple[int, Row]] = []
-    damaged: list[Row] = []
-    for path, kind in list_files(directory):
-        row: Row = {"file": path.name, "bytes": path.stat().st_size}
-        try:
-            header = known_file(path, kind).header
-        except DamagedFilesError as error:
-            damaged.append({**row, "damage": str(error)})
-        else:
-            known.append((header.sequence, {**row, **asdict(header)}))
-    yield from (row for _, row in sorted(known, key=itemgetter(0)))
-    yield from damaged
 
 
 def log_rows(path: Path) -> Iterator[Row]:

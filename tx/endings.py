@@ -73,7 +73,7 @@ class Endings:
         if isinstance(edit, Committing):
             self._ledger.record(edit)
         else:
-            await self._refuse(edit)
+            await self.bounded(self._refuse(edit))
 
     async def open_now(self, pointer: int) -> OpenTransaction:
         """The transaction, in progress, within its time, not refused, and with no ending under
@@ -300,6 +300,12 @@ class Endings:
                 "still under way, so ask later how the transaction ended"
             )
         return done.result()
+
+    async def durable_soon(self, lsn: int) -> None:
+        """Wait until this edit is durable, for no longer than `tx.ending_timeout`. Raises: as
+        `bounded`."""
+        if lsn > self._ledger.state.seen:
+            await self.bounded(self._ledger.durable(lsn))
 
     async def _turn(self, transaction_id: int) -> None:
         async with self._gates.ending(transaction_id):

@@ -8,6 +8,7 @@ from tx.gates import Gates
 from tx.ledger import Ledger
 from tx.records import OpenTransaction
 from tx.rows import MessageRows
+from tx.state import TransactionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,8 @@ class Invalids:
     swept: SweepMark | None
 
 
-async def overview(ledger: Ledger) -> Overview:
-    """The pointers, and who is in progress, with every ending decided so far durable."""
-    await ledger.durable(ledger.state.last_pending_lsn)
-    state = ledger.state
+def overview(state: TransactionState) -> Overview:
+    """The pointers, and who is in progress."""
     opened = list(state.open.values())
     return Overview(
         read_pointer=state.view.read_pointer,
@@ -76,16 +75,15 @@ class InvalidList:
         self._rows = rows
         self._now_ms = now_ms
 
-    async def shown(self, swept: SweepMark | None) -> Invalids:
+    def shown(self, swept: SweepMark | None) -> Invalids:
         """The list, and which of it no row carries."""
-        await self._ledger.durable(self._ledger.state.last_pending_lsn)
         listed = self._listed()
         return Invalids(listed, [one for one in listed if not self._is_needed(one)], swept)
 
-    async def truncate(
+    def truncate(
         self, pointers: Collection[int], *, before_ms: int | None
     ) -> tuple[int, list[int]]:
-        """See `TransactionManager.truncate`."""
+        """See `TransactionManager.truncate`; what this did has to become durable yet."""
         state = self._ledger.state
         named = list(pointers)
         if before_ms is not None:
@@ -93,7 +91,6 @@ class InvalidList:
         edit, kept = decisions.truncate(state, named, keeps=self._is_needed, now_ms=self._now_ms())
         if edit.pointers:
             self._ledger.record(edit)
-        await self._ledger.durable(state.lsn)
         return len(edit.pointers), kept
 
     def prune(self) -> None:

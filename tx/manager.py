@@ -274,7 +274,7 @@ class TransactionManager:
         """
         found = self._ledger.state.find(pointer)
         if isinstance(found, Outcome):
-            await self._ledger.durable(found.lsn)
+            await self._endings.durable_soon(found.lsn)
         return found
 
     def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
@@ -284,11 +284,13 @@ class TransactionManager:
 
     async def overview(self) -> Overview:
         """The pointers, and who is in progress, with every ending decided so far durable."""
-        return await overview(self._ledger)
+        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
+        return overview(self._ledger.state)
 
     async def invalids(self) -> Invalids:
         """The invalid list, and which of it no row carries."""
-        return await self._invalid_list.shown(self._last_sweep())
+        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
+        return self._invalid_list.shown(self._last_sweep())
 
     async def truncate(
         self, *, pointers: Collection[int] = (), before_ms: int | None = None
@@ -299,7 +301,9 @@ class TransactionManager:
         Raises:
             TransactionsInProgressError: one that started before that time is still in progress.
         """
-        return await self._invalid_list.truncate(pointers, before_ms=before_ms)
+        removed_count, kept = self._invalid_list.truncate(pointers, before_ms=before_ms)
+        await self._endings.durable_soon(self._ledger.state.lsn)
+        return removed_count, kept
 
     async def take_snapshot(self) -> tuple[str, int]:
         """Write the state to a file, durably: its name, and its size in bytes.
@@ -317,7 +321,7 @@ class TransactionManager:
 
     async def snapshot_state(self) -> StateImage:
         """The newest state, as a snapshot file would hold it, with all of it durable."""
-        await self._ledger.durable(self._ledger.state.last_pending_lsn)
+        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
         return self._ledger.state.image()
 
     async def stop_service(self) -> None:

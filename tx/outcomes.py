@@ -12,7 +12,7 @@ from tx.records import Outcome
 
 OUTCOME_COUNT_MAX = 1_000_000  # outcomes
 OUTCOME_BYTES_MAX = 64 * 1024 * 1024  # bytes, as `Outcome.size_bytes` counts them
-LOOKED_AT_COUNT_MAX = 5_000  # outcomes of one pass; keeps a tick under some 5 ms
+LOOKED_AT_COUNT_MAX = 2_000  # outcomes of one pass; keeps a tick to a few milliseconds
 
 
 class Outcomes:

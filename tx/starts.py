@@ -83,7 +83,7 @@ class Starts:
         lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=self._now_ms()))
         checkpointed = self._ledger.state.open[opened.transaction_id]
         self._renew_if_low()
-        await self._ledger.durable(lsn)
+        await self._endings.durable_soon(lsn)
         return checkpointed
 
     def first_block(self, state: TransactionState) -> BlockReserved:
@@ -116,7 +116,7 @@ class Starts:
         self._ledger.require_running()
         self._waiting_count += 1
         try:
-            await asyncio.shield(self._renewal or self._begin_renewal())
+            await self._endings.bounded(_done(self._renewal or self._begin_renewal()))
         finally:
             self._waiting_count -= 1
 
@@ -138,3 +138,7 @@ class Starts:
         finally:
             self._renewal = None
             done.set_result(None)
+
+
+async def _done(future: asyncio.Future[None]) -> None:
+    await asyncio.shield(future)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.tx.test_formats import EDITS, P, log_bytes, snapshot_bytes
-from tx.inspect import log_rows, snapshot_rows
+from tx.inspect import directory_rows, log_rows, snapshot_rows
 
 
 def test_a_log_is_a_row_for_each_edit(tmp_path: Path) -> None:
@@ -42,3 +42,17 @@ def test_a_snapshot_is_a_row_for_each_transaction(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows].count("ended") == 3
     path.write_bytes(snapshot_bytes()[:-1])
     assert [row["kind"] for row in snapshot_rows(path)] == ["damage"]
+
+
+def test_a_directory_lists_its_files_by_sequence_and_damaged_ones_last(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.1").write_bytes(snapshot_bytes())
+    (tmp_path / "txlog.9").write_bytes(log_bytes())
+    (tmp_path / "snapshot.0").write_bytes(b"rubbish")
+    (tmp_path / "README.md").write_bytes(b"")
+
+    rows = list(directory_rows(tmp_path))
+
+    assert [(row["kind"], row["name"]) for row in rows] == [
+        ("txlog", "txlog.9"), ("snapshot", "snapshot.1"), ("damage", "snapshot.0"),
+    ]  # fmt: skip
+    assert rows[0]["sequence"] == 2

@@ -61,11 +61,11 @@ class Rooms:
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         transactions = LateTransactions()
-        self._messaging = self._open_messaging(transactions, threads)
-        self._transactions = TransactionManager(
+        self.messaging = self._open_messaging(transactions, threads)
+        self.transactions = TransactionManager(
             places.snapshots,
             settings.tx,
-            rows=self._messaging,
+            rows=self.messaging,
             now_ms=clock.now_ms,
             in_thread=threads("transaction-log", 1),
             spawn=spawn,
@@ -73,26 +73,26 @@ class Rooms:
             observe=self._metrics.observe,
             last_sweep=self._last_sweep,
         )
-        transactions.connect(self._transactions)
+        transactions.connect(self.transactions)
         self._bridge = Bridge(
-            self._messaging,
-            self._transactions,
+            self.messaging,
+            self.transactions,
             max_block_s=settings.messaging.max_block_s,
             now_ms=clock.now_ms,
         )
         self._admission = Admission(
-            pending_max=settings.server.max_pending_requests, waiting=self._messaging.waiting_count
+            pending_max=settings.server.max_pending_requests, waiting=self.messaging.waiting_count
         )
 
     def application(self) -> web.Application:
         """Every route, behind the middlewares."""
         self._metrics.watch(
-            gauges(self._messaging, self._transactions, self._clock),
-            lambda: topic_figures(self._messaging),
+            gauges(self.messaging, self.transactions, self._clock),
+            lambda: topic_figures(self.messaging),
         )
         routes = [
-            *message_routes.routes(self._messaging),
-            *transaction_routes.routes(self._transactions),
+            *message_routes.routes(self.messaging),
+            *transaction_routes.routes(self.transactions),
             *health.routes(lambda: self._guard is not None, self._checks),
             *metrics.routes(self._metrics),
         ]
@@ -111,39 +111,39 @@ class Rooms:
         Raises:
             DirectoryLockedError: another process has the message store open.
         """
-        await self._messaging.open()
+        await self.messaging.open()
         self._judge_clock()
-        self._spawn(self._messaging.run())
-        self._spawn(self._transactions.run())
+        self._spawn(self.messaging.run())
+        self._spawn(self.transactions.run())
         await self._bridge.tick()
         await self._create_system_topics()
 
     async def tick(self) -> None:
         """What is due in both rooms; to be called several times a second."""
-        await self._messaging.tick()
+        await self.messaging.tick()
         self._judge_clock()
-        await self._transactions.tick()
+        await self.transactions.tick()
         await self._bridge.tick()
         await self._create_system_topics()
 
     async def sweep(self) -> None:
         """One pass of retention."""
         try:
-            await self._messaging.sweep()
+            await self.messaging.sweep()
         except UnavailableError as error:
             log.warning("no sweep: %s", error)
 
     async def drain(self) -> None:
         """Refuse new work, and let what is under way end."""
         self._admission.stop()
-        self._messaging.stop_waiting()
+        self.messaging.stop_waiting()
         await self._admission.drained()
 
     async def close(self) -> None:
         """Write what waits, and let go of the files; transactions first, since their last endings
         still mark rows."""
-        await self._transactions.close()
-        await self._messaging.close()
+        await self.transactions.close()
+        await self.messaging.close()
 
     def _open_messaging(self, transactions: LateTransactions, threads: Threads) -> MessagingService:
         settings = self._settings
@@ -160,9 +160,9 @@ class Rooms:
         )
 
     async def _create_system_topics(self) -> None:
-        while self._system_topics and self._messaging.status[0] == "ok":
+        while self._system_topics and self.messaging.status[0] == "ok":
             try:
-                await self._messaging.create_topic(self._system_topics[0], {})
+                await self.messaging.create_topic(self._system_topics[0], {})
             except TopicExistsError:
                 pass
             except UnavailableError as error:
@@ -171,11 +171,11 @@ class Rooms:
             del self._system_topics[0]
 
     def _judge_clock(self) -> None:
-        if self._guard is not None or self._messaging.status[0] != "ok":
+        if self._guard is not None or self.messaging.status[0] != "ok":
             return
         server = self._settings.server
         self._guard = ClockGuard(
-            mark_ms=self._messaging.recovered_mark_ms,
+            mark_ms=self.messaging.recovered_mark_ms,
             start_ms=self._clock.now_ms(),
             jump_ms_max=round(server.max_clock_jump_s * 1000),
             accepted=server.accept_clock,
@@ -187,19 +187,19 @@ class Rooms:
         return self._guard is not None and self._guard.may_delete(self._clock.now_ms())
 
     def _last_sweep(self) -> SweepMark | None:
-        swept = self._messaging.last_sweep
+        swept = self.messaging.last_sweep
         return None if swept is None else SweepMark(*swept)
 
     def _checks(self) -> dict[str, Check]:
-        state, reason = self._messaging.status
+        state, reason = self.messaging.status
         storage = (
             Check(Status.OK, f"{self._settings.messaging.store} takes and serves messages")
             if state == "ok"
             else Check(Status.DOWN, f"messages can't be stored or read: {reason}")
         )
-        status = self._transactions.status
+        status = self.transactions.status
         transactions = (
-            Check(Status.OK, "; ".join(self._transactions.notes) or "transactions run")
+            Check(Status.OK, "; ".join(self.transactions.notes) or "transactions run")
             if status.state is ServiceState.RUNNING
             else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
         )

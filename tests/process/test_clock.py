@@ -3,25 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust, SteadyClock
+from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust
+from tests.process.hands import NS_PER_MS, Hands
 
-NS_PER_MS = 1_000_000
 DAY_MS = 86_400_000
-
-
-class Hands:
-    """Two clocks that a test sets."""
-
-    def __init__(self, *, wall_ms: int, boot_ms: int = 0) -> None:
-        self.wall_ns = wall_ms * NS_PER_MS
-        self.boot_ns = boot_ms * NS_PER_MS
-
-    def clock(self) -> SteadyClock:
-        return SteadyClock(wall_ns=lambda: self.wall_ns, boot_ns=lambda: self.boot_ns)
-
-    def pass_ms(self, passed_ms: int) -> None:
-        self.wall_ns += passed_ms * NS_PER_MS
-        self.boot_ns += passed_ms * NS_PER_MS
 
 
 def test_it_starts_at_the_wall_clock_and_goes_on_with_the_boot_clock() -> None:

@@ -1,0 +1,158 @@
+"""What holds readers back for too long is invalidated, whatever the clock does (design §6)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from process.clock import SteadyClock
+from process.places import Places
+from process.rooms import Rooms
+from process.settings import load
+from tests.process.hands import Hands
+from tuff.disk.group import InThread
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishRequest
+from tuff.protocol.transaction import TransactionType
+from tx.edits import InvalidReason
+from tx.records import OpenTransaction, Outcome
+
+ORDERS = TopicId("shop", "orders")
+START_MS = 1_700_000_000_000
+
+
+@asynccontextmanager
+async def rooms_over(directory: Path, hands: Hands) -> AsyncIterator[Rooms]:
+    """The real rooms over a directory and a clock that the test sets; no loop ticks by itself."""
+    pools: list[ThreadPoolExecutor] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def threads(_name: str, count: int) -> InThread:
+        pool = ThreadPoolExecutor(count)
+        pools.append(pool)
+
+        def in_thread(function: Callable[[], Any]) -> Awaitable[Any]:
+            return asyncio.get_running_loop().run_in_executor(pool, function)
+
+        return in_thread
+
+    places = Places(directory / "messages", directory / "snapshots", ())
+    places.snapshots.mkdir(parents=True, exist_ok=True)
+    rooms = Rooms(
+        load(None, ["tx.default_timeout=3600", "messaging.max_block=30"]),
+        places,
+        clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
+        elapsed_s=lambda: 0.0,
+        store_id=lambda: "5" * 32,
+        spawn=spawn,
+        threads=threads,
+    )
+    await rooms.open()
+    try:
+        yield rooms
+    finally:
+        await rooms.close()
+        await asyncio.gather(*tasks)
+        for pool in pools:
+            pool.shutdown()
+
+
+async def published_in_progress(rooms: Rooms) -> int:
+    opened = await rooms.transactions.start(TransactionType.SHORT, None, "writer")
+    request = PublishRequest(pointer=opened.transaction_id, payloads=[b"held"])
+    await rooms.messaging.publish(ORDERS, request)
+    return opened.transaction_id
+
+
+async def outcome_of(rooms: Rooms, pointer: int) -> OpenTransaction | Outcome:
+    return await rooms.transactions.outcome(pointer)
+
+
+async def reason_of(rooms: Rooms, pointer: int) -> InvalidReason | None:
+    found = await outcome_of(rooms, pointer)
+    return found.reason if isinstance(found, Outcome) else None
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands(wall_ms=START_MS)
+
+
+async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.create_topic(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+
+        hands.pass_ms(29_000)
+        await rooms.tick()
+        before = await reason_of(rooms, pointer)
+        hands.pass_ms(1_100)
+        await rooms.tick()
+
+        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+
+
+async def test_a_restart_does_not_start_the_time_anew(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.create_topic(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+        hands.pass_ms(20_000)
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        hands.pass_ms(10_100)
+        await rooms.tick()
+
+        assert await reason_of(rooms, pointer) is InvalidReason.BLOCKED_READERS
+
+
+# Counted from the publish alone, an hour that the clock was set back kept readers waiting for an
+# hour and thirty seconds.
+async def test_a_clock_set_back_over_a_restart_frees_readers_in_time(
+    tmp_path: Path, hands: Hands
+) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.create_topic(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+    hands.wall_ns -= 3_600_000 * 1_000_000
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.tick()
+        before = await reason_of(rooms, pointer)
+        hands.pass_ms(30_100)
+        await rooms.tick()
+
+        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+
+
+async def test_who_commits_in_time_is_left_alone(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.create_topic(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+        await rooms.transactions.commit(pointer, changes=())
+
+        hands.pass_ms(60_000)
+        await rooms.tick()
+
+        assert await reason_of(rooms, pointer) is None
+
+
+async def test_a_stored_payload_alone_holds_nobody_back(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.create_topic(ORDERS, {})
+        opened = await rooms.transactions.start(TransactionType.LONG, None, "writer")
+        request = PublishRequest(pointer=opened.transaction_id, payloads=[b"not yet"])
+        await rooms.messaging.store(ORDERS, request)
+
+        hands.pass_ms(60_000)
+        await rooms.tick()
+
+        assert isinstance(await outcome_of(rooms, opened.transaction_id), OpenTransaction)

@@ -107,28 +107,34 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
     client.close()
 
 
+# One of each kind; more values stand below, since every refused start costs a process.
+IMPOSSIBLE = [
+    ("tx.bogus=1", "bogus"), ("bogus.key=1", "bogus"), ("bogus", "bogus"),
+    ("server.port=70000", "server.port"), ("tx.default_timeout=-1", "tx.default_timeout"),
+    ("tx.enabled=maybe", "tx.enabled"), ("messaging.store=postgres", "messaging.store"),
+    ('messaging.system_topics=["a b"]', "messaging.system_topics"),
+]  # fmt: skip
+ALSO_IMPOSSIBLE = [
+    ("tx=1", "tx"), ("=1", "="), ("server.port=-1", "server.port"),
+    ("server.port=http", "server.port"), ("tx.default_timeout=0", "tx.default_timeout"),
+    ("tx.enabled=5", "tx.enabled"), ("tx.snapshot_retain=0", "tx.snapshot_retain"),
+    ("tx.default_timeout=90000", "timeout"), ("tx.max_timeout=x", "tx.max_timeout"),
+    ("messaging.default_ttl=0", "messaging.default_ttl"),
+    ("messaging.default_ttl=1.5", "messaging.default_ttl"),
+    ("messaging.poll_limit_max=0", "messaging.poll_limit_max"),
+    ("messaging.max_block=-1", "messaging.max_block"),
+    ("messaging.cleanup_interval=nan", "messaging.cleanup_interval"),
+    ("messaging.system_topics=[1]", "messaging.system_topics"),
+    ("server.max_request_bytes=0", "server.max_request_bytes"),
+    ("server.max_connections=0", "server.max_connections"),
+    ("server.max_pending_requests=0", "server.max_pending_requests"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("setting", "named"),
-    [
-        ("tx.bogus=1", "bogus"), ("bogus.key=1", "bogus"), ("tx=1", "tx"), ("bogus", "bogus"),
-        ("=1", "="), ("server.port=70000", "server.port"), ("server.port=-1", "server.port"),
-        ("server.port=http", "server.port"), ("tx.default_timeout=0", "tx.default_timeout"),
-        ("tx.default_timeout=-1", "tx.default_timeout"), ("tx.enabled=5", "tx.enabled"),
-        ("tx.enabled=maybe", "tx.enabled"), ("tx.snapshot_retain=0", "tx.snapshot_retain"),
-        ("tx.default_timeout=90000", "timeout"), ("tx.max_timeout=x", "tx.max_timeout"),
-        ("messaging.store=postgres", "messaging.store"),
-        ("messaging.default_ttl=0", "messaging.default_ttl"),
-        ("messaging.default_ttl=1.5", "messaging.default_ttl"),
-        ("messaging.poll_limit_max=0", "messaging.poll_limit_max"),
-        ("messaging.max_block=-1", "messaging.max_block"),
-        ("messaging.cleanup_interval=nan", "messaging.cleanup_interval"),
-        ("messaging.system_topics=[1]", "messaging.system_topics"),
-        ('messaging.system_topics=["a b"]', "messaging.system_topics"),
-        ("server.max_request_bytes=0", "server.max_request_bytes"),
-        ("server.max_connections=0", "server.max_connections"),
-        ("server.max_pending_requests=0", "server.max_pending_requests"),
-    ],
-)  # fmt: skip
+    [*IMPOSSIBLE, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALSO_IMPOSSIBLE)],
+)
 def test_an_impossible_setting_ends_the_start_and_is_named(
     launch: Launch, setting: str, named: str
 ) -> None:
@@ -145,11 +151,14 @@ def test_an_impossible_setting_ends_the_start_and_is_named(
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[tx]\nbogus = 1\n", "bogus"), ("[bogus]\nkey = 1\n", "bogus"),
-        ("[tx]\ndefault_timeout = 0\n", "default_timeout"), ("[tx\n", "own.toml"),
-        ("port = 5\n", "port"), ("tx = 5\n", "tx"),
+        ("[tx]\nbogus = 1\n", "bogus"),
+        ("[tx\n", "own.toml"),
+        pytest.param("[bogus]\nkey = 1\n", "bogus", marks=pytest.mark.slow),
+        pytest.param("[tx]\ndefault_timeout = 0\n", "default_timeout", marks=pytest.mark.slow),
+        pytest.param("port = 5\n", "port", marks=pytest.mark.slow),
+        pytest.param("tx = 5\n", "tx", marks=pytest.mark.slow),
     ],
-)  # fmt: skip
+)
 def test_an_impossible_file_ends_the_start_and_is_named(
     launch: Launch, tmp_path: Path, text: str, named: str
 ) -> None:
@@ -169,7 +178,16 @@ def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> 
     assert "nowhere.toml" in one_sentence(running)
 
 
-@pytest.mark.parametrize("arguments", [["--bogus"], ["--port", "x"], ["--set"], ["surprise"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bogus"],
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (["--port", "x"], ["--set"], ["surprise"])
+        ),
+    ],
+)
 def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
     running = launch("--data", "d", *arguments)
 

@@ -1,11 +1,13 @@
 """The invalid list, truncation, and snapshots (protocol §5.2)."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
-from tests.http.process import ServerProcess
+from tests.http.process import ServerProcess, serve
 
 TRUNCATE = f"{TRANSACTIONS}/invalid/truncate"
 
@@ -38,8 +40,16 @@ def test_before_the_first_sweep_there_is_none_to_show(new_server: NewServer) -> 
     client.close()
 
 
-def test_a_sweep_records_when_it_was_and_the_state_it_used(new_server: NewServer) -> None:
-    client = new_server("messaging.cleanup_interval=0.1").client()
+@pytest.fixture(scope="module")
+def sweeping_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that sweeps all the time."""
+    running = serve(tmp_path_factory.mktemp("sweeping"), "messaging.cleanup_interval=0.1")
+    yield running
+    running.end()
+
+
+def test_a_sweep_records_when_it_was_and_the_state_it_used(sweeping_server: ServerProcess) -> None:
+    client = sweeping_server.client()
     topic = Topic(client, "default", "t")
     ok(topic.create({"ttl": 1}))
     ok(topic.publish("short-lived"))
@@ -166,8 +176,8 @@ def test_invalid_pointers_are_pruned_only_where_the_operator_says_so(
     client.close()
 
 
-def test_by_default_nothing_is_pruned(new_server: NewServer) -> None:
-    client = new_server("messaging.cleanup_interval=0.1").client()
+def test_by_default_nothing_is_pruned(sweeping_server: ServerProcess) -> None:
+    client = sweeping_server.client()
     tx = begin(client)
     ok(tx.invalidate())
 

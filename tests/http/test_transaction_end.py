@@ -1,5 +1,6 @@
 """Abort, invalidate, outcomes, and what repeating a call does (protocol §1, §5.2, §6)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
+from tests.http.process import ServerProcess, serve
 
 UNKNOWN = "1000000000000000001"
 
@@ -238,8 +240,16 @@ def test_endings_take_an_empty_body_with_or_without_a_content_type(client: Clien
         ok(client.send("POST", f"{begin(client).path}/{call}", b"", content_type=JSON))
 
 
-def test_an_outcome_is_forgotten_after_its_retention(new_server: NewServer) -> None:
-    client = new_server("tx.outcome_retention=0.2").client()
+@pytest.fixture(scope="module")
+def forgetful_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that forgets how transactions ended after a fifth of a second."""
+    running = serve(tmp_path_factory.mktemp("forgetful"), "tx.outcome_retention=0.2")
+    yield running
+    running.end()
+
+
+def test_an_outcome_is_forgotten_after_its_retention(forgetful_server: ServerProcess) -> None:
+    client = forgetful_server.client()
     committed, aborted, invalid = begin(client), begin(client), begin(client)
     ok(committed.commit())
     ok(aborted.abort())
@@ -256,9 +266,9 @@ def test_an_outcome_is_forgotten_after_its_retention(new_server: NewServer) -> N
 
 
 def test_type_and_outcome_are_kept_while_a_pointer_is_on_the_invalid_list(
-    new_server: NewServer,
+    forgetful_server: ServerProcess,
 ) -> None:
-    client = new_server("tx.outcome_retention=0.1").client()
+    client = forgetful_server.client()
     marker, short_one, long_one = begin(client), begin(client), begin(client, type="long")
     for tx in (short_one, long_one, marker):
         ok(tx.invalidate() if tx is not marker else tx.commit())

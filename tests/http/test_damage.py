@@ -1,0 +1,113 @@
+"""A damaged record is told with its place, never served, never passed over (protocol §3.4)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from tests.http.calls import Topic, begin, payloads
+from tests.http.client import Client, ok, refused
+from tests.http.process import ServerProcess, serve
+
+
+def damage(messages: Path, needle: bytes) -> int:
+    """Flip one bit of each stored value that holds these bytes; how many there were."""
+    database = plyvel.DB(str(messages))
+    found = [(key, value) for key, value in database if needle in value]
+    for key, value in found:
+        at = value.index(needle)
+        database.put(key, value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :])
+    database.close()
+    return len(found)
+
+
+def swap(messages: Path, one: bytes, other: bytes) -> None:
+    """Put each of two whole values under the other's key."""
+    database = plyvel.DB(str(messages))
+    [(key_a, value_a)] = [(key, value) for key, value in database if one in value]
+    [(key_b, value_b)] = [(key, value) for key, value in database if other in value]
+    database.put(key_a, value_b)
+    database.put(key_b, value_a)
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def damaged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server on a store in which three topics have records with a flipped bit."""
+    running = serve(tmp_path_factory.mktemp("damaged"))
+    client = running.client()
+    for name in ("plain", "group", "swapped", "whole"):
+        ok(Topic(client, "default", name).create())
+    plain, group = Topic(client, "default", "plain"), Topic(client, "default", "group")
+    for payload in ("a", "b", "damaged-plain", "c", "d"):
+        ok(plain.publish(payload))
+    tx = begin(client)
+    ok(group.store("x", "damaged-stored", "y", tx=tx.id))
+    ok(group.publish(tx=tx.id))
+    ok(group.publish("z", tx=tx.id))
+    ok(tx.commit())
+    for payload in ("first-of-two", "other-of-two"):
+        ok(Topic(client, "default", "swapped").publish(payload))
+    ok(Topic(client, "default", "whole").publish("whole"))
+    assert running.terminate() == 0
+    assert damage(running.data / "messages", b"damaged-plain") == 1
+    assert damage(running.data / "messages", b"damaged-stored") == 1
+    swap(running.data / "messages", b"first-of-two", b"other-of-two")
+    second = serve(running.home)
+    yield second
+    second.end()
+
+
+@pytest.fixture
+def damaged(damaged_server: ServerProcess) -> Iterator[Client]:
+    connection = damaged_server.client()
+    yield connection
+    connection.close()
+
+
+def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Client) -> None:
+    cases = (("plain", ["a", "b"], ["c", "d"]), ("group", ["x"], ["y", "z"]))
+    for name, before, behind in cases:
+        topic = Topic(damaged, "default", name)
+        for query in ({}, {"isolation": "committed"}, {"wait": 1}):
+            reply = ok(topic.poll(None, **query))
+            assert payloads(reply) == before
+            assert reply.header("Tuff-Caught-Up") == "false"
+
+            start = {"startFrom": reply.header("Tuff-Next"), "inclusive": False}
+            problem = refused(topic.poll(start, **query), 500, "damaged_record")
+            assert len(bytes.fromhex(problem["id"])) == 20
+            assert problem["id"] > reply.json[-1]["id"]
+
+            on = {"startFrom": problem["next"], "inclusive": False}
+            assert topic.read(on, **query) == behind
+        assert payloads(topic.browse()) == before
+
+
+def test_a_value_under_another_key_is_damage(damaged: Client) -> None:
+    topic = Topic(damaged, "default", "swapped")
+
+    problem = refused(topic.poll(), 500, "damaged_record")
+    again = refused(topic.poll({"startFrom": problem["next"], "inclusive": False}), 500,
+                    "damaged_record")  # fmt: skip
+
+    assert again["id"] > problem["id"]
+    assert topic.read({"startFrom": again["next"], "inclusive": False}) == []
+
+
+def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
+    topic = Topic(damaged, "default", "plain")
+
+    ok(topic.publish("later"))
+
+    assert Topic(damaged, "default", "whole").read() == ["whole"]
+    assert ok(damaged.get("/health/live")).status == 200
+    start = {"startFrom": refused_next(topic), "inclusive": False}
+    assert topic.read(start) == ["c", "d", "later"]
+    assert ok(begin(damaged).commit(changes=["k"])).json["state"] == "committed"
+
+
+def refused_next(topic: Topic) -> str:
+    start = {"startFrom": ok(topic.poll()).header("Tuff-Next"), "inclusive": False}
+    return str(refused(topic.poll(start), 500, "damaged_record")["next"])

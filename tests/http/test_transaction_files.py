@@ -1,0 +1,205 @@
+"""Transaction files that are damaged, torn or missing never stop messaging (protocol §8)."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin
+from tests.http.client import Client, ok, refused
+from tests.http.conftest import NewServer
+from tests.http.process import serve
+
+Left = tuple[Path, Tx]  # what a server left: its home, and a transaction that was open
+Copy = Callable[[str], Left]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+    """What a server left that was stopped (`stopped`), and one that was killed (`killed`).
+
+    Both have messages, two snapshots and a log with an open transaction behind the last.
+    """
+    home = tmp_path_factory.mktemp("left")
+    running = serve(home)
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    ok(topic.publish("a"))
+    tx = begin(client)
+    ok(topic.publish("b", tx=tx.id))
+    ok(tx.commit(changes=["k"]))
+    (running.data / "snapshots" / "notes.txt").write_text("mine")
+    (running.data / "snapshots" / "snapshot.backup").write_bytes(b"not one of ours")
+    ok(client.post(f"{TRANSACTIONS}/snapshot"))
+    open_one = begin(client)
+    ok(begin(client).commit(changes=["k2"]))
+    running.kill()
+    killed = shutil.copytree(home, home.with_name("killed"))
+    running = serve(home)
+    running.end()
+    return {"killed": (killed, open_one), "stopped": (home, open_one)}
+
+
+@pytest.fixture
+def copy(left: dict[str, Left], tmp_path: Path) -> Copy:
+    """A copy of what was left, to be spoilt."""
+
+    def make(how: str) -> Left:
+        home, tx = left[how]
+        return shutil.copytree(home, tmp_path / how), tx
+
+    return make
+
+
+def files(home: Path, kind: str = "") -> list[Path]:
+    """The transaction files of a kind (`snapshot`, `txlog`, or both), oldest first."""
+    found = [
+        path
+        for path in (home / "data" / "snapshots").iterdir()
+        if path.name.startswith(kind or ("snapshot.", "txlog.")) and path.suffix[1:].isdigit()
+    ]
+    assert found
+    return sorted(found, key=lambda path: int(path.suffix[1:]))
+
+
+def flip(path: Path, *places: int) -> None:
+    data = bytearray(path.read_bytes())
+    for place in places:
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def goes_on_without_transactions(client: Client, tx: Tx) -> dict[str, Any]:
+    """Messaging works and transactions answer 503; what readiness says of it."""
+    topic, tx = Topic(client, "default", "t"), Tx(client, tx.object)
+    assert topic.read() == ["a", "b"]
+    ok(topic.publish("c"))
+    assert topic.read() == ["a", "b", "c"]
+    for reply in (
+        client.post(TRANSACTIONS), tx.commit(), tx.outcome(), topic.publish("x", tx=tx.id),
+        topic.poll(isolation="committed"), client.post(f"{TRANSACTIONS}/snapshot"),
+    ):  # fmt: skip
+        refused(reply, 503, "transactions_unavailable")
+        assert reply.header("Retry-After")
+    shown: dict[str, Any] = ok(client.get("/health/ready")).json
+    assert shown["status"] == "degraded"
+    return shown
+
+
+def goes_on_with_transactions(client: Client, tx: Tx) -> None:
+    """Nothing of what was left is lost."""
+    tx = Tx(client, tx.object)
+    assert tx.state() == "in_progress"
+    assert Topic(client, "default", "t").committed() == ["a", "b"]
+    refused(tx.commit(changes=["k2"]), 409, "transaction_conflict")
+    ok(tx.abort())
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_what_was_left_whole_is_taken_up(copy: Copy, new_server: NewServer, how: str) -> None:
+    home, tx = copy(how)
+
+    goes_on_with_transactions(new_server(home=home).client(), tx)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_damaged_files_are_named_and_stop_transactions_only(
+    copy: Copy, new_server: NewServer, how: str
+) -> None:
+    home, tx = copy(how)
+    names = [path.name for path in files(home)]
+    for path in files(home):
+        flip(path, 8, path.stat().st_size // 2)
+
+    client = new_server(home=home).client()
+
+    detail = goes_on_without_transactions(client, tx)["checks"]["transactions"]["detail"]
+    assert any(name in detail for name in names), detail
+    refused(client.post(f"{TRANSACTIONS}/service/start"), 503, "transactions_unavailable")
+
+
+def test_damage_in_the_middle_of_the_log_stops_transactions(
+    copy: Copy, new_server: NewServer
+) -> None:
+    home, tx = copy("killed")
+    newest = files(home, "txlog")[-1]
+    flip(newest, newest.stat().st_size // 3)
+
+    client = new_server(home=home).client()
+
+    detail = goes_on_without_transactions(client, tx)["checks"]["transactions"]["detail"]
+    assert newest.name in detail
+
+
+@pytest.mark.parametrize("missing", ["directory", "files", "logs", "newest log"])
+def test_missing_files_are_damage_and_never_an_empty_or_older_beginning(
+    copy: Copy, new_server: NewServer, missing: str
+) -> None:
+    home, tx = copy("killed")
+    if missing == "directory":
+        shutil.rmtree(home / "data" / "snapshots")
+    else:
+        gone = files(home, "" if missing == "files" else "txlog")
+        for path in gone[-1:] if missing == "newest log" else gone:
+            path.unlink()
+
+    goes_on_without_transactions(new_server(home=home).client(), tx)
+
+
+def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
+    copy: Copy, new_server: NewServer
+) -> None:
+    home, tx = copy("killed")
+    flip(files(home, "snapshot")[-1], -3)
+
+    goes_on_with_transactions(new_server(home=home).client(), tx)
+
+
+def test_unknown_files_are_left_alone(copy: Copy, new_server: NewServer) -> None:
+    home, tx = copy("killed")
+    running = new_server(home=home)
+
+    goes_on_with_transactions(running.client(), tx)
+
+    assert (running.data / "snapshots" / "notes.txt").read_text() == "mine"
+    assert (running.data / "snapshots" / "snapshot.backup").read_bytes() == b"not one of ours"
+
+
+def test_a_torn_tail_of_the_log_is_cut(copy: Copy, new_server: NewServer) -> None:
+    home, tx = copy("killed")
+    with files(home, "txlog")[-1].open("ab") as log:
+        log.write(b"\x00\x00\x00\x20torn")
+
+    goes_on_with_transactions(new_server(home=home).client(), tx)
+
+
+def test_files_of_another_server_are_damage(
+    copy: Copy, new_server: NewServer, tmp_path: Path
+) -> None:
+    home, tx = copy("killed")
+    stranger = new_server(home=tmp_path / "stranger")
+    ok(begin(stranger.client()).commit(changes=["k"]))
+    stranger.terminate()
+    shutil.rmtree(home / "data" / "snapshots")
+    shutil.copytree(stranger.data / "snapshots", home / "data" / "snapshots")
+
+    goes_on_without_transactions(new_server(home=home).client(), tx)
+
+
+def test_an_older_copy_of_the_transaction_files_is_damage(
+    copy: Copy, new_server: NewServer
+) -> None:
+    home, tx = copy("killed")
+    older = shutil.copytree(home / "data" / "snapshots", home / "older")
+    running = new_server(home=home)
+    client = running.client()
+    for _ in range(3):  # a clean stop gives its block back; a kill leaves higher pointers reserved
+        ok(begin(client).commit(changes=["newer"]))
+    running.kill()
+    shutil.rmtree(home / "data" / "snapshots")
+    shutil.copytree(older, home / "data" / "snapshots")
+
+    goes_on_without_transactions(new_server(home=home).client(), tx)

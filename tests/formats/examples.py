@@ -113,8 +113,13 @@ def log(told: Value, *, torn: bytes) -> bytes:
 
 def row(told: Value) -> tuple[bytes, bytes]:
     """Key and value of a described row."""
-    makers: Mapping[str, Callable[[Value], tuple[bytes, Stored]]] = {"message": _message, "payload": _payload, "topic": _topic, "index": _index,
-              "fact": _fact}  # fmt: skip
+    makers: Mapping[str, Callable[[Value], tuple[bytes, Stored]]] = {
+        "message": _message,
+        "payload": _payload,
+        "topic": _topic,
+        "index": _index,
+        "fact": _fact,
+    }
     key, made = makers[told["table"]](told)
     return key, made.to_bytes(key)
 

@@ -1,0 +1,193 @@
+"""A stranger reads what a real server left, stopped or killed, and finds what the API said."""
+
+import base64
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.formats.account import Messages, State, read_state
+from tests.formats.history import History, Told
+from tests.formats.rows import read_store
+from tests.http.process import ServerProcess, serve
+
+# Nothing of the history may end by itself while a busy machine is slow.
+PATIENT = ("tx.default_timeout=600", "messaging.max_block=600")
+
+
+def left_by(server: ServerProcess) -> tuple[Messages, State]:
+    data = server.data
+    return Messages(read_store(data / "messages")), read_state(data / "snapshots")
+
+
+def payload(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def read_all(
+    messages: Messages, state: State | None, *, later_s: int = 0
+) -> dict[str, list[tuple[str, Any]]]:
+    now_ms = time.time_ns() // 1_000_000 + 1000 * later_s
+    return {
+        topic: [(each, payload(d)) for each, d in messages.read(topic, now_ms=now_ms, state=state)]
+        for topic in messages.live_topics()
+    }
+
+
+def states(state: State) -> dict[int, tuple[str, str | None]]:
+    """What became of each transaction, as the API words it."""
+    committing = {
+        each: ("in_progress" if opened["changes"] is None else "committing", None)
+        for each, opened in state.open.items()
+    }
+    return {**state.ended, **committing}
+
+
+def assert_same(told: Told, messages: Messages, state: State) -> None:
+    topics = messages.live_topics().items()
+    assert {name: (row["generation"], row["properties"]) for name, row in topics} == told.topics
+    assert read_all(messages, None) == told.all_messages
+    assert read_all(messages, state) == told.committed_messages
+    found = states(state)
+    assert {each: found.get(each) for each in told.transactions} == told.transactions
+    assert set(state.open) == told.in_progress
+    assert state.invalid == told.invalids
+    assert state.read_pointer == told.read_pointer
+
+
+def assert_one_data_set(told: Told, messages: Messages, state: State) -> None:
+    facts, mark = messages.facts["facts"], messages.facts["mark"]
+    assert facts["store_id"] == state.store_id
+    assert told.write_pointer <= facts["highest_pointer"] <= state.highest_reserved
+    places = [row["place"] for row in messages.rows if row["table"] in {"message", "payload"}]
+    assert max(places) <= mark["last"]
+    carried = {row["pointer"] for row in messages.index}
+    assert carried <= state.in_progress | state.invalid | set(_committed_pointers(state))
+
+
+def _committed_pointers(state: State) -> list[int]:
+    committed = [each for each, (how, _) in state.ended.items() if how == "committed"]
+    return [pointer for each in committed for pointer in state.pointers[each]]
+
+
+def test_what_a_killed_server_leaves_is_what_it_said(tmp_path: Path) -> None:
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        told = History(client, "one").make().told()
+    server.kill()
+
+    messages, state = left_by(server)
+
+    assert_same(told, messages, state)
+    assert_one_data_set(told, messages, state)
+    assert min(state.in_doubt) > told.write_pointer
+    assert not state.is_clean
+    server.end()
+
+
+def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_path: Path) -> None:
+    crashed = serve(tmp_path, *PATIENT)
+    with closing(crashed.client()) as client:
+        history = History(client, "one").make()
+    crashed.kill()
+    in_doubt = set(left_by(crashed)[1].in_doubt)
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        told = history.with_client(client).told()
+    # Killed at once, so that what the start found out stands in the log and in no snapshot.
+    server.kill()
+
+    messages, state = left_by(server)
+
+    assert_same(told, messages, state)
+    assert in_doubt <= state.invalid
+    server.end()
+
+
+def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
+    crashed = serve(tmp_path, *PATIENT)
+    with closing(crashed.client()) as client:
+        History(client, "one").make()
+    crashed.kill()
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        told = History(client, "two").make().told()
+    assert server.terminate() == 0
+
+    messages, state = left_by(server)
+
+    assert_same(told, messages, state)
+    assert_one_data_set(told, messages, state)
+    assert state.is_clean
+    assert state.in_doubt == []
+    server.end()
+
+
+def test_the_history_has_every_kind_of_row_and_ending(tmp_path: Path) -> None:
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        told = History(client, "one").make().told()
+    server.kill()
+
+    messages, state = left_by(server)
+
+    rows = [row for row in messages.rows if row["table"] == "message"]
+    assert {row["table"] for row in messages.rows} == {
+        "message", "payload", "topic", "index", "fact",
+    }  # fmt: skip
+    signs = {row["pointer"] and row["pointer"] > 0 for row in rows}
+    assert signs == {None, True, False}
+    assert {row["brings"]["count"] for row in rows if row["brings"]} == {0, 1, 2, 4}
+    assert {row["kind"] for row in messages.index} == {"m", "p"}
+    assert {row["generation"] for row in messages.topics.values()} == {-1, 1, 2}
+    assert {state for state, _ in told.transactions.values()} == {
+        "in_progress", "committing", "committed", "aborted", "invalid",
+    }  # fmt: skip
+    assert any(opened["conflict"] for opened in state.open.values())
+    server.end()
+
+
+def test_messages_expire_by_the_shorter_of_their_own_ttl_and_the_topics(tmp_path: Path) -> None:
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        History(client, "one").make()
+    server.kill()
+    messages, _ = left_by(server)
+
+    now, later, last = (
+        {payload for _, payload in map(_hashable, read_all(messages, None, later_s=s)["one:main"])}
+        for s in (0, 3500, 5500)
+    )
+
+    assert now - later == {"briefer", "stored briefly"}
+    assert last == set()
+    server.end()
+
+
+def test_a_row_that_is_not_marked_yet_is_left_out_once_its_pointer_is_invalid(
+    tmp_path: Path,
+) -> None:
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        history = History(client, "one").make()
+    server.kill()
+    messages, state = left_by(server)
+    committed = int(history.transactions[0].id)
+    before = read_all(messages, state)["one:main"]
+
+    state.invalid.add(committed)
+
+    gone = [payload for _, payload in before if payload not in _payloads(messages, state)]
+    assert gone == [f"of {committed}", "more"]
+    server.end()
+
+
+def _hashable(message: tuple[str, Any]) -> tuple[str, str]:
+    return message[0], str(message[1])
+
+
+def _payloads(messages: Messages, state: State) -> list[Any]:
+    return [payload for _, payload in read_all(messages, state)["one:main"]]

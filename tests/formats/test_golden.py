@@ -1,0 +1,246 @@
+"""A snapshot of every form is byte for byte what it was; and a stranger reads all golden files.
+
+Logs and edits are held by tests/tx/test_formats.py, rows by tests/messaging/test_rows.py.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from messaging.facts import Facts, Mark
+from messaging.index import IndexedRange
+from messaging.rows import MessageRow, PayloadRow
+from messaging.topics import TopicRecord
+from tests.formats.account import read_state
+from tests.formats.reader import read_edit, read_log, read_snapshot
+from tests.formats.rows import read_row
+from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
+from tests.messaging.test_rows import KEYS, ROWS
+from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN
+from tuff.protocol.ids import Place
+from tuff.protocol.pointers import POINTER_MAX, PointerList
+from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.transaction import Transaction, TransactionType
+from tx.conflicts import CommittedChanges
+from tx.edits import (
+    Aborted,
+    BlockReserved,
+    BlockReturned,
+    Checkpointed,
+    Committed,
+    Committing,
+    Conflict,
+    Edit,
+    Invalidated,
+    InvalidReason,
+    PointerRange,
+    Refused,
+    Restarted,
+    Started,
+    Truncated,
+)
+from tx.files import FileHeader, FileKind, pack_header
+from tx.logfile import pack_edits, pack_proof
+from tx.records import EndedState, OpenTransaction, Outcome
+from tx.recovery import StoreMark, recover
+from tx.snapshots import pack_snapshot
+from tx.snapshots import read_snapshot as server_read_snapshot
+from tx.state import StateImage
+from tx.view import View, ViewChange
+
+SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"
+TABLES = {
+    MessageRow: "message", PayloadRow: "payload", TopicRecord: "topic", IndexedRange: "index",
+    Mark: "fact", Facts: "fact",
+}  # fmt: skip
+STORE_ID = "00112233445566778899aabbccddeeff"
+MS = 1_480_000_000_000
+P = MS * 1_000_000
+SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
+
+PUBLISHED = (
+    RollbackDetail(P + 7, Place(MS, 5), Place(MS + 1, 0)),
+    RollbackDetail(P + 8, Place(MS + 1, 1), Place(MS + 1, 65_535)),
+)
+CONFLICT = Conflict(b"\x00\xff", P + 7, "billing", 14)
+SNAPSHOT_HEADER = FileHeader(sequence=5, store_id=STORE_ID, created_ms=MS, lsn=20)
+LOG_HEADER = FileHeader(
+    sequence=4,
+    store_id=STORE_ID,
+    created_ms=MS,
+    lsn=21,
+    previous_sequence=2,
+    previous_length=70_000,
+)
+
+
+def outcome(
+    number: int, state: EndedState, *, lsn: int, reason: InvalidReason | None = None
+) -> Outcome:
+    return Outcome(
+        transaction_id=P + number, state=state, reason=reason, type=SHORT, client="etl",
+        started_at_ms=MS, expires_at_ms=MS + 30_000, ended_at_ms=MS + 1, checkpoints=(),
+        published=(), topics=(), request_id=None, lsn=lsn,
+    )  # fmt: skip
+
+
+OUTCOMES = (
+    outcome(1, EndedState.INVALID, reason=InvalidReason.TIMED_OUT, lsn=9),
+    outcome(2, EndedState.INVALID, reason=InvalidReason.INVALIDATED, lsn=10),
+    outcome(3, EndedState.INVALID, reason=InvalidReason.BLOCKED_READERS, lsn=11),
+    outcome(4, EndedState.INVALID, reason=InvalidReason.ABORT_OF_LONG, lsn=12),
+    outcome(5, EndedState.INVALID, reason=InvalidReason.LOST_IN_CRASH, lsn=13),
+    Outcome(
+        transaction_id=P + 7, state=EndedState.COMMITTED, reason=None, type=LONG, client="billing",
+        started_at_ms=MS, expires_at_ms=MS + 86_400_000, ended_at_ms=MS + 5,
+        checkpoints=(P + 8,), published=PUBLISHED, topics=("default:t1", "default:t2"),
+        request_id="once", lsn=14,
+    ),
+    outcome(6, EndedState.ABORTED, lsn=15),
+    outcome(22, EndedState.COMMITTED, lsn=20),
+)  # fmt: skip
+OPEN = (
+    OpenTransaction(
+        transaction=Transaction(
+            transaction_id=P + 10, read_pointer=P + 8, write_pointer=P + 10,
+            invalids=PointerList([P + 1, P + 2, P + 3, P + 4, P + 5, P + 9]),
+            in_progress=PointerList(), first_short_in_progress=POINTER_MAX,
+        ),
+        seen=15, client="etl", timeout_ms=30_000, started_at_ms=MS, expires_at_ms=MS + 30_000,
+        survived_crash=True,
+    ),
+    OpenTransaction(
+        transaction=Transaction(
+            transaction_id=P + 20, read_pointer=P + 8, write_pointer=P + 21, type=LONG,
+            invalids=PointerList([P + 1, P + 2, P + 3, P + 4, P + 5]),
+            in_progress=PointerList([P + 10]), first_short_in_progress=P + 10,
+            checkpoint_write_pointers=(P + 21,),
+        ),
+        seen=16, client="bïlling", timeout_ms=86_400_000, started_at_ms=MS,
+        expires_at_ms=MS + 86_400_000, changes=frozenset({b"", b"b", b"a\x00"}),
+        conflict=CONFLICT,
+    ),
+)  # fmt: skip
+IMAGE = StateImage(
+    lsn=20, seen=19, last_pointer=P + 22, highest_reserved=P + 63,
+    blocks=(PointerRange(P + 23, P + 64),), is_clean=False,
+    view=View(
+        P + 8, PointerList([P + 10, P + 20, P + 21, P + 22]), PointerList([P + 10, P + 21, P + 22]),
+        PointerList([P + 1, P + 2, P + 3, P + 4, P + 5]),
+    ),
+    pending=(
+        (20, ViewChange(P + 22, EndedState.COMMITTED, ended=(P + 22,), read_pointer=P + 22)),
+    ),
+    open=OPEN, outcomes=OUTCOMES,
+    commits=(CommittedChanges(14, P + 7, "billing", frozenset({b"\x00\xff", b"k"})),),
+)  # fmt: skip
+
+FIRST_EDITS: list[tuple[int, Edit]] = [
+    (21, Restarted(MS + 10, True, (PointerRange(P + 23, P + 64),))),
+    (22, BlockReserved(MS + 10, PointerRange(P + 100, P + 164))),
+]
+BATCH: list[tuple[int, Edit]] = [
+    (23, Started(MS + 11, P + 100, SHORT, 30_000, MS + 30_011, "billing", 22)),
+    (24, Started(MS + 11, P + 101, LONG, 86_400_000, MS + 86_400_011, "", 22)),
+    (25, Checkpointed(MS + 12, P + 100, P + 102)),
+    (26, Committing(MS + 12, P + 100, frozenset({b"key", b"\x00\xff", b""}))),
+    (27, Refused(MS + 12, P + 10, CONFLICT)),
+    (28, Committed(MS + 13, P + 100, frozenset({b"k"}), False, PUBLISHED, ("a:b", "c:d"), "once")),
+    (29, Aborted(MS + 13, P + 10, ("default:t1",))),
+]
+LAST_BATCH: list[tuple[int, Edit]] = [
+    (30, Aborted(MS + 14, P + 5, ())),
+    (31, Invalidated(MS + 14, P + 101, InvalidReason.ABORT_OF_LONG, ("default:t1",))),
+    (32, Truncated(MS + 14, (P + 1, P + 23))),
+    (33, Started(MS + 15, P + 103, SHORT, 1, MS + 16, "last", 29)),
+    (34, Committed(MS + 15, P + 103, frozenset(), True, (), (), None)),
+    (35, BlockReturned(MS + 16)),
+]
+
+
+def log_bytes() -> bytes:
+    """The log as the service writes it: made with two edits, then two batches."""
+    data = pack_header(FileKind.LOG, LOG_HEADER) + pack_edits(FIRST_EDITS)
+    made = len(data)
+    data += pack_proof(STORE_ID, offset=made, length=made)
+    for batch in (BATCH, LAST_BATCH):
+        data += pack_proof(STORE_ID, offset=len(data), length=len(data)) + pack_edits(batch)
+    return data
+
+
+def golden_snapshot() -> bytes:
+    return bytes.fromhex(SNAPSHOT.read_text("ascii"))
+
+
+def test_a_snapshot_is_written_as_it_ever_was() -> None:
+    assert pack_snapshot(SNAPSHOT_HEADER, IMAGE).hex() == golden_snapshot().hex()
+
+
+def test_a_snapshot_is_read_as_it_ever_was() -> None:
+    assert server_read_snapshot("snapshot.1", golden_snapshot()) == (SNAPSHOT_HEADER, IMAGE)
+
+
+def test_a_stranger_reads_the_golden_files_of_transactions() -> None:
+    golden = json.loads(TRANSACTION_GOLDEN.read_text("utf-8"))
+
+    read = read_log(bytes.fromhex(golden["log"]))
+
+    assert [read_edit(bytes.fromhex(edit)) for edit in golden["edits"]] == read["edits"]
+    assert len({edit["edit"] for edit in read["edits"]}) == 11
+    assert read["torn_bytes"] == 0
+    assert read_snapshot(bytes.fromhex(golden["snapshot"]))["numbers"]["lsn"] == len(read["edits"])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_stranger_reads_the_golden_rows_of_messages(name: str) -> None:
+    row, golden = ROWS[name], json.loads(ROW_GOLDEN.read_text("utf-8"))
+
+    found = read_row(KEYS[type(row)], bytes.fromhex(golden[name]))
+
+    assert found["table"] == TABLES[type(row)]
+    if isinstance(row, MessageRow | PayloadRow):
+        assert (found["ttl_s"], found["attributes"]) == (row.ttl_s, row.attributes)
+        assert found["payload"] in {row.payload, None}
+
+
+def test_a_stranger_replays_the_golden_files_to_the_state_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
+    (tmp_path / "txlog.1").write_bytes(log_bytes())
+
+    mine = read_state(tmp_path)
+    recovered = recover(tmp_path, StoreMark(STORE_ID, P + 163))
+
+    assert recovered is not None
+    state = recovered.state
+    assert mine.read_pointer == state.view.read_pointer == P + 103
+    assert mine.invalid == set(state.view.invalid)
+    assert mine.in_progress == set(state.view.in_progress) == {P + 20, P + 21}
+    assert (mine.blocks, state.blocks) == ([], ())
+    assert mine.highest_reserved == state.highest_reserved
+    assert (mine.is_clean, state.is_clean) == (True, True)
+    assert mine.ended == {
+        each.transaction_id: (each.state.value, each.reason.value if each.reason else None)
+        for each in state.outcomes
+    }
+    assert {each: opened["expires_at_ms"] for each, opened in mine.open.items()} == {
+        each: opened.expires_at_ms for each, opened in state.open.items()
+    }
+
+
+def test_a_stranger_takes_the_snapshot_before_a_damaged_one(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
+    newer = FileHeader(sequence=6, store_id=STORE_ID, created_ms=MS, lsn=20)
+    (tmp_path / "snapshot.1").write_bytes(pack_snapshot(newer, IMAGE)[:-1])
+    (tmp_path / "txlog.1").write_bytes(log_bytes())
+
+    assert read_state(tmp_path).is_clean
+
+
+def test_the_lists_of_the_golden_snapshot_come_out_of_their_differences() -> None:
+    opened = read_snapshot(golden_snapshot())["open"]
+
+    assert [each["invalid"] for each in opened] == [
+        list(each.transaction.invalids) for each in OPEN
+    ]
+    assert [each["in_progress"] for each in opened] == [[], [P + 10]]

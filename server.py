@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import resource
 import secrets
 import signal
@@ -62,6 +63,7 @@ class Server:
             elapsed_s=time.perf_counter,
             store_id=partial(secrets.token_hex, 16),
             spawn=self._spawn,
+            spawn_writer=self._spawn_writer,
             threads=self._threads,
         )
 
@@ -78,6 +80,7 @@ class Server:
         try:
             return await self._serve(listener)
         finally:
+            self._stop.set()
             await listener.close()
             await self._rooms.close()
             for pool in self._pools:
@@ -104,6 +107,9 @@ class Server:
         self._tasks.add(task := asyncio.get_running_loop().create_task(work))
         task.add_done_callback(self._ended)
 
+    def _spawn_writer(self, work: Coroutine[Any, Any, None]) -> None:
+        self._spawn(_or_die(work))
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -128,6 +134,16 @@ class Server:
             return loop.run_in_executor(pool, function)
 
         return in_thread
+
+
+async def _or_die(work: Coroutine[Any, Any, None]) -> None:
+    # Without its writer the server would take requests and never answer them. What it acknowledged
+    # is on the disk, so that the next start knows more than this process does.
+    try:
+        await work
+    except Exception:
+        log.exception("a writer has a bug; the process ends, and the next start recovers")
+        os._exit(EXIT_FAILED)
 
 
 def main(arguments: list[str]) -> int:

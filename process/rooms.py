@@ -39,7 +39,8 @@ class Threads(Protocol):
 
 
 class Rooms:
-    """Lives on one event loop. `spawn` starts background work, `elapsed_s` only goes forward."""
+    """Lives on one event loop. `spawn` starts background work, `spawn_writer` work without which
+    nothing can go on; `elapsed_s` is a clock that only goes forward."""
 
     def __init__(
         self,
@@ -50,13 +51,14 @@ class Rooms:
         elapsed_s: Callable[[], float],
         store_id: Callable[[], str],
         spawn: Callable[[Work], None],
+        spawn_writer: Callable[[Work], None],
         threads: Threads,
     ) -> None:
         self._settings = settings
         self._places = places
         self._clock = clock
         self._elapsed_s = elapsed_s
-        self._spawn = spawn
+        self._spawn_writer = spawn_writer
         self._guard: ClockGuard | None = None
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
@@ -113,8 +115,8 @@ class Rooms:
         """
         await self.messaging.open()
         self._judge_clock()
-        self._spawn(self.messaging.run())
-        self._spawn(self.transactions.run())
+        self._spawn_writer(self.messaging.run())
+        self._spawn_writer(self.transactions.run())
         await self._bridge.tick()
         await self._create_system_topics()
 

@@ -54,6 +54,7 @@ async def rooms_over(directory: Path, hands: Hands) -> AsyncIterator[Rooms]:
         elapsed_s=lambda: 0.0,
         store_id=lambda: "5" * 32,
         spawn=spawn,
+        spawn_writer=spawn,
         threads=threads,
     )
     await rooms.open()

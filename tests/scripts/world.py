@@ -27,7 +27,7 @@ from tests.scripts.names import START_MS
 T = TypeVar("T")
 
 STORE_ID = "00112233445566778899aabbccddeeff"
-TURNS = 200  # of the loop; ten times what the longest chain of waits without a disk takes
+TURNS = 100  # of the loop; some four times what a request without a disk takes
 NS_PER_MS = 1_000_000
 
 
@@ -103,6 +103,7 @@ class Life:
             elapsed_s=lambda: self._clock.boot_ns() / 1e9,
             store_id=lambda: STORE_ID,
             spawn=self._spawn,
+            spawn_writer=self._spawn,
             threads=self._threads,
         )
         await self._rooms.open()

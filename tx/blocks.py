@@ -5,7 +5,7 @@ from collections import deque
 
 from tuff.protocol.transaction import POINTERS_PER_MS
 from tx.edits import PointerRange
-from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, BLOCK_SECONDS
+from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, BLOCK_SECONDS, BLOCK_STALE_MS
 
 
 class PointerBlocks:
@@ -40,10 +40,18 @@ class PointerBlocks:
         self._taken_count += 1
         return block.start
 
-    @property
-    def is_low(self) -> bool:
-        """Whether it is time to reserve more."""
-        return self.rest_count < max(self._size, BLOCK_COUNT_MIN) // 2
+    def is_due(self, *, now_ms: int) -> bool:
+        """Whether it is time to reserve more: few are left, or they speak of a time long past."""
+        return (
+            self.is_stale(now_ms=now_ms) or self.rest_count < max(self._size, BLOCK_COUNT_MIN) // 2
+        )
+
+    def is_stale(self, *, now_ms: int) -> bool:
+        """Whether the next pointer names a time that is more than `BLOCK_STALE_MS` ago. It would
+        be right all the same, and mislead a person who reads it."""
+        if not self._ranges:
+            return False
+        return now_ms - self._ranges[0].start // POINTERS_PER_MS > BLOCK_STALE_MS
 
     def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
         """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes

@@ -13,6 +13,7 @@ BATCH_COUNT_MAX = 8_192  # edits of one log batch; bounds the memory and the tim
 PENDING_EDITS_MAX = 100_000  # edits that wait for the disk; more are refused as overload
 BLOCK_COUNT_MIN = 64  # pointers of a reserved block; what a crash may waste
 BLOCK_COUNT_MAX = 4096  # pointers; 0.2 s of 20,000 starts a second
+BLOCK_STALE_MS = 1_000  # after an idle time, pointers of that age are passed over for fresh ones
 BLOCK_SECONDS = 0.2  # of the recent rate of starts; a renewal takes a small part of that
 RETRY_INTERVAL_MS = 1_000  # before the first attempt to come back from a failed disk; doubles
 RETRY_INTERVAL_MS_MAX = 30_000  # between two attempts; each leaves a file or two behind

@@ -67,7 +67,7 @@ class Starts:
                 now_ms=self._now_ms(),
             )
         )
-        self._renew_if_low()
+        self._renew_if_due()
         return state.open[pointer]
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
@@ -82,7 +82,7 @@ class Starts:
         self._ledger.require_room()
         lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=self._now_ms()))
         checkpointed = self._ledger.state.open[opened.transaction_id]
-        self._renew_if_low()
+        self._renew_if_due()
         await self._endings.durable_soon(lsn)
         return checkpointed
 
@@ -108,8 +108,8 @@ class Starts:
         )
         return BlockReserved(now_ms, block)
 
-    def _renew_if_low(self) -> None:
-        if self._blocks.is_low and self._renewal is None:
+    def _renew_if_due(self) -> None:
+        if self._renewal is None and self._blocks.is_due(now_ms=self._now_ms()):
             self._begin_renewal()
 
     async def _renewed(self) -> None:
@@ -131,6 +131,8 @@ class Starts:
             edit = self._next_block(self._ledger.state)
             await self._ledger.durable(self._ledger.record(edit))
             if self._ledger.epoch == epoch:
+                if self._blocks.is_stale(now_ms=self._now_ms()):
+                    self._blocks.clear()
                 self._blocks.add(edit.block)
                 self._rows.note_reserved(edit.block.stop - 1)
         except TransactionsUnavailableError:

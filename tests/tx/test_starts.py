@@ -75,6 +75,19 @@ def test_a_block_holds_a_fifth_of_a_second_at_the_recent_rate() -> None:
     assert sizes == [BLOCK_COUNT_MIN, 1000, BLOCK_COUNT_MAX]
 
 
+async def test_after_an_idle_time_pointers_name_the_present_again(service: Service) -> None:
+    before = (await service.begin()).transaction_id
+    service.now_ms += 60_000
+
+    # The first one waits for no disk; it has the fresh block reserved.
+    late = (await service.begin()).transaction_id
+    await turns()
+    fresh = (await service.begin()).transaction_id
+
+    assert late == before + 1
+    assert fresh == (NOW_MS + 60_000) * 1_000_000
+
+
 def test_a_block_starts_at_the_clock_or_above_what_was_reserved() -> None:
     blocks = PointerBlocks()
     ahead = (NOW_MS + 1) * 1_000_000

@@ -1,6 +1,7 @@
 """The commands that move time, stop and crash the server, and hold its disks."""
 
 import asyncio
+import shutil
 
 from tests.scripts.names import shown_time, time_of
 from tests.scripts.session import Lines, Session, Verb
@@ -26,6 +27,8 @@ class ServerVerbs:
             "crash": Verb(self.crash),
             "hold": Verb(self.hold),
             "release": Verb(self.release),
+            "lose": Verb(self.lose),
+            "find": Verb(self.find),
         }
 
     async def health(self, _words: Words) -> Lines:
@@ -34,7 +37,7 @@ class ServerVerbs:
             (name, check) for name, check in body["checks"].items() if check["status"] != "ok"
         ]
         told = [f"{name} {check['status']}: {check['detail']}" for name, check in failed]
-        return [body["status"], *map(self._session.pointers.told, told)]
+        return [body["status"], *map(self._session.readable, told)]
 
     async def clock(self, words: Words) -> Lines:
         before_ms = time_of("0")
@@ -71,6 +74,23 @@ class ServerVerbs:
 
     async def release(self, words: Words) -> Lines:
         self._session.world.life.disks[DISKS[words.rest[0]]].release()
+        return ["ok"]
+
+    async def lose(self, _words: Words) -> Lines:
+        """Takes the transaction files away while the server is stopped."""
+        world = self._session.world
+        await world.stop()
+        (world.data / "snapshots").rename(world.data / "lost")
+        await world.restart({})
+        return ["ok"]
+
+    async def find(self, _words: Words) -> Lines:
+        """Puts them back in their place."""
+        world = self._session.world
+        await world.stop()
+        shutil.rmtree(world.data / "snapshots")
+        (world.data / "lost").rename(world.data / "snapshots")
+        await world.restart({})
         return ["ok"]
 
 

@@ -54,6 +54,8 @@ class Session:
 
     def told(self, refusal: Reply) -> str:
         """An error of the server, with names in the place of numbers."""
-        body = refusal.body
-        detail = self.pointers.told(body["detail"]).replace(str(self.world.data), "DATA")
-        return f"{refusal.status} {body['code']}: {detail}"
+        return f"{refusal.status} {refusal.body['code']}: {self.readable(refusal.body['detail'])}"
+
+    def readable(self, sentence: str) -> str:
+        """A sentence of the server, as it would be on any machine and in any run."""
+        return self.pointers.told(sentence.replace(str(self.world.data), "DATA"))

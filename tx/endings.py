@@ -6,7 +6,7 @@ rows are being written, which has passed its check and holds a claim.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -14,14 +14,12 @@ from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx import decisions
 from tx.claims import Claims
-from tx.counters import TransactionCounters
 from tx.edits import Aborted, Committed, Committing, Conflict, Invalidated, InvalidReason, Refused
 from tx.gates import Gates
 from tx.ledger import Ledger
-from tx.markings import Markings, Spawn
+from tx.markings import Markings
 from tx.records import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
-from tx.rows import MessageRows
-from tx.settings import TransactionSettings
+from tx.surroundings import Surroundings
 from tx.view import ViewChange
 
 T = TypeVar("T")
@@ -45,23 +43,18 @@ class Endings:
         ledger: Ledger,
         gates: Gates,
         claims: Claims,
-        rows: MessageRows,
         markings: Markings,
-        settings: TransactionSettings,
-        *,
-        now_ms: Callable[[], int],
-        spawn: Spawn,
-        counters: TransactionCounters,
+        around: Surroundings,
     ) -> None:
         self._ledger = ledger
         self._gates = gates
         self._claims = claims
-        self._rows = rows
         self._markings = markings
-        self._settings = settings
-        self._now_ms = now_ms
-        self._spawn = spawn
-        self._counters = counters
+        self._rows = around.rows
+        self._settings = around.settings
+        self._now_ms = around.now_ms
+        self._spawn = around.spawn
+        self._counters = around.counters
 
     async def can_commit(self, pointer: int, changes: frozenset[bytes]) -> None:
         """See `TransactionManager.can_commit`."""

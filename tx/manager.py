@@ -20,7 +20,7 @@ from tx.gates import Gates
 from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
 from tx.ledger import Ledger, LedgerEvents, ServiceState, ServiceStatus
 from tx.log import DiskFile, OpenFile
-from tx.markings import Markings, Spawn
+from tx.markings import Markings
 from tx.records import EndedState, OpenTransaction, Outcome
 from tx.recovery import StoreMark
 from tx.rows import MessageRows
@@ -28,6 +28,7 @@ from tx.runs import Runs
 from tx.settings import TransactionSettings
 from tx.starts import Starts
 from tx.state import StateImage, TransactionState
+from tx.surroundings import Spawn, Surroundings
 from tx.upkeep import Upkeep
 from tx.view import ViewChange, VisibilityState
 from tx.writes import Permit, Writes
@@ -84,37 +85,14 @@ class TransactionManager:
                 observe=observe,
             ),
         )
-        self._endings = Endings(
-            self._ledger,
-            self._gates,
-            self._claims,
-            rows,
-            self._markings,
-            settings,
-            now_ms=now_ms,
-            spawn=spawn,
-            counters=self.counters,
+        around = Surroundings(
+            settings=settings, rows=rows, now_ms=now_ms, spawn=spawn, counters=self.counters
         )
-        self._starts = Starts(
-            self._ledger,
-            self._endings,
-            rows,
-            settings,
-            now_ms=now_ms,
-            spawn=spawn,
-            counters=self.counters,
-        )
+        self._endings = Endings(self._ledger, self._gates, self._claims, self._markings, around)
+        self._starts = Starts(self._ledger, self._endings, around)
         self._runs = Runs(self._ledger, self._endings, start=self._start_run)
         self._invalid_list = InvalidList(self._ledger, self._gates, rows, now_ms=now_ms)
-        self._upkeep = Upkeep(
-            self._ledger,
-            self._invalid_list,
-            rows,
-            settings,
-            now_ms=now_ms,
-            spawn=spawn,
-            counters=self.counters,
-        )
+        self._upkeep = Upkeep(self._ledger, self._invalid_list, around)
         self._writes = Writes(self._ledger, self._gates)
 
     @property

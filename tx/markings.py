@@ -2,16 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tuff.protocol.errors import TuffError
 from tx.gates import Gates
 from tx.rows import MessageRows
+from tx.surroundings import Spawn
 
 log = logging.getLogger(__name__)
-
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Markings:

@@ -1,21 +1,18 @@
 """Starts and checkpoints: whoever needs a new pointer (design §4, Pointers)."""
 
 import asyncio
-from collections.abc import Callable
 
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
 from tuff.protocol.transaction import TransactionType
 from tx import decisions
 from tx.blocks import PointerBlocks
-from tx.counters import TransactionCounters
 from tx.edits import BlockReserved
 from tx.endings import Endings
 from tx.ledger import Ledger
-from tx.markings import Spawn
 from tx.records import OpenTransaction
-from tx.rows import MessageRows
-from tx.settings import OPEN_COUNT_MAX, TransactionSettings
+from tx.settings import OPEN_COUNT_MAX
 from tx.state import TransactionState
+from tx.surroundings import Surroundings
 
 
 class Starts:
@@ -25,20 +22,15 @@ class Starts:
         self,
         ledger: Ledger,
         endings: Endings,
-        rows: MessageRows,
-        settings: TransactionSettings,
-        *,
-        now_ms: Callable[[], int],
-        spawn: Spawn,
-        counters: TransactionCounters,
+        around: Surroundings,
     ) -> None:
         self._ledger = ledger
         self._endings = endings
-        self._rows = rows
-        self._settings = settings
-        self._now_ms = now_ms
-        self._spawn = spawn
-        self._counters = counters
+        self._rows = around.rows
+        self._settings = around.settings
+        self._now_ms = around.now_ms
+        self._spawn = around.spawn
+        self._counters = around.counters
         self._blocks = PointerBlocks()
         self._renewal: asyncio.Future[None] | None = None
         self._waiting_count = 0

@@ -1,16 +1,13 @@
 """What the service does by itself, from time to time: forgetting, pruning, snapshots."""
 
 import logging
-from collections.abc import Callable
 
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.counters import TransactionCounters
 from tx.inquiries import InvalidList
 from tx.ledger import Ledger
-from tx.markings import Spawn
 from tx.records import Outcome
-from tx.rows import MessageRows
-from tx.settings import PRUNE_INTERVAL_MS, TransactionSettings
+from tx.settings import PRUNE_INTERVAL_MS
+from tx.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -22,20 +19,15 @@ class Upkeep:
         self,
         ledger: Ledger,
         invalid_list: InvalidList,
-        rows: MessageRows,
-        settings: TransactionSettings,
-        *,
-        now_ms: Callable[[], int],
-        spawn: Spawn,
-        counters: TransactionCounters,
+        around: Surroundings,
     ) -> None:
         self._ledger = ledger
         self._invalid_list = invalid_list
-        self._rows = rows
-        self._settings = settings
-        self._now_ms = now_ms
-        self._spawn = spawn
-        self._counters = counters
+        self._rows = around.rows
+        self._settings = around.settings
+        self._now_ms = around.now_ms
+        self._spawn = around.spawn
+        self._counters = around.counters
         self._pruned_at_ms = 0
         self._snapshot_tried_at_ms = 0
 

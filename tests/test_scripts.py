@@ -6,6 +6,7 @@ After a change that is meant to change what a script prints, let `pytest tests/t
 script that was rewritten unread says what the code does, and no longer what it should do.
 """
 
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ async def test_a_script_prints_what_it_says(
     if request.config.getoption("--rewrite"):
         path.write_text(played, "utf-8")
         return
-    assert played.splitlines() == text.splitlines()
+    if played != text:
+        says, prints = text.splitlines(), played.splitlines()
+        diff = unified_diff(says, prints, "the script says", "it prints", n=5, lineterm="")
+        pytest.fail("\n".join(diff), pytrace=False)
 
 
 async def play(entries: list[Step | Remark], directory: Path) -> list[Step | Remark]:

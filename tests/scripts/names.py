@@ -81,14 +81,12 @@ class Pointers:
         return self._names.get(int(pointer), "somebody without a name")
 
     def shown_list(self, pointers: Iterable[int | str]) -> str:
-        """The names in a list; of pointers without one only how many there are."""
-        pointers = [int(pointer) for pointer in pointers]
-        named = [self._names[pointer] for pointer in pointers if pointer in self._names]
-        nameless_count = len(pointers) - len(named)
-        return (
-            " ".join([*named, *([f"(+{nameless_count} without a name)"] if nameless_count else [])])
-            or "-"
-        )
+        """The names in a list, and whether it holds others: how many depends on how far ahead
+        pointers are reserved, which no script is about."""
+        numbers = [int(pointer) for pointer in pointers]
+        named = [self._names[number] for number in numbers if number in self._names]
+        others = ["(and others)"] if len(named) < len(numbers) else []
+        return " ".join([*named, *others]) or "-"
 
     def told(self, sentence: str) -> str:
         """A sentence of the server, with names in the place of numbers."""

@@ -50,7 +50,7 @@ def damaged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
     for payload in ("first-of-two", "other-of-two"):
         ok(Topic(client, "default", "swapped").publish(payload))
     ok(Topic(client, "default", "whole").publish("whole"))
-    assert running.terminate() == 0
+    running.end()
     assert damage(running.data / "messages", b"damaged-plain") == 1
     assert damage(running.data / "messages", b"damaged-stored") == 1
     swap(running.data / "messages", b"first-of-two", b"other-of-two")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.metrics import Gauge, TopicFigures
+from tx.counters import TransactionCounters
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
 
@@ -13,27 +14,46 @@ def gauges(
     messaging: MessagingService, transactions: TransactionManager, clock: SteadyClock
 ) -> list[Gauge]:
     """The figures of both rooms and of the clock."""
-    counters = transactions.counters
-
-    def counter(name: str, text: str, read: Callable[[], float]) -> Gauge:
-        return Gauge(name, text, read, counts_up=True)
 
     def clock_regressions() -> float:
         clock.offset_ms()
         return clock.regressions
 
     return [
-        counter("transactions_started", "Transactions started.", lambda: counters.starts),
-        counter("transactions_committed", "Transactions committed.", lambda: counters.commits),
-        counter("transactions_aborted", "Transactions aborted.", lambda: counters.aborts),
-        counter("transaction_conflicts", "Refusals for a conflict.", lambda: counters.conflicts),
-        counter(
+        *_counted(transactions.counters),
+        *_held(transactions),
+        Gauge("polls_waiting", "Long polls that wait.", messaging.waiting_count),
+        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
+        _counter(
+            "corrupt_records",
+            "Reads refused for a damaged record.",
+            lambda: messaging.damaged_reads,
+        ),
+    ]
+
+
+def _counter(name: str, text: str, read: Callable[[], float]) -> Gauge:
+    return Gauge(name, text, read, counts_up=True)
+
+
+def _counted(counters: TransactionCounters) -> list[Gauge]:
+    return [
+        _counter("transactions_started", "Transactions started.", lambda: counters.starts),
+        _counter("transactions_committed", "Transactions committed.", lambda: counters.commits),
+        _counter("transactions_aborted", "Transactions aborted.", lambda: counters.aborts),
+        _counter("transaction_conflicts", "Refusals for a conflict.", lambda: counters.conflicts),
+        _counter(
             "transactions_invalidated",
             "Transactions that became invalid, time-outs included.",
             lambda: counters.invalidations,
         ),
-        counter("transaction_timeouts", "Transactions that timed out.", lambda: counters.timeouts),
-        counter("snapshots_written", "Snapshot files written.", lambda: counters.snapshots),
+        _counter("transaction_timeouts", "Transactions that timed out.", lambda: counters.timeouts),
+        _counter("snapshots_written", "Snapshot files written.", lambda: counters.snapshots),
+    ]
+
+
+def _held(transactions: TransactionManager) -> list[Gauge]:
+    return [
         Gauge(
             "transactions_up",
             "1 while the transaction service runs.",
@@ -53,13 +73,6 @@ def gauges(
             "oldest_transaction_seconds",
             "Age of the oldest transaction in progress; 0 when there is none.",
             lambda: transactions.figures().oldest_ms / 1000,
-        ),
-        Gauge("polls_waiting", "Long polls that wait.", messaging.waiting_count),
-        counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
-        counter(
-            "corrupt_records",
-            "Reads refused for a damaged record.",
-            lambda: messaging.damaged_reads,
         ),
     ]
 

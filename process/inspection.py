@@ -1,7 +1,7 @@
 """`server.py inspect …`: what the server's files hold, as JSON, one object a line (design §4).
 
 It runs in a process of its own, so that the `tuff` command needs no room of the server. Damage is
-an object with a member `damage`: everything that can be read is printed all the same.
+an object of the kind `damage`: everything that can be read is printed all the same.
 """
 
 import json

@@ -15,6 +15,7 @@ def test_a_log_is_a_row_for_each_edit(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == ["header", *(type(edit).__name__ for edit in EDITS)]
     assert rows[5]["changes"] == [{"base64": "Yf8="}, "b"]
     assert rows[7]["reason"] == "blocked_readers"
+    assert rows[2]["pointer"] == str(P)
 
 
 def test_a_damaged_log_shows_what_is_whole_and_where_it_stops(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_snapshot_is_a_row_for_each_transaction(tmp_path: Path) -> None:
     rows = list(snapshot_rows(path))
 
     assert [row["kind"] for row in rows[:2]] == ["header", "numbers"]
-    assert [row["transactionId"] for row in rows if row["kind"] == "open"] == [str(P + 5)]
+    assert [row["transaction_id"] for row in rows if row["kind"] == "open"] == [str(P + 5)]
     assert [row["kind"] for row in rows].count("ended") == 3
     path.write_bytes(snapshot_bytes()[:-1])
     assert [row["kind"] for row in snapshot_rows(path)] == ["damage"]
@@ -52,7 +53,7 @@ def test_a_directory_lists_its_files_by_sequence_and_damaged_ones_last(tmp_path:
 
     rows = list(directory_rows(tmp_path))
 
-    assert [(row["kind"], row["name"]) for row in rows] == [
+    assert [(row["kind"], row.get("name", row.get("place"))) for row in rows] == [
         ("txlog", "txlog.9"), ("snapshot", "snapshot.1"), ("damage", "snapshot.0"),
     ]  # fmt: skip
     assert rows[0]["sequence"] == 2

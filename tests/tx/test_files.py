@@ -1,0 +1,221 @@
+"""Torn, damaged, missing and foreign files: what comes up, and what stays down and says why."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import NOW_MS, STORE_ID, Service, turns
+from tuff.protocol.errors import (
+    TransactionsUnavailableError,
+)
+from tx.ledger import ServiceState
+from tx.recovery import StoreMark
+from tx.settings import TransactionSettings
+
+
+def newest(directory: Path, kind: str) -> Path:
+    return max(directory.glob(f"{kind}.*"), key=lambda path: int(path.suffix[1:]))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path) -> None:
+    service = await Service(tmp_path / "live").open()
+    first, last = await service.begin(), await service.begin()
+    await service.manager.commit(first.transaction_id)
+    proven = newest(service.directory, "txlog").stat().st_size
+    await service.manager.commit(last.transaction_id)
+    await service.kill()
+    files = {path.name: path.read_bytes() for path in service.directory.iterdir()}
+    log_name = newest(service.directory, "txlog").name
+
+    for size in range(proven, len(files[log_name])):
+        directory = tmp_path / str(size)
+        directory.mkdir()
+        for name, data in files.items():
+            (directory / name).write_bytes(data[:size] if name == log_name else data)
+        again = await Service(directory).open()
+        assert again.manager.status.state is ServiceState.RUNNING
+        assert await again.state_of(first.transaction_id) == ("committed", None)
+        torn_at = again.manager.notes[0].rsplit("at byte ", 1)[1] if again.manager.notes else ""
+        assert int(torn_at.split(";")[0] or size) <= size
+        await again.kill()
+
+
+async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    await service.manager.commit(tx.transaction_id)
+    await service.later(200)
+    await service.kill()
+    log = newest(service.directory, "txlog")
+    whole = log.read_bytes()
+    flip(log, whole.rfind(b"TUFFMARK") - 20)
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert log.name in again.manager.status.reason
+    assert "tuff salvage" in again.manager.status.reason
+    await again.later(60_000)
+    with pytest.raises(TransactionsUnavailableError, match=log.name):
+        await again.manager.start_service()
+    log.write_bytes(whole)
+    await again.manager.start_service()
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(service: Service) -> None:
+    first, second, third = [await service.begin() for _ in range(3)]
+    await service.manager.commit(first.transaction_id)
+    await service.manager.take_snapshot()
+    await service.manager.commit(second.transaction_id)
+    name, _ = await service.manager.take_snapshot()
+    await service.manager.commit(third.transaction_id)
+    await service.kill()
+    flip(service.directory / name, 200)
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.RUNNING
+    assert name in again.manager.notes[0]
+    for tx in (first, second, third):
+        assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) -> None:
+    opened = await service.begin()
+    await turns()
+    again = await service.crash()
+    committed = await again.begin()
+    await again.manager.commit(committed.transaction_id, changes=[b"k"])
+    expected = await again.manager.snapshot_state()
+    await again.kill()
+    flip(newest(service.directory, "snapshot"), 200)
+
+    last = await again.next_life().open()
+
+    assert last.manager.status.state is ServiceState.RUNNING
+    found = await last.manager.snapshot_state()
+    assert set(expected.view.invalid) < set(found.view.invalid)
+    assert await last.state_of(committed.transaction_id) == ("committed", None)
+    assert await last.state_of(opened.transaction_id) == ("in_progress", None)
+    await last.kill()
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "txlog"])
+async def test_missing_files_are_damage_and_never_an_empty_beginning(
+    service: Service, kind: str
+) -> None:
+    tx = await service.begin()
+    await service.manager.commit(tx.transaction_id)
+    await service.kill()
+    for path in service.directory.glob(f"{kind}.*"):
+        path.unlink()
+
+    again = await service.next_life().open(StoreMark(STORE_ID, service.rows.reserved))
+
+    assert again.manager.status.state is ServiceState.DOWN
+    await again.kill()
+
+
+async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
+    service: Service,
+) -> None:
+    await service.begin()
+    await service.manager.take_snapshot()
+    await service.kill()
+    for path in service.directory.glob("txlog.*"):
+        path.unlink()
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert "is missing" in again.manager.status.reason
+    await again.kill()
+
+
+async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
+    service = await Service(tmp_path).open()
+    reserved = service.rows.reserved
+    assert service.manager.store_mark() == StoreMark(STORE_ID, reserved)
+    await service.restart()
+
+    for mark, words in (
+        (StoreMark("ff" * 16, reserved), "belongs to store"),
+        (StoreMark(STORE_ID, reserved + 10_000), "older"),
+    ):
+        again = await service.next_life().open(mark)
+        assert again.manager.status.state is ServiceState.DOWN
+        assert words in again.manager.status.reason
+        await again.kill()
+
+    empty = await Service(tmp_path / "empty").open(StoreMark(STORE_ID, reserved))
+    assert empty.manager.status.state is ServiceState.DOWN
+    assert list((tmp_path / "empty").iterdir()) == []
+    await empty.kill()
+
+
+async def test_unknown_files_are_left_alone(service: Service) -> None:
+    for name in ("README.md", "snapshot.tmp", "txlog.1.tmp", "snapshot.x", "txlog.99.bak"):
+        (service.directory / name).write_text("mine")
+
+    again = await service.restart()
+
+    assert again.manager.status.state is ServiceState.RUNNING
+    assert (service.directory / "txlog.99.bak").read_text() == "mine"
+    await again.kill()
+
+
+async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(snapshot_retain=2)).open()
+    tx = await service.begin()
+    for _ in range(5):
+        service.now_ms += 1
+        await service.manager.take_snapshot()
+    await service.manager.commit(tx.transaction_id)
+    await service.kill()
+
+    assert len(list(tmp_path.glob("snapshot.*"))) == 2
+    assert len(list(tmp_path.glob("txlog.*"))) == 1
+    flip(newest(tmp_path, "snapshot"), 200)
+    again = await service.next_life().open()
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
+    first = await service.begin()
+    await service.manager.commit(first.transaction_id)
+    service.now_ms = NOW_MS - 3_600_000
+    again = await service.restart()
+    second = await again.begin()
+    await again.manager.commit(second.transaction_id)
+
+    last = await again.crash()
+
+    assert second.transaction_id > first.transaction_id
+    for tx in (first, second):
+        assert await last.state_of(tx.transaction_id) == ("committed", None)
+    await last.kill()
+
+
+async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
+    service: Service,
+) -> None:
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.later(300_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    await service.begin()
+    await service.later(300_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1

@@ -1,0 +1,78 @@
+"""Runs, and what the service does by itself: forgetting and pruning."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import Service, entry, turns
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+)
+from tx.records import EndedState
+from tx.settings import TransactionSettings
+
+
+async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:
+    service.rows.writing.clear()
+    runs = [
+        asyncio.create_task(service.manager.run_once([entry(b"a")], client="me", request_id="r"))
+        for _ in range(3)
+    ]
+    await turns()
+    service.rows.writing.set()
+
+    outcomes = await asyncio.gather(*runs)
+
+    assert len({outcome.transaction_id for outcome in outcomes}) == 1
+    assert len(service.rows.published) == 1
+    repeated = await service.manager.run_once([entry(b"x")], client="me", request_id="r")
+    assert repeated == outcomes[0]
+
+
+async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
+    service: Service,
+) -> None:
+    service.rows.failure = StorageUnavailableError("disk full")
+    with pytest.raises(StorageUnavailableError):
+        await service.manager.run_once([entry(b"a")], client="me", request_id="r")
+
+    [aborted] = (await service.manager.snapshot_state()).outcomes
+    assert aborted.state is EndedState.ABORTED
+    service.rows.failure = None
+    await service.manager.run_once([entry(b"a")], client="me", request_id="r")
+
+
+async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:
+    gone, invalid, carried = [await service.begin() for _ in range(3)]
+    await service.manager.commit(gone.transaction_id)
+    await service.manager.invalidate(invalid.transaction_id)
+    await service.manager.commit(carried.transaction_id)
+    service.rows.carried[carried.transaction_id] = "ns:t"
+
+    await service.later(900_001)
+
+    with pytest.raises(Exception, match="remembered"):
+        await service.manager.outcome(gone.transaction_id)
+    assert await service.state_of(invalid.transaction_id) == ("invalid", "invalidated")
+    assert await service.state_of(carried.transaction_id) == ("committed", None)
+    service.rows.carried.clear()
+    await service.manager.abort(invalid.transaction_id)
+    await service.later(900_001)
+    for tx in (invalid, carried):
+        with pytest.raises(Exception, match="remembered"):
+            await service.manager.outcome(tx.transaction_id)
+
+
+async def test_pruning_takes_off_only_what_no_row_carries(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(prune_invalid=True)).open()
+    service.rows.marking_fails = True
+    idle, carried = await service.begin(), await service.begin()
+    service.rows.carried[carried.transaction_id] = "ns:t"
+    await service.manager.invalidate(idle.transaction_id)
+    await service.manager.invalidate(carried.transaction_id)
+
+    await service.later(2000)
+
+    assert list(service.manager.snapshot().invalids) == [carried.transaction_id]
+    await service.kill()

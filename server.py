@@ -25,7 +25,12 @@ from typing import Any, TypeVar
 # somebody works in can stand in for a room of the server.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from process import inspection
+# It needs few of the rooms below, and who looks at many files should not wait for all of them.
+if __name__ == "__main__" and sys.argv[1:2] == ["inspect"]:
+    from process import inspection
+
+    sys.exit(inspection.main(sys.argv[2:]))
+
 from process.clock import SteadyClock
 from process.http import Listener, explain
 from process.logs import log_to
@@ -148,8 +153,6 @@ async def _or_die(work: Coroutine[Any, Any, None]) -> None:
 
 def main(arguments: list[str]) -> int:
     """The program; returns its exit code."""
-    if arguments[:1] == ["inspect"]:
-        return inspection.main(arguments[1:])
     options = _parser().parse_args(arguments)
     try:
         settings = load(options.config, _assignments(options))

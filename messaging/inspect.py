@@ -1,7 +1,8 @@
 """Every row of a store, decoded for people: what `tuff table show` prints (design §5).
 
-For a directory that no server has open. Damage is told beside the row that has it, and keeps no
-other row from being read.
+For a directory that no server has open. Damage is a row of its own (`kind` is `damage`, with
+`table`, `place`, which is the key in hex, and `reason`), and keeps no other row from being read.
+Pointers are decimal strings, since `jq` rounds larger numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store, StoreError
 from messaging.topics import TopicRecord
 from tuff.disk.lock import DirectoryLockedError
+from tuff.protocol.forms import payload_to_json
 from tuff.protocol.ids import Place
 
 Row = Mapping[str, object]
@@ -55,7 +57,7 @@ def table_rows(directory: Path) -> Iterator[Row]:
     except DirectoryLockedError as error:
         raise BlockingIOError(11, str(error), str(directory)) from None
     except StoreError as error:
-        yield {"table": None, "damage": str(error)}
+        yield _damage(None, None, str(error))
         return
     with closing(store):
         yield from store_rows(store)
@@ -69,15 +71,20 @@ def store_rows(store: Store) -> Iterator[Row]:
                 for key, value in rows:
                     yield _row(tag, key, value)
         except StoreError as error:
-            yield {"table": _TABLES[tag], "damage": str(error)}
+            yield _damage(_TABLES[tag], None, str(error))
 
 
 def _row(tag: bytes, key: bytes, value: bytes) -> Row:
-    head = {"table": _TABLES[tag], "key": key[1:].hex()}
+    place = key[1:].hex()
     try:
-        return {**head, **_DECODERS[tag](key, value)}
+        return {"kind": _TABLES[tag], "key": place, **_DECODERS[tag](key, value)}
     except (DamagedRowError, ValueError, IndexError) as error:
-        return {**head, "damage": str(error), "value": value.hex()}
+        return {**_damage(_TABLES[tag], place, str(error)), "value": value.hex()}
+
+
+def _damage(table: str | None, place: str | None, reason: str) -> Row:
+    """`table` is None where the whole store can't be read, `place` where a whole table can't."""
+    return {"kind": "damage", "table": table, "place": place, "reason": reason}
 
 
 def _message(key: bytes, value: bytes) -> Row:
@@ -85,10 +92,10 @@ def _message(key: bytes, value: bytes) -> Row:
     brings = row.reference
     return {
         **_place(key),
-        "txPointer": _pointer(row.tx_pointer),
-        "ttl": row.ttl_s,
+        "tx_pointer": _pointer(row.tx_pointer),
+        "ttl_s": row.ttl_s,
         **(
-            {"payload": _payload(row.payload)}
+            {"payload": payload_to_json(row.payload)}
             if brings is None
             else {"brings": brings.count, "first": list(brings.first), "last": list(brings.last)}
         ),
@@ -97,8 +104,8 @@ def _message(key: bytes, value: bytes) -> Row:
 
 def _stored(key: bytes, value: bytes) -> Row:
     row = PayloadRow.from_bytes(key, value)
-    pointer = {"writePointer": _pointer(pointer_in(key))}
-    return {**_place(key), **pointer, "ttl": row.ttl_s, "payload": _payload(row.payload)}
+    pointer = {"write_pointer": _pointer(pointer_in(key))}
+    return {**_place(key), **pointer, "ttl_s": row.ttl_s, "payload": payload_to_json(row.payload)}
 
 
 def _topic(key: bytes, value: bytes) -> Row:
@@ -114,14 +121,14 @@ def _topic(key: bytes, value: bytes) -> Row:
 def _indexed(key: bytes, value: bytes) -> Row:
     entry = IndexedRange.from_bytes(key, value)
     return {
-        "writePointer": _pointer(entry.pointer),
+        "write_pointer": _pointer(entry.pointer),
         "rows": "messages" if entry.kind == MESSAGES else "payloads",
         "topic": str(entry.topic),
         "generation": entry.generation,
         "first": list(entry.first),
         "last": list(entry.last),
         "final": entry.final,
-        "writtenAt": entry.written_ms,
+        "written_at_ms": entry.written_ms,
     }
 
 
@@ -130,7 +137,7 @@ def _fact(key: bytes, value: bytes) -> Row:
     if key == MARK_KEY:
         mark = Mark.from_bytes(key, value)
         last = list(mark.last)
-        return {**name, "batch": mark.batch_number, "last": last, "clock": mark.clock_ms}
+        return {**name, "batch_number": mark.batch_number, "last": last, "clock_ms": mark.clock_ms}
     facts = asdict(Facts.from_bytes(key, value))
     return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
 
@@ -141,20 +148,13 @@ def _place(key: bytes) -> Row:
     return {
         "topic": str(topic),
         "generation": generation,
-        "timestamp": place.timestamp_ms,
-        "seq": place.seq_id,
+        "timestamp_ms": place.timestamp_ms,
+        "seq_id": place.seq_id,
     }
 
 
 def _pointer(pointer: int | None) -> str | None:
     return None if pointer is None else str(pointer)
-
-
-def _payload(payload: bytes) -> object:
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return {"hex": payload.hex()}
 
 
 _DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {

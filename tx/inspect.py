@@ -1,7 +1,8 @@
 """Snapshot and log files as plain rows, for people who print and compare them (design §4).
 
-Damage is a row among the others: what is whole is shown, and where it stops being so is said. For
-`server.py inspect`; nothing here changes a file.
+Damage is a row among the others (`kind` is `damage`, with `offset` or `place`, and `reason`): what
+is whole is shown, and where it stops being so is said. Pointers are decimal strings, since `jq`
+rounds larger numbers. For `server.py inspect`; nothing here changes a file.
 """
 
 from collections.abc import Iterator
@@ -10,16 +11,28 @@ from enum import Enum
 from pathlib import Path
 
 from tuff.disk.records import Damage, read_frames
-from tuff.protocol.forms import payload_to_json
+from tuff.protocol.forms import payload_to_json, pointer_to_json
 from tuff.protocol.pointers import PointerList
 from tx.edits import Edit, decode_edit
 from tx.files import DamagedFilesError, FileKind, known_file, list_files, read_header
 from tx.logfile import is_proof
 from tx.packing import MalformedError
-from tx.replies import outcome_object, transaction_object
+from tx.records import OpenTransaction
 from tx.snapshots import read_snapshot
 
 Row = dict[str, object]
+
+# The members, of any row, whose integers are write pointers.
+POINTER_MEMBERS = frozenset(
+    {
+        "checkpoint_write_pointers", "checkpoints", "cleared", "committer", "ended",
+        "first_short_in_progress", "highest_reserved", "in_progress", "invalid", "invalidated",
+        "last_pointer", "pointer", "pointers", "read_pointer", "start", "stop", "transaction_id",
+        "write_pointer",
+    }
+)  # fmt: skip
+# Ten thousand open transactions hold nearly the same two lists of ten thousand pointers each.
+LISTS = frozenset({"invalids", "in_progress"})
 
 
 def directory_rows(directory: Path) -> Iterator[Row]:
@@ -27,14 +40,17 @@ def directory_rows(directory: Path) -> Iterator[Row]:
     unreadable: list[Row] = []
     readable: list[tuple[int, Row]] = []
     for path, kind in list_files(directory):
-        row: Row = {"name": path.name, "bytes": path.stat().st_size}
+        size_bytes = path.stat().st_size
         try:
             header = known_file(path, kind).header
         except DamagedFilesError as error:
-            unreadable.append({"kind": "damage", **row, "reason": str(error)})
+            unreadable.append(
+                {"kind": "damage", "place": path.name, "reason": str(error), "bytes": size_bytes}
+            )
         else:
+            row: Row = {"kind": kind.value, "name": path.name, "bytes": size_bytes}
             row |= {"sequence": header.sequence, "lsn": header.lsn, "created_ms": header.created_ms}
-            readable.append((header.sequence, {"kind": kind.value, **row}))
+            readable.append((header.sequence, row))
     yield from (row for _, row in sorted(readable, key=lambda entry: entry[0]))
     yield from unreadable
 
@@ -70,55 +86,65 @@ def _name(edit: Edit) -> str:
     return type(edit).__name__
 
 
-def _members(edit: Edit) -> Row:
-    return {field.name: _plain(getattr(edit, field.name)) for field in fields(edit)}
-
-
-def _plain(value: object) -> object:
-    match value:
-        case bytes():
-            return payload_to_json(value)
-        case Enum():
-            return value.value
-        case frozenset():
-            return [_plain(item) for item in sorted(value)]
-        case tuple() | list() | PointerList():
-            return [_plain(item) for item in value]
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        case _:
-            return value
-
-
 def snapshot_rows(path: Path) -> Iterator[Row]:
     """The header, the numbers, and every transaction of a snapshot; or its damage."""
     try:
         header, image = read_snapshot(path.name, path.read_bytes())
     except DamagedFilesError as error:
-        yield {"kind": "damage", "reason": str(error)}
+        # A snapshot is read whole or not at all: its last frame says how many there are.
+        yield {"kind": "damage", "offset": 0, "reason": str(error)}
         return
     yield {"kind": "header", **asdict(header)}
-    yield {
-        "kind": "numbers",
+    numbers = {
         "lsn": image.lsn,
         "durable_lsn": image.seen,
         "read_pointer": image.view.read_pointer,
         "last_pointer": image.last_pointer,
         "highest_reserved": image.highest_reserved,
-        "blocks": _plain(image.blocks),
+        "blocks": image.blocks,
         "is_clean": image.is_clean,
-        "in_progress": _plain(image.view.in_progress),
-        "invalid": _plain(image.view.invalid),
+        "in_progress": image.view.in_progress,
+        "invalid": image.view.invalid,
     }
+    yield {"kind": "numbers", **{name: _plain(name, value) for name, value in numbers.items()}}
     for lsn, change in image.pending:
-        yield {"kind": "pending", "lsn": lsn, "change": _plain(change)}
+        yield {"kind": "pending", "lsn": lsn, "change": _plain("change", change)}
     for opened in image.open:
-        changes = _plain(opened.changes)
-        yield {"kind": "open", **transaction_object(opened, lists=False), "changes": changes}
+        yield {"kind": "open", **_open_members(opened)}
     for outcome in image.outcomes:
-        yield {"kind": "ended", **outcome_object(outcome, list(outcome.topics))}
+        yield {"kind": "ended", **_members(outcome)}
     for commit in image.commits:
-        yield {
-            "kind": "committed", "lsn": commit.lsn, "transactionId": str(commit.transaction_id),
-            "client": commit.client, "changes": _plain(commit.changes),
-        }  # fmt: skip
+        yield {"kind": "committed", **_members(commit)}
+
+
+def _open_members(opened: OpenTransaction) -> Row:
+    return {
+        **_members(opened.transaction, without=LISTS),
+        "state": opened.state,
+        **_members(opened, without=frozenset({"transaction"})),
+    }
+
+
+def _members(value: object, *, without: frozenset[str] = frozenset()) -> Row:
+    assert is_dataclass(value), "rows are made of values"
+    assert not isinstance(value, type), "rows are made of values"
+    names = (field.name for field in fields(value) if field.name not in without)
+    return {name: _plain(name, getattr(value, name)) for name in names}
+
+
+def _plain(name: str, value: object) -> object:
+    """The JSON of a value, by the name of the member that holds it."""
+    match value:
+        case bytes():
+            return payload_to_json(value)
+        case Enum():
+            return value.value
+        case int() if name in POINTER_MEMBERS:
+            return pointer_to_json(value)
+        case frozenset() | tuple() | list() | PointerList():
+            items = sorted(value) if isinstance(value, frozenset) else value
+            return [_plain(name, item) for item in items]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return _members(value)
+        case _:
+            return value

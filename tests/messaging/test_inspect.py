@@ -23,22 +23,29 @@ async def test_every_table_is_told_in_words(world: World, service: MessagingServ
     for row in rows:
         del row["key"]
 
-    place = {"topic": "default:audit", "generation": 1, "timestamp": NOON_MS}
+    place = {"topic": "default:audit", "generation": 1, "timestamp_ms": NOON_MS}
     assert {
-        "table": "message",
+        "kind": "message",
         **place,
-        "seq": 0,
-        "txPointer": None,
-        "ttl": 5,
+        "seq_id": 0,
+        "tx_pointer": None,
+        "ttl_s": 5,
         "payload": "plain",
     } in rows
     brings = {"brings": 1, "first": [NOON_MS, 1], "last": [NOON_MS, 1]}
-    assert {"table": "message", **place, "seq": 2, "txPointer": "7", "ttl": None, **brings} in rows
-    stored = {"writePointer": "7", "ttl": None, "payload": {"hex": "ff"}}
-    assert {"table": "payload", **place, "seq": 1, **stored} in rows
-    assert [row["table"] for row in rows].count("index") == 1
-    assert [row["table"] for row in rows].count("topic") == 1
-    assert [row["name"] for row in rows if row["table"] == "fact"] == ["facts", "mark"]
+    assert {
+        "kind": "message",
+        **place,
+        "seq_id": 2,
+        "tx_pointer": "7",
+        "ttl_s": None,
+        **brings,
+    } in rows
+    stored = {"write_pointer": "7", "ttl_s": None, "payload": {"base64": "/w=="}}
+    assert {"kind": "payload", **place, "seq_id": 1, **stored} in rows
+    assert [row["kind"] for row in rows].count("index") == 1
+    assert [row["kind"] for row in rows].count("topic") == 1
+    assert [row["name"] for row in rows if row["kind"] == "fact"] == ["facts", "mark"]
 
 
 async def test_damage_is_told_beside_its_row_and_costs_no_other(
@@ -52,7 +59,11 @@ async def test_damage_is_told_beside_its_row_and_costs_no_other(
 
     rows = list(store_rows(MemoryTable(world.rows)))
 
-    assert sum("damage" in row for row in rows) == 3
+    damages = {(row["table"], row["place"]) for row in rows if row["kind"] == "damage"}
+    assert damages == {
+        ("message", key[1:].hex()), ("message", b"short".hex()), ("index", b"bad".hex()),
+    }  # fmt: skip
+    assert all(row["reason"] for row in rows if row["kind"] == "damage")
     assert [row["payload"] for row in rows if "payload" in row] == ["b"]
 
 

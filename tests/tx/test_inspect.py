@@ -15,7 +15,7 @@ def test_a_log_is_a_row_for_each_edit(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == ["header", *(type(edit).__name__ for edit in EDITS)]
     assert rows[5]["changes"] == [{"base64": "Yf8="}, "b"]
     assert rows[7]["reason"] == "blocked_readers"
-    assert rows[2]["pointer"] == str(P)
+    assert rows[2]["pointer"] == str(P + 1)
 
 
 def test_a_damaged_log_shows_what_is_whole_and_where_it_stops(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tuff.protocol.errors import DamagedRecordError, InternalError
 
 Row = dict[str, object]
 
-DAMAGE = "damage"  # the member, or the kind, that tells where a file stops being readable
-KINDS = ("table", "kind", "edit")  # members that say what an object is; the first one counts
+DAMAGE = "damage"  # the kind of a row that tells where a file stops being readable
+MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # ends of names that say a time
 UNSEEN = {"key"}  # what people can do without: a row's key repeats its members in hex
 EDIT_LENGTH_MAX = 2_000  # characters; an edit's members in a row, of which each is cut by itself
 FEW = 4  # columns; one object with more of them reads better downwards
@@ -117,7 +117,7 @@ def _key(row: Row) -> str:
 
 
 def _kind(row: Row) -> str:
-    return next((str(row[name]) for name in KINDS if name in row), "")
+    return str(row.get("kind", ""))
 
 
 def _row(line: bytes) -> Row:
@@ -135,9 +135,7 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = F
 
     def noted() -> Iterator[Row]:
         for row in rows:
-            if DAMAGE in row:
-                damages.append(row[DAMAGE])
-            elif row.get("kind") == DAMAGE:
+            if _kind(row) == DAMAGE:
                 damages.append(row.get("reason"))
             yield row
 
@@ -167,7 +165,7 @@ def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
 
 
 def _print_kind(kind: str, rows: list[Row]) -> None:
-    columns = [name for name in _columns(rows) if name not in KINDS]
+    columns = [name for name in _columns(rows) if name != "kind"]
     if len(rows) == 1 and len(columns) > FEW:
         facts = zip(columns, _cells(rows[0], columns), strict=True)
         print_table(("fact", "value"), facts, title=kind)
@@ -190,6 +188,6 @@ def _cells(row: Row, columns: list[str]) -> list[object]:
 
 
 def _cell(name: str, value: object) -> object:
-    if isinstance(value, int) and name.endswith(("At", "at_ms")):
+    if isinstance(value, int) and name.endswith(MOMENTS):
         return moment(value)
     return value

@@ -54,8 +54,14 @@ class ServerProcess:
     def __init__(self, data: Path, *, log: Path, arguments: Sequence[str] = ()) -> None:
         command = server_command(["--data", str(data), "--port", "0", *arguments])
         with log.open("ab") as errors:
+            # In a process group of its own: a Ctrl-C at the terminal is for who started it, and who
+            # then still speaks to the server ends it when done.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,
             )
         self._log = log
         try:

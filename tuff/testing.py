@@ -1,0 +1,77 @@
+"""A pytest plug-in: a real server for tests of user code, and topics that are fresh per test.
+
+It is on wherever the package is installed (`-p no:tuff.testing` turns it off), and costs nothing
+until a test asks for one of its fixtures. With pytest-xdist each worker has a server of its own.
+"""
+
+import re
+from collections.abc import Generator, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.launch import LaunchError, ServerProcess
+
+NAMESPACE = "tests"
+LOG_BYTES_MAX = 16 << 10  # bytes; what a failed test shows of the log: the end says the most
+NAME_LENGTH_MAX = 100  # characters of a test's name in a topic's or client's, which may have 128
+
+_LOG = pytest.StashKey[Path]()
+_numbers = count(1)  # a test can run again in the same session, and needs another topic then
+
+
+@pytest.fixture(scope="session")
+def tuff_server(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[ServerProcess]:
+    """A server on a free port, with its data in a temporary directory; `tuff_server.url` is its
+    address. It lives for the session, in a process of its own."""
+    home = tmp_path_factory.mktemp("tuff")
+    pytestconfig.stash[_LOG] = home / "log.txt"
+    try:
+        server = ServerProcess(home / "data", log=home / "log.txt")
+    except LaunchError as error:
+        pytest.fail(str(error), pytrace=False)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def tuff_client(
+    tuff_server: ServerProcess, request: pytest.FixtureRequest
+) -> Iterator["tuff.Client"]:
+    """A client of that server, which others see under the name of the test."""
+    name = request.node.name.encode("ascii", "replace").decode("ascii")[:NAME_LENGTH_MAX]
+    with tuff.connect(tuff_server.url, client=name) as client:
+        yield client
+
+
+@pytest.fixture
+def tuff_topic(tuff_client: "tuff.Client", request: pytest.FixtureRequest) -> "tuff.TopicId":
+    """A new topic with nothing in it, named after the test."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[:NAME_LENGTH_MAX]
+    topic = tuff.TopicId(NAMESPACE, f"{words}-{next(_numbers)}")
+    tuff_client.topics.create(topic)
+    return topic
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test that used the server shows what the server said."""
+    report = yield
+    log = item.config.stash.get(_LOG, None)
+    if report.failed and log is not None and "tuff_server" in getattr(item, "fixturenames", ()):
+        report.sections.append((f"tuff server ({log})", _end_of(log)))
+    return report
+
+
+def _end_of(log: Path) -> str:
+    try:
+        said = log.read_bytes()
+    except FileNotFoundError:
+        return "it was never started"
+    return said[-LOG_BYTES_MAX:].decode("utf-8", "replace")

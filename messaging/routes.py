@@ -46,19 +46,20 @@ def routes(service: MessagingService) -> list[web.RouteDef]:
     """Every route of topics and messages."""
     topics, messages = _TopicRoutes(service), _MessageRoutes(service)
     return [
-        web.get("/v1/namespaces", topics.namespaces, allow_head=False),
-        web.get("/v1/namespaces/{ns}/topics", topics.list, allow_head=False),
+        # The busy ones first: the router tries one after the other.
+        web.post(f"{_TOPIC}/publish", messages.publish),
+        web.post(f"{_TOPIC}/poll", messages.poll),
+        web.post(f"{_TOPIC}/store", messages.store),
+        web.post(f"{_TOPIC}/rollback", messages.rollback),
+        web.get(f"{_TOPIC}/messages", messages.browse, allow_head=False),
+        web.get(f"{_TOPIC}/offsets", messages.offsets, allow_head=False),
+        web.post(f"{_TOPIC}/truncate", topics.truncate),
+        web.put(f"{_TOPIC}/properties", topics.update),
         web.put(_TOPIC, topics.create),
         web.get(_TOPIC, topics.get, allow_head=False),
         web.delete(_TOPIC, topics.delete),
-        web.put(f"{_TOPIC}/properties", topics.update),
-        web.post(f"{_TOPIC}/truncate", topics.truncate),
-        web.post(f"{_TOPIC}/publish", messages.publish),
-        web.post(f"{_TOPIC}/store", messages.store),
-        web.post(f"{_TOPIC}/rollback", messages.rollback),
-        web.post(f"{_TOPIC}/poll", messages.poll),
-        web.get(f"{_TOPIC}/messages", messages.browse, allow_head=False),
-        web.get(f"{_TOPIC}/offsets", messages.offsets, allow_head=False),
+        web.get("/v1/namespaces", topics.namespaces, allow_head=False),
+        web.get("/v1/namespaces/{ns}/topics", topics.list, allow_head=False),
     ]
 
 

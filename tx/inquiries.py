@@ -21,7 +21,12 @@ class SweepMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What `GET /v1/transactions` shows. `oldest_in_progress` None: there is none."""
+    """What `GET /v1/transactions` shows. `oldest_in_progress` None: there is none.
+
+    `visibility_upper_bound` is the highest pointer such that, of it and all below it, everything
+    that committed is visible to everyone in progress, and will be to whoever starts: a table may
+    drop what was overwritten by then.
+    """
 
     read_pointer: int
     write_pointer: int
@@ -53,11 +58,14 @@ class Invalids:
 def overview(state: TransactionState) -> Overview:
     """The pointers, and who is in progress."""
     opened = list(state.open.values())
+    # Who is in progress may not see what has ended since it started. Only the view asked, a table
+    # dropped the versions that such a reader still reads. The first to start sees the least.
+    first = opened[0].transaction if opened else state.view
     return Overview(
         read_pointer=state.view.read_pointer,
         write_pointer=state.last_pointer,
         open=opened,
-        visibility_upper_bound=state.view.visibility_upper_bound,
+        visibility_upper_bound=first.visibility_upper_bound,
         invalid_count=len(state.view.invalid),
         committing_count=sum(one.changes is not None for one in opened),
         oldest_in_progress=opened[0].transaction_id if opened else None,

@@ -264,5 +264,18 @@ def test_a_checkpoint_keeps_the_snapshot_and_remembers_every_pointer_but_the_fir
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("in_progress", "bound"), [((), 998), ((995,), 994), ((995, 997), 994), ((999,), 998)]
+)
+def test_the_upper_bound_is_below_whoever_had_not_ended_and_not_above_the_read_pointer(
+    in_progress: tuple[int, ...], bound: int
+) -> None:
+    transaction = Transaction(
+        transaction_id=1000, write_pointer=1000, read_pointer=998, in_progress=in_progress
+    )
+
+    assert transaction.visibility_upper_bound == bound
+
+
 def test_no_short_transaction_in_progress_is_the_highest_pointer_there_is() -> None:
     assert NO_SHORT_IN_PROGRESS == 9223372036854775807

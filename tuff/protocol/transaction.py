@@ -77,6 +77,13 @@ class Transaction:
         """Whether that version is of a transaction in progress, or invalid, for this one."""
         return holds(self.in_progress, version) or holds(self.invalids, version)
 
+    @property
+    def visibility_upper_bound(self) -> int:
+        """The highest version such that every transaction that wrote up to it had ended when this
+        one started: it sees those that committed."""
+        first = self.in_progress[0] if self.in_progress else self.transaction_id
+        return min(first - 1, self.read_pointer)
+
     def checkpointed(self, write_pointer: int) -> "Transaction":
         """The same transaction and snapshot, writing under a new pointer from now on."""
         pointers = (*self.checkpoint_write_pointers, write_pointer)

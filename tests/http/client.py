@@ -8,6 +8,8 @@ from http.client import HTTPConnection
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from tests.http import contract
+
 JSON = "application/json"
 AVRO = "avro/binary"
 PROBLEM = "application/problem+json"
@@ -68,6 +70,7 @@ class Client:
             self._connection.close()
             raise
         found = {name.lower(): value for name, value in response.getheaders()}
+        contract.check(method, target, response.status, found.get("content-type"), received)
         return Reply(f"{method} {target} {_shown(body)}", response.status, found, received)
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Reply:

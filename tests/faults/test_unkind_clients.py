@@ -1,0 +1,134 @@
+"""Clients that hang up in the middle, and a transaction service stopped under load."""
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.faults.kill import TOPICS, check_outcomes, read_all, resolved, topic_of
+from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads
+from tests.http.calls import TRANSACTIONS, begin, entry
+from tests.http.client import JSON, Client, Reply, ok, until
+from tests.http.conftest import NewServer
+from tests.http.process import ServerProcess
+
+HANG_UP_COUNT = 60
+UNIT_COUNT = 25
+
+
+@pytest.fixture
+def running(new_server: NewServer) -> ServerProcess:
+    server = new_server()
+    client = server.client()
+    for name in TOPICS:
+        ok(topic_of(client, name).create())
+    return server
+
+
+def hang_up(server: ServerProcess, path: str, body: object) -> None:
+    """Send a whole request and close the connection without waiting for the answer."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def requests_of(client: int, number: int) -> Requests:
+    return (
+        (TOPICS[0], payloads(client, number, 0, 2)), (TOPICS[1], payloads(client, number, 1, 1)),
+    )  # fmt: skip
+
+
+def entries(client: Client, requests: Requests) -> list[dict[str, object]]:
+    return [entry(topic_of(client, name), *sent) for name, sent in requests]
+
+
+def _hung_up_unit(server: ServerProcess, client: Client, number: int) -> Unit:
+    kind, requests = number % 3, requests_of(number % 3, number)
+    if kind == 0:
+        sent = requests[0][1]
+        hang_up(server, f"{topic_of(client, TOPICS[0]).path}/publish", {"messages": sent})
+        return Unit(client=kind, number=number, fate=Fate.MAYBE, requests=(requests[0],))
+    body: dict[str, object] = {"publish": entries(client, requests)}
+    if kind == 1:
+        body["requestId"] = f"hang up {number}"
+        hang_up(server, f"{TRANSACTIONS}/run", body)
+        return Unit(client=kind, number=number, fate=Fate.REPEAT, requests=requests, body=body)
+    tx = begin(client)
+    hang_up(server, f"{tx.path}/commit", body)
+    return Unit(
+        client=kind, number=number, fate=Fate.ASK, requests=requests, pointer=tx.id, body=body
+    )
+
+
+def test_who_hangs_up_leaves_nothing_half_done(running: ServerProcess) -> None:
+    client = running.client()
+
+    units = [
+        resolved(client, _hung_up_unit(running, client, number)) for number in range(HANG_UP_COUNT)
+    ]
+
+    # Every request was sent whole, so a plain publish is done sooner or later, not perhaps.
+    last = max(unit.number for unit in units if unit.fate is Fate.MAYBE)
+    until(lambda: payloads(0, last, 0, 1)[0] in topic_of(client, TOPICS[0]).read())
+    check_committed(units, read_all(client, isolation="committed"))
+    check_outcomes(client, units)
+
+
+def _unit_under_stops(client: Client, worker: int, number: int) -> Unit:
+    requests = requests_of(worker, number)
+    started = until(lambda: _answered(client.post(TRANSACTIONS)), within_s=20)
+    assert started is not None
+    pointer = started.json["transactionId"]
+    body: dict[str, object] = {
+        "publish": entries(client, requests),
+        "changes": [f"{worker}.{number}"],
+    }
+    reply = client.post(f"{TRANSACTIONS}/{pointer}/commit", body)
+    assert reply.status in {200, 503}, reply
+    fate = Fate.SEEN if reply.status == 200 else Fate.ASK
+    return Unit(
+        client=worker, number=number, fate=fate, requests=requests, pointer=pointer, body=body
+    )
+
+
+def _answered(reply: Reply) -> Reply | None:
+    assert reply.status in {200, 201, 503}, reply
+    return None if reply.status == 503 else reply
+
+
+def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) -> None:
+    clients = [running.client() for _ in range(6)]
+    admin = running.client()
+    resolving = running.client()
+
+    def work(worker: int) -> list[Unit]:
+        return [_unit_under_stops(clients[worker], worker, number) for number in range(UNIT_COUNT)]
+
+    def publish() -> int:
+        count = 0
+        topic = topic_of(resolving, TOPICS[2])
+        while not all(job.done() for job in jobs):
+            ok(topic.publish(*payloads(9, count, 0, 1)))
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(7) as threads:
+        jobs = [threads.submit(work, worker) for worker in range(6)]
+        publishing = threads.submit(publish)
+        while not all(job.done() for job in jobs):
+            ok(admin.post(f"{TRANSACTIONS}/service/stop"))
+            ok(admin.post(f"{TRANSACTIONS}/service/start"))
+            ok(begin(admin).commit(readOnly=True))
+        plain_count = publishing.result()
+
+    # Units of one client are resolved in their order: a commit that is repeated late writes late.
+    asked = [resolved(admin, unit) for job in jobs for unit in job.result()]
+    plain = [
+        Unit(client=9, number=number, fate=Fate.SEEN, requests=((TOPICS[2], (sent,)),))
+        for number in range(plain_count)
+        for sent in payloads(9, number, 0, 1)
+    ]
+    check_committed([*asked, *plain], read_all(admin, isolation="committed"), in_order=False)
+    check_outcomes(admin, asked)

@@ -1,0 +1,61 @@
+"""Every reply that a test sees is held against the server's own OpenAPI document."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import unquote
+
+from openapi_schema_validator import OAS31Validator
+
+from process import openapi
+
+DOCUMENT: Any = openapi.document()
+
+
+def check(method: str, target: str, status: int, content_type: str | None, body: bytes) -> None:
+    """Fail when the document does not speak of such a reply to such a call.
+
+    Addresses and methods that the document does not name are left to the tests that ask for them.
+    """
+    operation = _operation(method, unquote(target.partition("?")[0]))
+    if operation is None:
+        return
+    shown = f"{method} {target} -> {status} {content_type} {body[:300]!r}"
+    reply = operation["responses"].get(str(status))
+    assert reply is not None, f"an undocumented status: {shown}"
+    kind = (content_type or "").partition(";")[0]
+    content = reply.get("content", {})
+    if not body:
+        return
+    assert kind in content, f"an undocumented type of reply: {shown}"
+    if not kind.endswith("json"):
+        return
+    pointer = (method.lower(), operation["operationId"], str(status), kind)
+    errors = [error.message for error in _validator(pointer).iter_errors(json.loads(body))]
+    assert not errors, f"{errors} in {shown}"
+
+
+def _operation(method: str, path: str) -> Any:
+    for template, operations in DOCUMENT["paths"].items():
+        if _pattern(template).fullmatch(path):
+            return operations.get(method.lower())
+    return None
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    fixed = (re.escape(part) for part in re.split(r"\{[a-z]+\}", template))
+    return re.compile("[^/]+".join(fixed))
+
+
+@cache
+def _validator(pointer: tuple[str, str, str, str]) -> OAS31Validator:
+    method, operation_id, status, kind = pointer
+    for operations in DOCUMENT["paths"].values():
+        operation: Mapping[str, Any] = operations.get(method, {})
+        if operation.get("operationId") == operation_id:
+            schema = operation["responses"][status]["content"][kind]["schema"]
+            return OAS31Validator({**schema, "components": DOCUMENT["components"]})
+    raise AssertionError(f"no operation {operation_id}")

@@ -4,16 +4,19 @@
     facts row := flags(1) crc(4) JSON object
 
 Every batch writes the mark, so that it says whether that batch is there, which places are taken,
-and when the server last ran. The facts row is written when one of them changed.
+and when the server last ran. The facts row is written with the first batch, which makes it older
+than any other row, and then when one of them changed.
 """
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
-from messaging.rows import DamagedRowError, frame, unframe
+from messaging.rows import DamagedRowError, NewerRowError, frame, unframe_plain
 from messaging.sequence import BEFORE_ALL
 from tuff.protocol.ids import Place
+
+FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread
 
 _MARK = struct.Struct(">QQHQ")
 assert _MARK.size == 26
@@ -34,7 +37,7 @@ class Mark:
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "Mark":
         """Raises: DamagedRowError."""
-        _, body = unframe(key, value)
+        body = unframe_plain(key, value)
         if len(body) != _MARK.size:
             raise DamagedRowError(f"a mark has {_MARK.size} bytes, not {len(body)}")
         number, last_ts, last_seq, clock_ms = _MARK.unpack(body)
@@ -45,12 +48,14 @@ class Mark:
 class Facts:
     """What must outlive a restart.
 
-    `store_id` is that of the transaction files beside the store and `highest_pointer` the highest
-    write pointer these may have handed out; `longest_transaction_ms` is the longest life of a
-    transaction that was ever configured; `swept_at_ms` and `swept_with` are those of the last sweep
-    that used a transaction state, and that state's name.
+    `format` is that of all rows of the store. `store_id` is that of the transaction files beside it
+    and `highest_pointer` the highest write pointer these may have handed out;
+    `longest_transaction_ms` is the longest life of a transaction that was ever configured, or met;
+    `swept_at_ms` and `swept_with` are those of the last sweep that used a transaction state, and
+    that state's name.
     """
 
+    format: int = FORMAT
     store_id: str | None = None
     highest_pointer: int = 0
     longest_transaction_ms: int = 0
@@ -64,8 +69,19 @@ class Facts:
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "Facts":
         """Raises: DamagedRowError."""
-        _, body = unframe(key, value)
         try:
-            return cls(**json.loads(body))
-        except (ValueError, TypeError) as error:
+            found = json.loads(unframe_plain(key, value))
+        except ValueError as error:
             raise DamagedRowError(f"no facts row has this body: {error}") from None
+        written = found.get("format") if isinstance(found, dict) else None
+        if type(written) is not int or written < FORMAT:
+            raise DamagedRowError(f"the format is {FORMAT} or higher, not {written!r}")
+        if written > FORMAT:
+            raise NewerRowError(
+                f"a newer version wrote the store in format {written}, and this server reads "
+                f"format {FORMAT}"
+            )
+        unknown = found.keys() - {each.name for each in fields(cls)}
+        if unknown:
+            raise NewerRowError(f"a newer version wrote it, with the member {min(unknown)!r}")
+        return cls(**found)

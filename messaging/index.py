@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from messaging.keys import INDEX, count_between, index_key, place_in, prefix_of, split_prefix
-from messaging.rows import DamagedRowError, frame, unframe
+from messaging.rows import DamagedRowError, NewerRowError, frame, unframe_plain
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 
 MESSAGE_ROWS = b"m"
 PAYLOAD_ROWS = b"p"  # stored, and not yet brought by a reference row
+_KINDS = (MESSAGE_ROWS, PAYLOAD_ROWS)
 ENDED_COUNT_MAX = 16_384  # pointers; an ending wakes its readers long before so many others ended
 
 _VALUE = struct.Struct(">QHBQ")
@@ -62,15 +63,21 @@ class IndexedRange:
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "IndexedRange":
         """Raises: DamagedRowError."""
-        _, body = unframe(key, value)
+        body = unframe_plain(key, value)
+        kind = key[_KIND_AT : _KIND_AT + 1]
+        if kind not in _KINDS:
+            # Kept as neither, its rows were marked by nobody after an abort.
+            raise NewerRowError(f"a newer version wrote it, for rows of the kind {kind!r}")
         try:
             topic, generation = split_prefix(key[_KIND_AT + 1 : -10])
             last_ts, last_seq, final, written_ms = _VALUE.unpack(body)
         except (struct.error, ValueError) as error:
             raise DamagedRowError(f"no index row looks like this: {error}") from None
+        if final not in (0, 1):
+            raise NewerRowError(f"a newer version wrote it, with {final} as its `final`")
         return cls(
             pointer=_POINTER.unpack_from(key, len(INDEX))[0],
-            kind=key[_KIND_AT : _KIND_AT + 1],
+            kind=kind,
             topic=topic,
             generation=generation,
             first=place_in(key),

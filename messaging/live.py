@@ -27,7 +27,7 @@ class Live:
         self.served = BEFORE_ALL  # readers are shown nothing behind this place
         self.mark = Mark()
         self.facts = Facts()
-        self._durable_facts = Facts()
+        self._durable_facts: Facts | None = None  # until the first batch wrote them
         self._now_ms = now_ms
         self._may_delete = may_delete
         self._batch_number = 0
@@ -39,13 +39,14 @@ class Live:
         for entry in loaded.index:
             self.index.add(entry)
         self.mark = loaded.mark
-        self.facts = self._durable_facts = loaded.facts
+        self.facts, self._durable_facts = loaded.facts or Facts(), loaded.facts
         self._batch_number = loaded.mark.batch_number
         self.sequencer.raise_above(loaded.mark.last)
         self.served = self.sequencer.last
 
     @property
-    def durable_facts(self) -> Facts:
+    def durable_facts(self) -> Facts | None:
+        """The facts on the disk, or None while the store is empty."""
         return self._durable_facts
 
     @property

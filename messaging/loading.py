@@ -1,6 +1,7 @@
 """What an opened store holds, read once: topics, pointer index, mark and facts. Blocks."""
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 
 from messaging.facts import Facts, Mark
@@ -16,9 +17,9 @@ from messaging.keys import (
     prefix_stop,
     split_topic,
 )
-from messaging.rows import DamagedRowError
+from messaging.rows import DamagedRowError, NewerRowError
 from messaging.sequence import BEFORE_ALL
-from messaging.storage.seam import Store, StoreDamagedError
+from messaging.storage.seam import Store, StoreDamagedError, StoreError
 from messaging.topics import TopicRecord
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
@@ -28,26 +29,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What was read. A topic whose row is damaged has the reason in place of its record."""
+    """What was read. A topic whose row can't be read has the reason in place of its record; `facts`
+    is None in a store that nothing was written to yet."""
 
     topics: dict[TopicId, TopicRecord | str]
     index: list[IndexedRange]
     mark: Mark
-    facts: Facts
+    facts: Facts | None
 
 
 def load(store: Store) -> Loaded:
     """Everything that is kept in memory.
 
     Raises:
-        StoreError: the engine can't read, or a row is damaged without which nothing can be served
-            safely; the sentence says which.
+        StoreError: the engine can't read, or a row without which nothing can be served safely is
+            damaged or of a newer version; the sentence says which.
     """
+    # The facts first: they say whether the other rows are of a format that can be read here.
+    facts = _read_facts(store)
     return Loaded(
         topics=_load_topics(store),
         index=_load_index(store),
         mark=read_mark(store),
-        facts=_read_facts(store),
+        facts=facts,
     )
 
 
@@ -61,22 +65,36 @@ def read_mark(store: Store) -> Mark:
         if highest == BEFORE_ALL:
             return Mark()
         log.warning("the mark of the store is missing; its highest row stands at %s", highest)
+    except NewerRowError as error:
+        # Made up from the rows, the next batch would write over what the newer version keeps there.
+        raise _unreadable("the mark of the store", error) from None
     except DamagedRowError as error:
         highest = _highest_place(store)
         log.warning("the mark of the store is damaged (%s); using its highest row", error)
     return Mark(last=highest)
 
 
-def _read_facts(store: Store) -> Facts:
+def _read_facts(store: Store) -> Facts | None:
     value = store.get(FACTS_KEY)
     try:
-        return Facts() if value is None else Facts.from_bytes(FACTS_KEY, value)
+        if value is not None:
+            return Facts.from_bytes(FACTS_KEY, value)
+        _require_empty(store)
     except DamagedRowError as error:
-        # Taken for an empty beginning, missing transaction files went unnoticed.
-        raise StoreDamagedError(
-            f"the store's record of the transaction files beside it is damaged ({error}); use "
-            "`tuff salvage`"
-        ) from None
+        raise _unreadable("the store's row of facts", error) from None
+    return None
+
+
+def _require_empty(store: Store) -> None:
+    # Taken for an empty beginning, missing transaction files went unnoticed.
+    with closing(store.scan(INDEX, prefix_stop(TOPICS))) as rows:
+        if next(rows, None) is not None:
+            raise DamagedRowError("it is missing, and other rows are there")
+
+
+def _unreadable(name: str, error: DamagedRowError) -> StoreError:
+    kind = StoreError if isinstance(error, NewerRowError) else StoreDamagedError
+    return kind(f"{name} {error.finding}; {error.advice}")
 
 
 def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
@@ -91,8 +109,8 @@ def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
         try:
             topics[topic] = TopicRecord.from_bytes(key, value)
         except DamagedRowError as error:
-            log.warning("the metadata of the topic %s is damaged: %s", topic, error)
-            topics[topic] = str(error)
+            log.warning("the metadata of the topic %s %s", topic, error.finding)
+            topics[topic] = f"{error.finding}; {error.advice}"
     return topics
 
 
@@ -103,9 +121,7 @@ def _load_index(store: Store) -> list[IndexedRange]:
             entries.append(IndexedRange.from_bytes(key, value))
         except DamagedRowError as error:
             # Left out, the rows of an aborted transaction could stay unmarked and come to light.
-            raise StoreDamagedError(
-                f"the index row {key.hex()} is damaged ({error}); use `tuff salvage`"
-            ) from None
+            raise _unreadable(f"the index row {key.hex()}", error) from None
     return entries
 
 

@@ -142,7 +142,7 @@ class _Read:
             except DamagedRowError as error:
                 # Whether it was a message or stands for a group can't be told any more: the place
                 # to go on from lies past both.
-                self._damaged(place_bytes + _INLINE, place_bytes + _PAST_GROUP, str(error))
+                self._damaged(place_bytes + _INLINE, place_bytes + _PAST_GROUP, error.finding)
             if row is None:
                 self._deliver(place_bytes + _INLINE, payload)
             else:
@@ -192,7 +192,7 @@ class _Read:
                 try:
                     row = PayloadRow.from_bytes(key, value)
                 except DamagedRowError as error:
-                    self._damaged(id_bytes, id_bytes, str(error))
+                    self._damaged(id_bytes, id_bytes, error.finding)
                 if self._is_expired(place, row.ttl_s):
                     self._pass(id_bytes)
                 else:
@@ -214,19 +214,19 @@ class _Read:
     def _pass(self, id_bytes: bytes) -> None:
         self._next = max(self._next, id_bytes)
 
-    def _damaged(self, id_bytes: bytes, behind: bytes, reason: str) -> NoReturn:
+    def _damaged(self, id_bytes: bytes, behind: bytes, finding: str) -> NoReturn:
         if self._reading.items:
             raise _Stop
         raise DamagedRecordError(
-            f"the record {id_bytes.hex()} is damaged ({reason}); to go on without it, read on "
-            f"from {behind.hex()}, exclusive",
+            f"the record {id_bytes.hex()} {finding}; to go on without it, read on from "
+            f"{behind.hex()}, exclusive",
             members={"id": id_bytes.hex(), "next": behind.hex()},
         )
 
     def _damaged_block(self, reason: str) -> None:
         if not self._reading.items:
             place = MessageId.from_bytes(self._next).place
-            self._damaged(self._next, self._behind_damage(place), reason)
+            self._damaged(self._next, self._behind_damage(place), f"is damaged ({reason})")
 
     def _behind_damage(self, damaged: Place) -> bytes:
         """A place behind a stretch whose end the engine can't tell: ever larger steps in time."""

@@ -9,6 +9,10 @@
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
 the wrong key is damage too. Attributes are room for later: they are kept and not looked into. The
 topic, index and fact rows frame their own bodies the same way, with flags 0.
+
+A value whose checksum is right and that has flags which this version does not know there was
+written by a newer one. It is refused like damage and never misread, but told apart from it: for the
+one there is `tuff salvage`, for the other the newer server.
 """
 
 import struct
@@ -30,6 +34,23 @@ assert (_HEAD.size, _POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == (5, 8,
 
 class DamagedRowError(Exception):
     """The bytes under a key are not what was written there; the sentence says how that shows."""
+
+    advice = "stop the server and use `tuff salvage`"
+
+    @property
+    def finding(self) -> str:
+        """What to say of the row, behind its name."""
+        return f"is damaged ({self})"
+
+
+class NewerRowError(DamagedRowError):
+    """The row is whole, and of a version whose rows this one can't read; kept, and not served."""
+
+    advice = "stop this server and start the newer one again"
+
+    @property
+    def finding(self) -> str:
+        return f"can't be read by this server ({self})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +124,7 @@ class PayloadRow:
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
         if flags & (HAS_POINTER | IS_REFERENCE):
-            raise DamagedRowError(f"no payload row has flags {flags:#04x}")
+            raise newer_flags(flags)
         _, ttl_s, attributes, rest = _take_optional(flags, body)
         return cls(payload=rest, ttl_s=ttl_s, attributes=attributes)
 
@@ -118,7 +139,8 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
     """The flags and the body of a stored value.
 
     Raises:
-        DamagedRowError: too short, the checksum does not match, or flags nobody knows.
+        NewerRowError: it has flags that this version does not know.
+        DamagedRowError: too short, or the checksum does not match.
     """
     if len(value) < _HEAD.size:
         raise DamagedRowError(f"the value has {len(value)} bytes, which is too short for any")
@@ -127,8 +149,22 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
     if crc32(body, crc32(value[:1], crc32(key))) != expected:
         raise DamagedRowError("the checksum does not match")
     if flags & ~_KNOWN_FLAGS:
-        raise DamagedRowError(f"flags {flags:#04x} are of a format that this version can't read")
+        raise newer_flags(flags)
     return flags, body
+
+
+def unframe_plain(key: bytes, value: bytes) -> bytes:
+    """The body of a topic, index or fact row, none of which has flags. Raises: DamagedRowError."""
+    flags, body = unframe(key, value)
+    if flags:
+        # Dropped, what a flag announces was taken for the beginning of the body.
+        raise newer_flags(flags)
+    return body
+
+
+def newer_flags(flags: int) -> NewerRowError:
+    """The refusal of a whole value with flags that no row of its table has."""
+    return NewerRowError(f"a newer version wrote it, with the flags {flags:#04x}")
 
 
 def is_whole(key: bytes, value: bytes) -> bool:

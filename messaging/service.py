@@ -108,8 +108,9 @@ class MessagingService:
             return
         self._live.fill(loaded)
         self._recovered_mark_ms = loaded.mark.clock_ms
-        longest_ms = max(loaded.facts.longest_transaction_ms, self._longest_transaction_ms)
-        self._live.facts = replace(loaded.facts, longest_transaction_ms=longest_ms)
+        facts = self._live.facts
+        longest_ms = max(facts.longest_transaction_ms, self._longest_transaction_ms)
+        self._live.facts = replace(facts, longest_transaction_ms=longest_ms)
         self._written_at_ms = self._now_ms()
         self._is_loaded = True
 
@@ -291,7 +292,9 @@ class MessagingService:
         may have handed out; None when it never saw any. Raises: StorageUnavailableError."""
         self._engine.require_up()
         facts = self._live.durable_facts
-        return None if facts.store_id is None else (facts.store_id, facts.highest_pointer)
+        if facts is None or facts.store_id is None:
+            return None
+        return facts.store_id, facts.highest_pointer
 
     async def record_mark(self, store_id: str, highest: int) -> None:
         """Record which transaction files belong to this store, durably."""

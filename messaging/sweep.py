@@ -37,7 +37,7 @@ from messaging.retention import (
     is_expired,
     live_from_ms,
 )
-from messaging.rows import DamagedRowError, MessageRow, is_whole
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow
 from messaging.storage.seam import Store, StoreDamagedError
 from messaging.topics import Topic, with_floor
 from messaging.transactions import TransactionView, VisibilityState
@@ -284,8 +284,7 @@ def _note_floor(
 def _retained(key: bytes, value: bytes) -> RetainedRow:
     generation = int.from_bytes(row_prefix(key)[-4:], "big")
     if key.startswith(PAYLOADS):
-        if not is_whole(key, value):
-            raise DamagedRowError("the checksum does not match")
+        PayloadRow.from_bytes(key, value)  # one that can't be read is never dropped
         return RetainedRow(
             table=Table.PAYLOAD,
             generation=generation,

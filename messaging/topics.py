@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from messaging.keys import prefix_of, topic_key
 from messaging.retention import TopicRule, live_from_ms
-from messaging.rows import DamagedRowError, frame, unframe
+from messaging.rows import DamagedRowError, frame, unframe_plain
 from tuff.protocol.errors import (
     DamagedRecordError,
     InvalidTopicPropertiesError,
@@ -68,7 +68,7 @@ class TopicRecord:
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "TopicRecord":
         """Raises: DamagedRowError."""
-        _, body = unframe(key, value)
+        body = unframe_plain(key, value)
         floor_at = _GENERATION.size
         form_at = floor_at + MESSAGE_ID_SIZE
         try:
@@ -174,7 +174,8 @@ class Topic:
     """One topic in memory. Lives on the event loop.
 
     `decided` is what the writer decides by; `durable` what readers are told. They differ while a
-    change is on its way to the disk. `waiters` are the long polls that sleep on the topic.
+    change is on its way to the disk. `damage` says what is wrong with its row and what to do.
+    `waiters` are the long polls that sleep on the topic.
     """
 
     id: TopicId
@@ -204,8 +205,7 @@ class Topic:
         """Raises: DamagedRecordError: its row can't be read, so its generation is not known."""
         if self.damage is not None:
             raise DamagedRecordError(
-                f"the metadata of the topic {self.id} is damaged ({self.damage}); stop the server "
-                "and use `tuff salvage`",
+                f"the metadata of the topic {self.id} {self.damage}",
                 members={"id": topic_key(self.id).hex(), "next": None},
             )
 

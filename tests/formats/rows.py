@@ -97,6 +97,8 @@ def _topic_row(rest: bytes, _flags: int, body: bytes) -> Value:
 
 def _index_row(rest: bytes, _flags: int, body: bytes) -> Value:
     final, written_ms = struct.unpack(">BQ", body[10:])
+    if rest[8:9] not in {b"m", b"p"} or final > 1:
+        raise DamagedError(f"an index row of the kind {rest[8:9]!r}, final {final}")
     return {
         "table": "index",
         "pointer": int.from_bytes(rest[:8], "big"),
@@ -116,6 +118,8 @@ def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
         found = {"batch_number": batch_number, "last": [ms, seq], "clock_ms": clock_ms}
     else:
         found = json.loads(body)
+        if found["format"] != 1:
+            raise DamagedError(f"a store of format {found['format']}")
     return {"table": "fact", "name": name, **found}
 
 

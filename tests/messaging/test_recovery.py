@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
+from messaging.facts import Facts
+from messaging.keys import FACTS_KEY, topic_key
 from messaging.polls import Isolation, Poll
+from messaging.rows import frame, unframe
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store, StoreError
 from tests.messaging.world import (
@@ -22,6 +25,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
@@ -203,6 +207,95 @@ async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld
         assert "tuff salvage" in reason
         with pytest.raises(TuffError):
             service.recorded_mark()
+
+
+async def test_the_first_batch_says_in_which_format_the_store_is_written(world: FlakyWorld) -> None:
+    world.longest_transaction_s = 0.0
+    async with world.running() as service:
+        assert world.rows == {}
+        await service.create_topic(AUDIT, {})
+
+    assert Facts.from_bytes(FACTS_KEY, world.rows[FACTS_KEY]).format == 1
+
+
+async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: FlakyWorld) -> None:
+    """Its other rows are not looked at: in a newer format they may mean anything."""
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+    world.rows[FACTS_KEY] = frame(FACTS_KEY, 0, b'{"format":2,"layout":"other"}')
+    world.rows[b"t\xff"] = b"a row of another layout"
+    before = dict(world.rows)
+
+    async with world.running() as service:
+        state, reason = service.status
+        with pytest.raises(StorageUnavailableError):
+            await publish(service, b"x")
+        with pytest.raises(StorageUnavailableError):
+            await service.record_mark("ab", 5)
+        await service.tick()
+
+    assert state == "down"
+    assert reason is not None
+    assert "a newer version wrote the store in format 2, and this server reads format 1" in reason
+    assert "salvage" not in reason
+    assert world.rows == before
+
+
+@pytest.mark.parametrize("key", [b"smark", b"sfacts", b"i"])
+async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
+    world: FlakyWorld, key: bytes
+) -> None:
+    """A mark made up from the rows would be written over what the newer version keeps there."""
+    world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await publish(service, b"x", pointer=7)
+    key = next(each for each in world.rows if each.startswith(key))
+    world.rows[key] = _with_flag(key, world.rows[key])
+    before = dict(world.rows)
+
+    async with world.running() as service:
+        state, reason = service.status
+        await service.tick()
+
+    assert state == "down"
+    assert "a newer version wrote it" in str(reason)
+    assert "damaged" not in str(reason)
+    assert world.rows == before
+
+
+async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None:
+    other = TopicId("default", "other")
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await service.create_topic(other, {})
+    key = topic_key(AUDIT)
+    world.rows[key] = _with_flag(key, world.rows[key])
+
+    async with world.running() as service:
+        with pytest.raises(DamagedRecordError, match="newer version wrote it") as raised:
+            await publish(service, b"x")
+        await service.publish(other, request(b"y"))
+
+    assert "salvage" not in str(raised.value)
+    assert "is damaged" not in str(raised.value)
+
+
+async def test_lost_facts_are_no_new_store(world: FlakyWorld) -> None:
+    async with world.running() as service:
+        await service.record_mark("ab", 5)
+    del world.rows[FACTS_KEY]
+
+    async with world.running() as service:
+        state, reason = service.status
+
+    assert state == "down"
+    assert "it is missing" in str(reason)
+
+
+def _with_flag(key: bytes, value: bytes) -> bytes:
+    flags, body = unframe(key, value)
+    return frame(key, flags | 0x04, body)
 
 
 async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> None:

@@ -22,7 +22,15 @@ from messaging.keys import (
     split_prefix,
     topic_key,
 )
-from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow
+from messaging.rows import (
+    DamagedRowError,
+    MessageRow,
+    NewerRowError,
+    PayloadRange,
+    PayloadRow,
+    frame,
+    unframe,
+)
 from messaging.topics import TopicRecord
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
@@ -138,6 +146,51 @@ def test_arbitrary_bytes_raise_nothing_but_damage(value: bytes) -> None:
     for row in ROWS.values():
         with pytest.raises(DamagedRowError):
             type(row).from_bytes(b"mkey", value)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_flag_of_a_newer_version_is_refused_and_is_not_called_damage(name: str) -> None:
+    """A topic row with attributes was read as one of another generation."""
+    row = ROWS[name]
+    key = KEYS[type(row)]
+    flags, body = unframe(key, row.to_bytes(key))
+    known = {MessageRow: 0x0F, PayloadRow: 0x06}.get(type(row), 0)
+
+    for flag in [1 << bit for bit in range(8) if not known >> bit & 1]:
+        with pytest.raises(NewerRowError) as raised:
+            type(row).from_bytes(key, frame(key, flags | flag, body))
+        assert "damaged" not in raised.value.finding
+        assert "salvage" not in raised.value.advice
+
+
+@pytest.mark.parametrize(("at", "value"), [(len(b"i") + 8, b"k"), (len(INDEXED.key) + 10, b"\x02")])
+def test_an_index_row_of_another_kind_or_end_is_of_a_newer_version(at: int, value: bytes) -> None:
+    body = unframe(INDEXED.key, INDEXED.to_bytes(INDEXED.key))[1]
+    changed = INDEXED.key + body
+    changed = changed[:at] + value + changed[at + 1 :]
+    key, body = changed[: len(INDEXED.key)], changed[len(INDEXED.key) :]
+
+    with pytest.raises(NewerRowError):
+        IndexedRange.from_bytes(key, frame(key, 0, body))
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b'{"format":2,"layout":"other"}', NewerRowError),
+        (b'{"format":1,"colour":"red"}', NewerRowError),
+        (b'{"store_id":null}', DamagedRowError),
+        (b'{"format":0}', DamagedRowError),
+        (b'{"format":true}', DamagedRowError),
+        (b"[1]", DamagedRowError),
+        (b"{", DamagedRowError),
+    ],
+)
+def test_facts_of_another_format_are_refused(body: bytes, error: type[DamagedRowError]) -> None:
+    with pytest.raises(DamagedRowError) as raised:
+        Facts.from_bytes(FACTS_KEY, frame(FACTS_KEY, 0, body))
+
+    assert raised.type is error
 
 
 def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:

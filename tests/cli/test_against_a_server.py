@@ -1,48 +1,14 @@
 """The commands against a real server, as processes of their own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 import tuff
+from tests.cli.conftest import Tuff
 from tuff.launch import ServerProcess
-
-Tuff = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("server")
-    with ServerProcess(home / "data", log=home / "log.txt") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(server.url, client="tests") as made:
-        yield made
-
-
-@pytest.fixture
-def run(server: ServerProcess, tmp_path: Path) -> Tuff:
-    def run_tuff(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tuff.cli", *arguments],
-            env={**os.environ, "TUFF_URL": server.url, "NO_COLOR": "1"},
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-
-    return run_tuff
 
 
 def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
@@ -68,6 +34,20 @@ def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
     assert again.stderr.startswith("tuff: ")
     assert "tuff topics" in again.stderr
     assert again.stderr.count("\n") == 1
+
+
+def test_properties_are_changed_one_by_one(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "set")
+    client.topics.create(topic, ttl=60, properties={"owner": "me", "team": "red"})
+
+    done = run("topics", "set", "cli:set", "--ttl", "30", "--property", "owner=you", "--json")
+    run("topics", "set", "cli:set", "--unset", "team")
+
+    assert json.loads(done.stdout)["properties"] == {"ttl": "30", "owner": "you", "team": "red"}
+    assert client.topics.get(topic).properties == {"ttl": "30", "owner": "you"}
+    nothing = run("topics", "set", "cli:set")
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert nothing.stderr.endswith("; next: tuff topics set --help\n")
 
 
 def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
@@ -97,6 +77,26 @@ def test_tail_starts_where_it_is_told(run: Tuff, client: tuff.Client) -> None:
     assert tailed("earliest") == tailed("10m") == ["one", "two"]
     assert tailed(second.hex()) == ["two"]
     assert tailed("latest") == []
+
+
+def test_a_batch_goes_out_as_one_publish(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "batches")
+    client.topics.create(topic)
+
+    done = run("pub", "batches", "--batch", "2", "--ttl", "60", "--json", given="1\n2\n3\n")
+
+    first, second, third = client.poll(topic)
+    told = json.loads(done.stdout)
+    assert told == {"published": 3, "firstId": first.id.hex(), "lastId": third.id.hex()}
+    assert first.timestamp == second.timestamp
+
+
+def test_a_snapshot_is_taken(run: Tuff, server: ServerProcess) -> None:
+    taken = json.loads(run("snapshot", "take", "--json").stdout)
+
+    assert taken["file"].startswith("snapshot.")
+    assert taken["bytes"] > 0
+    assert run("snapshot", "take").stdout.startswith("wrote snapshot.")
 
 
 def test_a_follower_names_who_holds_it_back_and_goes_on_when_that_ends(

@@ -10,10 +10,10 @@ import pytest
 
 from tuff.cli import main
 from tuff.cli.files import difference
-from tuff.cli.messages import read_batches
 from tuff.cli.options import topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
 from tuff.cli.places import Latest, Place, parse_place
+from tuff.cli.publishing import cut, gather, read_lines
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
@@ -70,20 +70,28 @@ def test_what_is_no_topic_is_refused(text: str) -> None:
 
 
 def test_lines_go_out_as_they_come_and_lose_nothing_at_the_seams() -> None:
-    batches = read_batches(reads(b"one\ntw", b"o\n\nth", b"ree"))
+    batches = cut(read_lines(reads(b"one\ntw", b"o\n\nth", b"ree")))
 
     assert list(batches) == [[b"one"], [b"two", b""], [b"three"]]
 
 
 def test_many_lines_at_once_are_cut_into_publishes() -> None:
-    assert [len(batch) for batch in read_batches(reads(b"x\n" * 2500))] == [1000, 1000, 500]
+    lines = read_lines(reads(b"x\n" * 2500))
+
+    assert [len(batch) for batch in cut(lines)] == [1000, 1000, 500]
+
+
+def test_a_batch_has_as_many_messages_as_were_asked_for_whatever_came_together() -> None:
+    lines = read_lines(reads(b"1\n2\n3\n4\n5\n", b"6\n", b"7"))
+
+    assert list(gather(lines, count=3)) == [[b"1", b"2", b"3"], [b"4", b"5", b"6"], [b"7"]]
 
 
 def test_a_line_that_never_ends_is_refused() -> None:
     chunk = b"x" * (1 << 20)
 
     with pytest.raises(RequestTooLargeError):
-        list(read_batches(lambda _size: chunk))
+        list(read_lines(lambda _size: chunk))
 
 
 def test_a_message_can_not_drive_the_terminal() -> None:

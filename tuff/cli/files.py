@@ -1,7 +1,8 @@
 """`tuff snapshot`, `tuff log`, `tuff table`: the server's files, decoded for people.
 
-The server's own code reads them, in a process of its own (`server.py inspect …`, which prints one
-JSON object per line), as the library imports no room of the server.
+All but `tuff snapshot take` need no server that runs. The server's own code reads the files, in a
+process of its own (`server.py inspect …`, which prints one JSON object per line), as the library
+imports no room of the server.
 """
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from tuff.cli.options import output_options
+from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import moment, notice, print_json, print_table, shown
 from tuff.launch import server_command
 from tuff.protocol.errors import DamagedRecordError, InternalError
@@ -30,7 +31,7 @@ _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def snapshot() -> None:
-    """State snapshots of the transaction service: ls, show, diff."""
+    """State snapshots of the transaction service: take, ls, show, diff."""
 
 
 @click.group()
@@ -41,6 +42,20 @@ def log() -> None:
 @click.group()
 def table() -> None:
     """The tables of a message store that no server has open: show."""
+
+
+@snapshot.command()
+@server_options
+@output_options
+@session
+def take(session: Session, *, url: str | None, as_json: bool) -> None:
+    """Have the server write a snapshot now, and say which."""
+    with session.client(url) as client:
+        written = client.transactions.take_snapshot()
+    if as_json:
+        print_json({"file": written.file, "bytes": written.size_bytes})
+    else:
+        click.echo(f"wrote {written.file}, {written.size_bytes} bytes")
 
 
 @snapshot.command("ls")

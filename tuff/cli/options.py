@@ -15,6 +15,7 @@ from tuff.protocol.names import TopicId
 Function = TypeVar("Function", bound=Callable[..., object])
 
 DEFAULT_NAMESPACE = "default"
+TRANSACTION = click.IntRange(min=0)  # a transaction's id, or any of its pointers
 
 
 @dataclass(frozen=True, slots=True)

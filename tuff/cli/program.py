@@ -7,10 +7,13 @@ from typing import NoReturn
 
 import click
 
+from tuff.cli.blockers import blockers
+from tuff.cli.completion import VARIABLE, complete, completion
 from tuff.cli.files import log, snapshot, table
-from tuff.cli.messages import pub, tail
 from tuff.cli.options import Session
+from tuff.cli.publishing import pub
 from tuff.cli.serving import serve
+from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
 from tuff.launch import LaunchError
@@ -27,6 +30,11 @@ _NEXT = {
     "topic_not_found": "tuff topics ls",
     "topic_already_exists": "tuff topics show TOPIC",
     "transaction_unknown": "tuff tx ls",
+    "transaction_conflict": "tuff tx abort ID",
+    "transaction_timed_out": "tuff tx show ID",
+    "transaction_invalidated": "tuff tx show ID",
+    "transaction_committed": "tuff tx show ID",
+    "transaction_aborted": "tuff tx show ID",
     "transactions_unavailable": "curl URL/health/ready",
     "storage_unavailable": "curl URL/health/ready",
     "damaged_record": "tuff tail TOPIC --from NEXT",
@@ -34,15 +42,32 @@ _NEXT = {
 }
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    refused by the server, or a file is damaged
+  2    the command line is wrong
+  3    the server can't be reached
+  130  interrupted, or a question was answered with no
+
+\b
+TUFF_URL is the server's address, where --url does not say it.
+NO_COLOR switches colours off.
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
 @click.pass_context
 def program(context: click.Context, url: str | None) -> None:
     """Publish a message if, and only if, your own change commits."""
     context.obj = Session(url)
+    if os.environ.get("NO_COLOR"):
+        context.color = False
 
 
-for command in (serve, topics, pub, tail, tx, snapshot, log, table):
+tx.add_command(blockers)
+for command in (serve, topics, pub, tail, tx, snapshot, log, table, completion):
     program.add_command(command)
 
 
@@ -54,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
+        if instruction := os.environ.get(VARIABLE):
+            return complete(program, instruction)
         # `program.main` would answer a broken pipe by itself, as a failure.
         with program.make_context("tuff", arguments) as context:
             program.invoke(context)
@@ -95,7 +122,9 @@ def _next_command(error: TuffError, arguments: list[str]) -> str:
     command = _NEXT.get(error.code)
     if command is None:
         return _help_command(arguments)
-    return command.replace("NEXT", str(error.members.get("next", "NEXT")))
+    # Pointers are the only long numbers on a command line.
+    pointer = next((word for word in arguments if word.isdecimal() and len(word) > 15), "ID")
+    return command.replace("NEXT", str(error.members.get("next", "NEXT"))).replace("ID", pointer)
 
 
 def _help_command(arguments: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`tuff topics`: list, show, create and remove topics (protocol §2)."""
+"""`tuff topics`: list, show, create, change and remove topics (protocol §2)."""
 
 import click
 
@@ -10,7 +10,7 @@ from tuff.replies import TopicInfo
 
 @click.group()
 def topics() -> None:
-    """Topics: ls, show, create, rm. TOPIC is namespace:name, or name in namespace default."""
+    """Topics: ls, show, create, set, rm. TOPIC is namespace:name, or name in namespace default."""
 
 
 @topics.command("ls")
@@ -76,6 +76,44 @@ def create(
         print_json(_form(info))
     else:
         click.echo(f"created {topic}, generation {info.generation}")
+
+
+@topics.command("set")
+@click.argument("topic", type=topic_of)
+@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@click.option("--unset", "gone", multiple=True, metavar="NAME", help="Remove a property.")
+@server_options
+@output_options
+@session
+def set_properties(
+    session: Session,
+    *,
+    topic: TopicId,
+    ttl: int | None,
+    properties: tuple[str, ...],
+    gone: tuple[str, ...],
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Change properties of TOPIC, and leave the others as they are.
+
+    The ttl of now stays, too, also where it is the server's default: --unset ttl follows that one.
+    """
+    given = dict(_pair(one) for one in properties)
+    if ttl is not None:
+        given["ttl"] = str(ttl)
+    if not given and not gone:
+        raise click.UsageError("nothing to set; give --ttl, --property or --unset")
+    with session.client(url) as client:
+        held = {**client.topics.get(topic).properties, **given}
+        kept = {name: value for name, value in held.items() if name not in gone}
+        client.topics.update(topic, properties=kept)
+        info = client.topics.get(topic)
+    if as_json:
+        print_json(_form(info))
+    else:
+        print_table(("property", "value"), info.properties.items(), title=str(topic))
 
 
 @topics.command("rm")

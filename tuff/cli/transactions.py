@@ -1,18 +1,18 @@
-"""`tuff tx`: what is in progress, and what became of a transaction (protocol §5.2)."""
+"""`tuff tx`: what is in progress, what became of it, and how to end it (protocol §5.2)."""
 
 import dataclasses
 import time
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session
+from tuff.cli.options import TRANSACTION, Session, output_options, server_options, session
 from tuff.cli.output import moment, print_json, print_table, seconds
 from tuff.replies import OpenTransaction, Outcome, Overview
 
 
 @click.group()
 def tx() -> None:
-    """Transactions: ls, show."""
+    """Transactions: ls, show, blockers, start, commit, abort, invalidate."""
 
 
 @tx.command("ls")
@@ -47,7 +47,7 @@ def list_transactions(session: Session, *, url: str | None, as_json: bool) -> No
 
 
 @tx.command()
-@click.argument("transaction", type=click.IntRange(min=0))
+@click.argument("transaction", type=TRANSACTION)
 @server_options
 @output_options
 @session
@@ -56,7 +56,7 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
     with session.client(url) as client:
         outcome = client.transactions.outcome(transaction)
     if as_json:
-        print_json(_form(outcome))
+        print_json(transaction_form(outcome))
         return
     facts = {
         "state": outcome.state,
@@ -71,6 +71,82 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
     print_table(("fact", "value"), facts.items(), title=title)
 
 
+@tx.command()
+@click.option("--type", "kind", type=click.Choice(["short", "long"]), default="short")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Until it ends by itself.")
+@click.option("--client", "name", help="The name that others see.")
+@server_options
+@output_options
+@session
+def start(
+    session: Session,
+    *,
+    kind: str,
+    timeout: float | None,
+    name: str | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Start a transaction, and print its id: for `tuff pub --tx`."""
+    with session.client(url) as client:
+        started = client.transactions.start(kind, timeout=timeout, client=name)
+    if as_json:
+        print_json(_ended_form(started.transaction_id, "in_progress"))
+    else:
+        click.echo(started.transaction_id)
+
+
+@tx.command()
+@click.argument("transaction", type=TRANSACTION)
+@server_options
+@output_options
+@session
+def commit(session: Session, *, transaction: int, url: str | None, as_json: bool) -> None:
+    """Commit TRANSACTION, with what was published in it."""
+    with session.client(url) as client:
+        client.transactions.commit(transaction)
+    _tell_ended(transaction, "committed", as_json=as_json)
+
+
+@tx.command()
+@click.argument("transaction", type=TRANSACTION)
+@server_options
+@output_options
+@session
+def abort(session: Session, *, transaction: int, url: str | None, as_json: bool) -> None:
+    """End TRANSACTION, and take back what was published in it.
+
+    It says that every other write of it, to a database for instance, was undone. If you do not
+    know that, use invalidate.
+    """
+    with session.client(url) as client:
+        state = client.transactions.abort(transaction)
+    _tell_ended(transaction, state, as_json=as_json)
+
+
+@tx.command()
+@click.argument("transaction", type=TRANSACTION)
+@server_options
+@output_options
+@session
+def invalidate(session: Session, *, transaction: int, url: str | None, as_json: bool) -> None:
+    """End TRANSACTION whatever it wrote elsewhere: nobody will ever see any of it."""
+    with session.client(url) as client:
+        client.transactions.invalidate(transaction)
+    _tell_ended(transaction, "invalid", as_json=as_json)
+
+
+def _tell_ended(transaction: int, state: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_ended_form(transaction, state))
+    else:
+        click.echo(f"transaction {transaction} is {state}")
+
+
+def _ended_form(transaction: int, state: str) -> dict[str, object]:
+    return {"transactionId": str(transaction), "state": state}
+
+
 # JSON for programs has the protocol's own member names, and its pointers as strings.
 _MEMBERS = {
     "transaction_id": "transactionId",
@@ -79,7 +155,8 @@ _MEMBERS = {
 }
 
 
-def _form(value: OpenTransaction | Outcome) -> dict[str, object]:
+def transaction_form(value: OpenTransaction | Outcome) -> dict[str, object]:
+    """Its JSON, as the protocol has it."""
     fields = dataclasses.asdict(value)
     fields["transaction_id"] = str(value.transaction_id)
     return {_MEMBERS.get(name, name): member for name, member in fields.items()}
@@ -90,7 +167,7 @@ def _overview_form(overview: Overview) -> dict[str, object]:
     return {
         "readPointer": str(overview.read_pointer),
         "writePointer": str(overview.write_pointer),
-        "inProgress": [_form(one) for one in overview.in_progress],
+        "inProgress": [transaction_form(one) for one in overview.in_progress],
         "visibilityUpperBound": str(overview.visibility_upper_bound),
         "invalidCount": overview.invalid_count,
         "committingCount": overview.committing_count,

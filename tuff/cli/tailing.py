@@ -1,9 +1,7 @@
-"""`tuff pub` and `tuff tail`: put messages in, and look at them (protocol §3)."""
+"""`tuff tail`: look at messages, and follow them (protocol §3.4)."""
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
@@ -11,79 +9,16 @@ from tuff.cli.options import Session, output_options, server_options, session, t
 from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.cli.places import Latest, Place, parse_place
 from tuff.client import Client
-from tuff.protocol.errors import BadRequestError, RequestTooLargeError
+from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.forms import payload_to_json
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message
-from tuff.replies import Poll, Published
+from tuff.replies import Poll
 
-CHUNK_BYTES = 1 << 20  # bytes read from standard input at once, and about what one publish holds
-LINE_BYTES_MAX = 16 << 20  # bytes; the server takes no larger request, so waiting on is in vain
-BATCH_COUNT_MAX = 1_000  # messages of one publish or poll
+BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits
-
-
-@click.command()
-@click.argument("topic", type=topic_of)
-@click.argument("messages", nargs=-1)
-@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that these messages live.")
-@server_options
-@output_options
-@session
-def pub(
-    session: Session,
-    *,
-    topic: TopicId,
-    messages: tuple[str, ...],
-    ttl: int | None,
-    url: str | None,
-    as_json: bool,
-) -> None:
-    """Publish MESSAGES to TOPIC, or else each line of standard input as it comes."""
-    given = [message.encode("utf-8", "surrogateescape") for message in messages]
-    batches = iter([given]) if given else read_batches(_read_stdin)
-    done: list[Published] = []
-    count = 0
-    try:
-        with session.client(url) as client:
-            for batch in batches:
-                done[1:] = [client.publish(topic, batch, ttl=ttl)]
-                count += len(batch)
-    finally:
-        # Also on the way out of an error: who feeds a pipe must know how much of it is in.
-        _tell_published(topic, count, done, as_json=as_json)
-
-
-def read_batches(read: Callable[[int], bytes]) -> Iterator[list[bytes]]:
-    """Lines without their ends; what one read brought goes out together, and at once.
-
-    Raises:
-        RequestTooLargeError: a line is longer than any server takes.
-    """
-    rest = b""
-    while chunk := read(CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for start in range(0, len(lines), BATCH_COUNT_MAX):
-            yield lines[start : start + BATCH_COUNT_MAX]
-        if len(rest) > LINE_BYTES_MAX:
-            raise RequestTooLargeError(f"a line has more than {LINE_BYTES_MAX} bytes; cut it")
-    if rest:
-        yield [rest]
-
-
-def _read_stdin(size: int) -> bytes:
-    # What is there now, not all of that size: a line of a slow pipe goes out when it comes.
-    return os.read(sys.stdin.fileno(), size)
-
-
-def _tell_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
-    if as_json:
-        first = done[0].first_id.hex() if done else None
-        last = done[-1].last_id.hex() if done else None
-        print_json({"published": count, "firstId": first, "lastId": last})
-    else:
-        click.echo(f"published {count} message{'' if count == 1 else 's'} to {topic}")
+AGAIN_S = 0.5  # seconds between two tries to reach a server that is away
 
 
 @click.command()
@@ -135,6 +70,8 @@ class _Reader:
         self._isolation = isolation
         self._follow = follow
         self._told_blocker: int | None = None
+        self._was_answered = False
+        self._is_away = False
 
     def messages(self, place: Place, *, limit: int | None) -> Iterator[Message]:
         left = limit
@@ -142,14 +79,7 @@ class _Reader:
         wait_s = 0.0
         while left is None or left > 0:
             count = BATCH_COUNT_MAX if left is None else min(left, BATCH_COUNT_MAX)
-            poll = self._client.poll(
-                self._topic,
-                start,
-                inclusive=inclusive,
-                limit=count,
-                isolation=self._isolation,
-                wait=wait_s,
-            )
+            poll = self._poll(start, inclusive=inclusive, limit=count, wait_s=wait_s)
             yield from poll
             left = None if left is None else left - len(poll)
             self._tell(poll)
@@ -158,6 +88,36 @@ class _Reader:
             # The first poll of a stretch never waits, so that a blocker is named at once.
             wait_s = 0.0 if poll or self._is_news(poll) else WAIT_S
             start, inclusive = poll.next_id, False
+
+    def _poll(
+        self, start: MessageId | int | None, *, inclusive: bool, limit: int, wait_s: float
+    ) -> Poll:
+        while True:
+            try:
+                poll = self._client.poll(
+                    self._topic,
+                    start,
+                    inclusive=inclusive,
+                    limit=limit,
+                    isolation=self._isolation,
+                    wait=wait_s,
+                )
+            except TuffError as error:
+                if not (self._follow and self._was_answered and error.retry_safe):
+                    raise
+                self._wait_for_server(error)
+            else:
+                if self._is_away:
+                    notice("the server answers again")
+                self._was_answered, self._is_away = True, False
+                return poll
+
+    def _wait_for_server(self, error: TuffError) -> None:
+        # The next poll goes on at the same place, so that nothing is skipped or shown twice.
+        if not self._is_away:
+            notice(f"waiting for the server: {error.detail}")
+        self._is_away = True
+        time.sleep(AGAIN_S)
 
     def _begin(self, place: Place) -> tuple[MessageId | int | None, bool]:
         if not isinstance(place, Latest):

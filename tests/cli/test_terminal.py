@@ -1,0 +1,163 @@
+"""What only a person at a terminal sees, and a follower whose server goes away."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+LINES = "line\n" * 6_000
+
+
+def at_terminal(server: ServerProcess, *arguments: str, given: str, **more: str) -> str:
+    """What a command writes to a terminal that is its standard error."""
+    # A program without a terminal's name, as this one under a runner, gets no bar.
+    surroundings: Mapping[str, str] = {**os.environ, "TUFF_URL": server.url, "TERM": "xterm"}
+    plain = {name: value for name, value in surroundings.items() if name != "NO_COLOR"}
+    near, far = os.openpty()
+    with os.fdopen(near, "rb", buffering=0) as screen, os.fdopen(far, "wb") as errors:
+        subprocess.run(
+            [sys.executable, "-m", "tuff.cli", *arguments],
+            env={**plain, **more},
+            input=given.encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            timeout=30,
+            check=False,
+        )
+        errors.write(b"END")
+        errors.flush()
+        seen = b""
+        while not seen.endswith(b"END"):
+            seen += screen.read(1 << 16)
+    return seen.removesuffix(b"END").decode()
+
+
+def test_a_long_input_shows_how_far_it_is_and_a_short_one_does_not(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    client.topics.create(tuff.TopicId("default", "bars"))
+
+    assert " messages" in at_terminal(server, "pub", "bars", given=LINES)
+    assert at_terminal(server, "pub", "bars", given="line\n") == ""
+
+
+def test_a_pipe_is_told_nothing_of_progress(server: ServerProcess, client: tuff.Client) -> None:
+    client.topics.create(tuff.TopicId("default", "pipes"))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tuff.cli", "pub", "pipes", "--url", server.url],
+        input=LINES,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert (done.stdout, done.stderr) == ("published 6000 messages to default:pipes\n", "")
+
+
+@pytest.mark.parametrize(("value", "is_colored"), [("", True), ("1", False)])
+def test_colours_are_switched_off_by_the_environment(
+    server: ServerProcess, client: tuff.Client, *, value: str, is_colored: bool
+) -> None:
+    topic = tuff.TopicId("default", f"colours-{is_colored}")
+    client.topics.create(topic)
+    transaction = client.transactions.start()
+    client.publish(topic, "held", transaction=transaction)
+
+    said = at_terminal(
+        server, "tail", topic.name, "--isolation", "committed", given="", NO_COLOR=value
+    )
+
+    client.transactions.abort(transaction)
+    assert "held back by transaction" in said
+    assert ("\x1b[" in said) is is_colored
+
+
+def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    topic = tuff.TopicId("default", "outlives")
+
+    def serve() -> ServerProcess:
+        return ServerProcess(
+            tmp_path / "data", log=tmp_path / "log.txt", arguments=("--port", port)
+        )
+
+    server = serve()
+    with tuff.connect(server.url) as client:
+        client.topics.create(topic)
+        client.publish(topic, "before")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", "tail", "outlives", "-f", "--from", "earliest"],
+        env={**os.environ, "TUFF_URL": server.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert follower.stdout.readline().endswith("  before\n")
+
+        server.kill()
+        assert follower.stderr.readline().startswith("tuff: waiting for the server: ")
+        with serve() as server, tuff.connect(server.url) as client:
+            client.publish(topic, "after")
+            assert follower.stdout.readline().endswith("  after\n")
+            assert follower.stderr.readline() == "tuff: the server answers again\n"
+
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(10) == 130
+        assert follower.stdout.read() == ""
+
+
+def test_a_follower_that_never_reached_a_server_does_not_wait_for_one() -> None:
+    # Port 1 belongs to nobody who speaks HTTP.
+    done = subprocess.run(
+        [sys.executable, "-m", "tuff.cli", "tail", "t", "-f", "--url", "http://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_is_given_its_script(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tuff.cli", "completion", shell],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert f"_TUFF_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_a_shell_that_asks_is_told_what_fits() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tuff.cli"],
+        env={
+            **os.environ,
+            "_TUFF_COMPLETE": "bash_complete",
+            "COMP_WORDS": "tuff tx ",
+            "COMP_CWORD": "2",
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert "plain,blockers" in done.stdout.splitlines()

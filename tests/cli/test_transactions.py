@@ -1,0 +1,80 @@
+"""`tuff tx`: transactions that are started, published in and ended by hand."""
+
+import json
+
+import tuff
+from tests.cli.conftest import Tuff
+
+
+def topic_of(client: tuff.Client, name: str) -> tuff.TopicId:
+    topic = tuff.TopicId("default", name)
+    client.topics.create(topic)
+    return topic
+
+
+def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    return [message.payload for message in client.poll(topic, isolation="committed")]
+
+
+def test_a_script_publishes_in_a_transaction(run: Tuff, client: tuff.Client) -> None:
+    topic = topic_of(client, "scripted")
+    transaction = run("tx", "start", "--client", "script", "--timeout", "20").stdout.strip()
+    published = run("pub", "scripted", "one", "two", "--tx", transaction)
+
+    before = payloads(client, topic)
+    committed = run("tx", "commit", transaction)
+
+    assert published.stdout == "published 2 messages to default:scripted\n"
+    assert before == []
+    assert committed.stdout == f"transaction {transaction} is committed\n"
+    assert payloads(client, topic) == [b"one", b"two"]
+    late = run("pub", "scripted", "three", "--tx", transaction)
+    assert late.returncode == 1
+    assert late.stderr.endswith(f"; next: tuff tx show {transaction}\n")
+
+
+def test_what_an_aborted_transaction_published_is_taken_back(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = topic_of(client, "aborted")
+    started = json.loads(run("tx", "start", "--type", "long", "--json").stdout)
+    assert started["state"] == "in_progress"
+    run("pub", "aborted", "never", "--tx", started["transactionId"])
+
+    aborted = run("tx", "abort", started["transactionId"], "--json")
+
+    # Nobody tracked what a long one wrote elsewhere, so that it stays on the invalid list.
+    assert json.loads(aborted.stdout) == {**started, "state": "invalid"}
+    assert payloads(client, topic) == []
+
+
+def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = topic_of(client, "held")
+    free = run("tx", "blockers", "held")
+    with tuff.connect(client.url, client="the slow one") as slow:
+        first = slow.transactions.start()
+    client.publish(topic, "early")
+    client.publish(topic, ["a", "b"], transaction=first)
+    second = client.transactions.start()
+    client.publish(topic, "c", transaction=second)
+    client.publish(topic, "waits")
+
+    said = run("tx", "blockers", "held")
+    told = json.loads(run("tx", "blockers", "held", "--json").stdout)
+
+    assert free.stdout == "nobody holds the readers of default:held back\n"
+    assert "the slow one" in said.stdout
+    *_, counted, command = said.stdout.splitlines()
+    assert counted.startswith("4 messages wait")
+    assert (told["blockedBy"], told["waitingCount"]) == (str(first.transaction_id), 4)
+    assert told["isCountCut"] is False
+    found = [one["transactionId"] for one in told["transactions"]]
+    assert found == [str(first.transaction_id), str(second.transaction_id)]
+
+    done = run(*command.split()[1:])
+    client.transactions.commit(second)
+
+    assert done.stdout == f"transaction {first.transaction_id} is invalid\n"
+    assert payloads(client, topic) == [b"early", b"c", b"waits"]

@@ -50,6 +50,18 @@ def _flock(directory: Path) -> int:
         raise DirectoryLockedError(
             f"{directory} is in use by process {owner}; stop that server, or give another directory"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    try:
+        _name_owner(descriptor)
+    except OSError:
+        # Kept open by nobody, it would refuse every later open of this very process.
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def _name_owner(descriptor: int) -> None:
+    owner = f"{os.getpid()}\n".encode("ascii")
+    # A store that failed on a full disk is opened again: that must not need space.
+    if os.pread(descriptor, len(owner) + 1, 0) != owner:
+        os.pwrite(descriptor, owner, 0)
+        os.ftruncate(descriptor, len(owner))

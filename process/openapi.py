@@ -227,9 +227,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
 )  # fmt: skip
 
-# Health and metrics are answered under any load, and while the server stops.
-_ALWAYS = ("bad_request", "internal")
-_UNDER_LOAD = ("overloaded", "shutting_down")
+# A connection above `server.max_connections` is told so whatever it asks for. Below that bound health
+# and metrics are answered under any load, and while the server stops.
+_ALWAYS = ("bad_request", "internal", "overloaded")
+_WHILE_STOPPING = ("shutting_down",)
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
@@ -343,7 +344,7 @@ def _content(schema: str, media_type: str, *, avro: bool) -> dict[str, object]:
 def _refusals(endpoint: Endpoint) -> dict[str, object]:
     codes = {*endpoint.errors, *_ALWAYS}
     if endpoint.tag != "process":
-        codes.update(_UNDER_LOAD)
+        codes.update(_WHILE_STOPPING)
     if endpoint.body is not None:
         codes.update(_WITH_A_BODY)
     by_status: dict[int, list[str]] = {}

@@ -93,6 +93,9 @@ class PointerIndex:
 
     def __init__(self) -> None:
         self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
+        # How many ranges of message rows a pointer has, and when the first was written. Asked
+        # several times a second, so that nobody may look through all ranges for it.
+        self._publishes: dict[int, tuple[int, int]] = {}
         # Committed, and their rows of the index still on disk: forgotten by transactions too early,
         # a crash would leave an index row whose outcome nobody knows.
         self._settling: dict[int, list[IndexedRange]] = {}
@@ -100,12 +103,20 @@ class PointerIndex:
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
     def add(self, entry: IndexedRange) -> None:
-        self._ranges.setdefault(entry.pointer, {})[entry.key] = entry
+        ranges = self._ranges.setdefault(entry.pointer, {})
+        if entry.kind == MESSAGE_ROWS and entry.key not in ranges:
+            count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))
+            self._publishes[entry.pointer] = count + 1, min(first_ms, entry.written_ms)
+        ranges[entry.key] = entry
 
     def discard(self, entry: IndexedRange) -> None:
         """Forget one range; one that is not there is fine."""
         ranges = self._ranges.get(entry.pointer, {})
-        ranges.pop(entry.key, None)
+        if ranges.pop(entry.key, None) is not None and entry.kind == MESSAGE_ROWS:
+            # The time stays while other rows of the pointer do: it was its first publish.
+            count, first_ms = self._publishes.pop(entry.pointer)
+            if count > 1:
+                self._publishes[entry.pointer] = count - 1, first_ms
         if not ranges:
             self._ranges.pop(entry.pointer, None)
 
@@ -150,11 +161,10 @@ class PointerIndex:
         }
 
     def first_publishes(self) -> Iterator[tuple[int, int]]:
-        """Each pointer with message rows, and when the first of them was written, in ms."""
-        for pointer, ranges in self._ranges.items():
-            written = [each.written_ms for each in ranges.values() if each.kind == MESSAGE_ROWS]
-            if written:
-                yield pointer, min(written)
+        """Each pointer with message rows, and when the first of them was written, in ms. Costs
+        these pointers, however many rows and stored payloads there are."""
+        for pointer, (_, first_ms) in self._publishes.items():
+            yield pointer, first_ms
 
     def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
         """Every range of message rows in one generation of a topic."""
@@ -167,6 +177,7 @@ class PointerIndex:
         """These pointers committed: their rows leave the index, in memory now and on disk with the
         next batch."""
         for pointer in pointers:
+            self._publishes.pop(pointer, None)
             if ranges := self._ranges.pop(pointer, None):
                 self._note_ended(pointer, {entry.topic for entry in ranges.values()})
                 self._settling[pointer] = list(ranges.values())

@@ -227,8 +227,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
 )  # fmt: skip
 
-# A connection above `server.max_connections` is told so whatever it asks for. Below that bound health
-# and metrics are answered under any load, and while the server stops.
+# A connection above `server.max_connections` is told so whatever it asks for. Below that bound
+# health and metrics are answered under any load, and while the server stops.
 _ALWAYS = ("bad_request", "internal", "overloaded")
 _WHILE_STOPPING = ("shutting_down",)
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")

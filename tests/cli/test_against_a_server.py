@@ -15,6 +15,10 @@ def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
     created = run("topics", "create", "cli:life", "--ttl", "60", "--property", "owner=me")
     assert (created.returncode, created.stdout) == (0, "created cli:life, generation 1\n")
 
+    twice = run("topics", "create", "cli:life")
+    assert twice.returncode == 1
+    assert twice.stderr.endswith("; next: tuff topics show cli:life\n")
+
     shown = json.loads(run("topics", "show", "cli:life", "--json").stdout)
     assert shown == {
         "namespace": "cli",

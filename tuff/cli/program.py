@@ -122,20 +122,26 @@ def _next_command(error: TuffError, arguments: list[str]) -> str:
     command = _NEXT.get(error.code)
     if command is None:
         return _help_command(arguments)
-    # Pointers are the only long numbers on a command line.
+    # Pointers are the only long numbers on a command line; a topic stands first, or is not said.
     pointer = next((word for word in arguments if word.isdecimal() and len(word) > 15), "ID")
-    return command.replace("NEXT", str(error.members.get("next", "NEXT"))).replace("ID", pointer)
+    topic = next((word for word in _behind_command(arguments) if not word.startswith("-")), "TOPIC")
+    known = {"NEXT": str(error.members.get("next", "NEXT")), "ID": pointer, "TOPIC": topic}
+    return " ".join(known.get(word, word) for word in command.split())
 
 
 def _help_command(arguments: list[str]) -> str:
-    words: list[str] = []
+    count = len(arguments) - len(_behind_command(arguments))
+    return " ".join(["tuff", *arguments[:count], "--help"])
+
+
+def _behind_command(arguments: list[str]) -> list[str]:
+    """What stands behind the names of commands."""
     found: click.Command = program
-    for word in arguments:
+    for index, word in enumerate(arguments):
         if not isinstance(found, click.Group) or word not in found.commands:
-            break
+            return arguments[index:]
         found = found.commands[word]
-        words.append(word)
-    return " ".join(["tuff", *words, "--help"])
+    return []
 
 
 def _tell(sentence: str, command: str, code: int) -> int:

@@ -1,5 +1,6 @@
 """What the command line makes of what people type, before any server is asked."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from tuff.cli.files import difference
 from tuff.cli.options import topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
 from tuff.cli.places import Latest, Place, parse_place
+from tuff.cli.program import EXIT_CODES
 from tuff.cli.publishing import cut, gather, read_lines
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.ids import MessageId
@@ -178,6 +180,14 @@ def test_a_wrong_command_line_is_exit_2_and_names_the_help(
     assert said.out == ""
     assert said.err.startswith("tuff: ")
     assert said.err.endswith(f"; next: {next_command}\n")
+
+
+def test_the_help_and_the_page_name_the_same_exit_codes() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/howto/command.md"
+    there = re.findall(r"^\| ([0-9]+) \| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)
+
+    assert re.findall(r"^  ([0-9]+) +(.*)$", EXIT_CODES, re.MULTILINE) == there
+    assert [code for code, _ in there] == ["0", "1", "2", "3", "130"]
 
 
 def test_help_needs_nothing_heavy(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`tuff tx`: transactions that are started, published in and ended by hand."""
 
 import json
+from urllib.request import Request, urlopen
 
 import tuff
 from tests.cli.conftest import Tuff
@@ -78,3 +79,16 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
 
     assert done.stdout == f"transaction {first.transaction_id} is invalid\n"
     assert payloads(client, topic) == [b"early", b"c", b"waits"]
+
+
+def test_a_stopped_service_is_told_with_the_place_that_says_why(
+    run: Tuff, client: tuff.Client
+) -> None:
+    address = f"{client.url}/v1/transactions/service"
+    urlopen(Request(f"{address}/stop", method="POST")).close()
+    stopped = run("tx", "ls")
+    urlopen(Request(f"{address}/start", method="POST")).close()
+
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+    assert stopped.stderr.endswith(f"; next: curl {client.url}/health/ready\n")
+    assert run("tx", "ls").returncode == 0

@@ -16,6 +16,7 @@ from tuff.cli.serving import serve
 from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
+from tuff.client import DEFAULT_URL
 from tuff.launch import LaunchError
 from tuff.protocol.errors import TuffError
 from tuff.transport import ConnectionLostError
@@ -35,8 +36,8 @@ _NEXT = {
     "transaction_invalidated": "tuff tx show ID",
     "transaction_committed": "tuff tx show ID",
     "transaction_aborted": "tuff tx show ID",
-    "transactions_unavailable": "curl URL/health/ready",
-    "storage_unavailable": "curl URL/health/ready",
+    "transactions_unavailable": "curl HEALTH",
+    "storage_unavailable": "curl HEALTH",
     "damaged_record": "tuff tail TOPIC --from NEXT",
     "connection_lost": "tuff serve",
 }
@@ -125,8 +126,19 @@ def _next_command(error: TuffError, arguments: list[str]) -> str:
     # Pointers are the only long numbers on a command line; a topic stands first, or is not said.
     pointer = next((word for word in arguments if word.isdecimal() and len(word) > 15), "ID")
     topic = next((word for word in _behind_command(arguments) if not word.startswith("-")), "TOPIC")
-    known = {"NEXT": str(error.members.get("next", "NEXT")), "ID": pointer, "TOPIC": topic}
+    known = {
+        "NEXT": str(error.members.get("next", "NEXT")),
+        "ID": pointer,
+        "TOPIC": topic,
+        "HEALTH": f"{_url(arguments)}/health/ready",
+    }
     return " ".join(known.get(word, word) for word in command.split())
+
+
+def _url(arguments: list[str]) -> str:
+    words = [part for word in arguments for part in word.split("=", 1)]
+    given = words[words.index("--url") + 1 :][:1] if "--url" in words else []
+    return next(filter(None, (*given, os.environ.get("TUFF_URL"))), DEFAULT_URL)
 
 
 def _help_command(arguments: list[str]) -> str:

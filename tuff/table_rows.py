@@ -1,0 +1,227 @@
+"""The rows of a `TransactionalTable` as bytes (docs/formats.md, TransactionalTable).
+
+    key   := "r" row 00 00 version(8)        one version of a row
+           | "u" transaction(8) number(4)    what a transaction wrote, to be able to undo it
+           | "t" name                        a fact about the table: version, id, compacted
+    row   := the user's key, each 00 in it as 00 01
+    value := flags(1) crc(4) body            flags: 1 is a delete marker, which has no body
+
+`version` is 2^63 - 1 less the write pointer, so that the newest comes first. The CRC-32 covers the
+whole key, the flags and the body, so that a whole value under another's key is damage too.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.forms import payload_to_json
+from tuff.protocol.pointers import POINTER_MAX, holds
+
+FORMAT_VERSION = 1
+TABLE_ID_BYTES = 16
+
+ROWS_START, ROWS_STOP = b"r", b"s"
+UNDO_START, UNDO_STOP = b"u", b"v"
+VERSION_KEY, ID_KEY, COMPACTED_KEY = b"tversion", b"tid", b"tcompacted"
+
+_PLAIN, _DELETED = 0, 1
+_END_OF_ROW = b"\x00\x00"
+_HEAD = struct.Struct(">BI")
+_POINTER = struct.Struct(">Q")
+_UNDO_KEY = struct.Struct(">cQI")
+_UNDO_ENTRY = struct.Struct(">QI")
+_COMPACTED = struct.Struct(">QQI")
+assert (_HEAD.size, _UNDO_KEY.size, _UNDO_ENTRY.size, _COMPACTED.size) == (5, 13, 12, 20)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """One version of a row: the user's key, and the write pointer it was written under."""
+
+    key: bytes
+    pointer: int
+
+    @property
+    def stored_key(self) -> bytes:
+        """Sorts by key as the user's keys do, and the newest version of a key first."""
+        return row_prefix(self.key) + _POINTER.pack(POINTER_MAX - self.pointer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """How far compaction went: every version up to `bound` that was overwritten by another one up
+    to it may be gone, and what transactions wrote that had ended by then and were invalid.
+
+    `started` is a transaction that started then, and `open` the pointers in progress for it.
+    """
+
+    bound: int = 0
+    started: int = 0
+    open: Sequence[int] = ()
+
+    def has_ended(self, transaction_id: int) -> bool:
+        """Whether that transaction had ended when the table was compacted."""
+        return transaction_id < self.started and not holds(self.open, transaction_id)
+
+    def to_bytes(self) -> bytes:
+        """The body of the fact `compacted`."""
+        head = _COMPACTED.pack(self.bound, self.started, len(self.open))
+        return head + b"".join(map(_POINTER.pack, self.open))
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> "Compacted":
+        """Raises: DamagedRecordError."""
+        try:
+            bound, started, count = _COMPACTED.unpack_from(body)
+            pointers = struct.unpack(f">{count}Q", body[_COMPACTED.size :])
+        except struct.error:
+            raise damaged(COMPACTED_KEY, "it is cut off") from None
+        return cls(bound=bound, started=started, open=pointers)
+
+
+def row_prefix(key: bytes) -> bytes:
+    """What the stored keys of all versions of a row begin with, and no other row's."""
+    return ROWS_START + key.replace(b"\x00", b"\x00\x01") + _END_OF_ROW
+
+
+def row_stop(key: bytes) -> bytes:
+    """The end of the versions of a row, not included."""
+    return row_prefix(key) + b"\xff"  # no version begins with ff, since a pointer is below 2^63
+
+
+def read_version(stored_key: bytes) -> Version:
+    """Raises: DamagedRecordError: no version of a row is stored under such a key."""
+    row, end, pointer = stored_key[1:-10], stored_key[-10:-8], stored_key[-8:]
+    if len(pointer) == _POINTER.size and end == _END_OF_ROW:
+        (inverted,) = _POINTER.unpack(pointer)
+        found = Version(row.replace(b"\x00\x01", b"\x00"), POINTER_MAX - inverted)
+        if inverted <= POINTER_MAX and found.stored_key == stored_key:
+            return found
+    raise damaged(stored_key, "no row has such a key")
+
+
+def pack_value(stored_key: bytes, value: bytes | None) -> bytes:
+    """A value, or None for a delete marker, under its checksum."""
+    flags = _DELETED if value is None else _PLAIN
+    return _frame(stored_key, flags, value or b"")
+
+
+def read_value(stored_key: bytes, data: bytes) -> bytes | None:
+    """The value of one version; None is a delete marker. Raises: DamagedRecordError."""
+    flags, body = _unframe(stored_key, data)
+    if flags == _DELETED and not body:
+        return None
+    if flags != _PLAIN:
+        raise damaged(stored_key, f"flags {flags:#04x} are of a format this version can't read")
+    return body
+
+
+def pack_fact(key: bytes, body: bytes) -> bytes:
+    """The body of a fact or an undo row under its checksum."""
+    return _frame(key, _PLAIN, body)
+
+
+def read_fact(key: bytes, data: bytes) -> bytes:
+    """Raises: DamagedRecordError."""
+    flags, body = _unframe(key, data)
+    if flags != _PLAIN:
+        raise damaged(key, f"flags {flags:#04x} are of a format this version can't read")
+    return body
+
+
+def pack_format() -> bytes:
+    """The body of the fact `version`."""
+    return struct.pack(">H", FORMAT_VERSION)
+
+
+def undo_key(transaction_id: int, number: int) -> bytes:
+    """Where the `number`-th batch of a transaction says what it wrote."""
+    return _UNDO_KEY.pack(UNDO_START, transaction_id, number)
+
+
+def undo_range(transaction_id: int) -> tuple[bytes, bytes]:
+    """Start and stop of the undo rows of one transaction."""
+    return undo_key(transaction_id, 0), UNDO_START + _POINTER.pack(transaction_id + 1)
+
+
+def read_undo_key(key: bytes) -> tuple[int, int]:
+    """The transaction and the number of its batch. Raises: DamagedRecordError."""
+    if len(key) != _UNDO_KEY.size:
+        raise damaged(key, "no undo row has such a key")
+    _, transaction_id, number = _UNDO_KEY.unpack(key)
+    return transaction_id, number
+
+
+def pack_undo(key: bytes, versions: Iterable[Version]) -> bytes:
+    """The value of an undo row: the versions that the same batch wrote."""
+    entries = (_UNDO_ENTRY.pack(one.pointer, len(one.key)) + one.key for one in versions)
+    return pack_fact(key, b"".join(entries))
+
+
+def read_undo(key: bytes, data: bytes) -> Iterator[Version]:
+    """Raises: DamagedRecordError."""
+    body, at = read_fact(key, data), 0
+    while at < len(body):
+        try:
+            pointer, size = _UNDO_ENTRY.unpack_from(body, at)
+        except struct.error:
+            raise damaged(key, "it is cut off") from None
+        at += _UNDO_ENTRY.size + size
+        if at > len(body):
+            raise damaged(key, "it is cut off")
+        yield Version(body[at - size : at], pointer)
+
+
+def damaged(stored_key: bytes, why: str) -> DamagedRecordError:
+    """The error that names a damaged record: a row by the user's key, anything else as stored.
+
+    Members: `key`, and for a row `next`, the key from which a scan may go on, both as payloads.
+    """
+    row, end = stored_key[1:-10], stored_key[-10:-8]
+    if stored_key[:1] != ROWS_START or end != _END_OF_ROW:
+        return DamagedRecordError(
+            f"the record {stored_key!r} of the table is damaged: {why}; "
+            "restore the table from a copy",
+            members={"key": payload_to_json(stored_key)},
+        )
+    key = row.replace(b"\x00\x01", b"\x00")
+    return damaged_row(key, why, next_key=key + b"\x00")
+
+
+def damaged_row(key: bytes, why: str, *, next_key: bytes | None) -> DamagedRecordError:
+    """The error for a row that can't be read, and for those behind it up to `next_key`; that being
+    None, nothing behind it can be read."""
+    hint = "nothing can be read behind it" if next_key is None else f"scan from {next_key!r} on"
+    return DamagedRecordError(
+        f"the table can't be read at the row {key!r}: {why}; {hint}, or restore it from a copy",
+        members={
+            "key": payload_to_json(key),
+            "next": None if next_key is None else payload_to_json(next_key),
+        },
+    )
+
+
+def check_format(body: bytes) -> None:
+    """Raises: BadRequestError: the table is of another version of the format."""
+    if body != pack_format():
+        raise BadRequestError(
+            f"the table has format {body.hex()}, and this version reads {pack_format().hex()}; "
+            "open it with the version of Tuff that wrote it"
+        )
+
+
+def _frame(key: bytes, flags: int, body: bytes) -> bytes:
+    mark = bytes((flags,))
+    return _HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
+
+
+def _unframe(key: bytes, data: bytes) -> tuple[int, bytes]:
+    if len(data) < _HEAD.size:
+        raise damaged(key, f"its value has {len(data)} bytes, which is too short for any")
+    flags, expected = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if crc32(body, crc32(data[:1], crc32(key))) != expected:
+        raise damaged(key, "its checksum does not match")
+    return flags, body

@@ -1,0 +1,194 @@
+"""The LevelDB directory below a `TransactionalTable`: synced batches, and reads that verify."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Condition
+
+import plyvel
+
+from tuff.disk.files import make_directory
+from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+from tuff.protocol.errors import StorageUnavailableError
+
+WRITE_BUFFER_BYTES = 8 << 20  # bytes; a program may have several tables open
+BLOCK_CACHE_BYTES = 16 << 20  # bytes; the rows that are read again and again
+OPEN_FILES_MAX = 128  # files; several tables stay below a usual limit of 1,024
+PAGE_ROWS_MAX = 64  # rows read at a time, so that a scan costs little per row
+PAGE_BYTES_MAX = 1 << 20  # bytes of a page; large values are read one by one
+LOOK_BEHIND_ROWS_MAX = 10_000  # rows; a damaged block of 4 KiB holds a few hundred at most
+
+Batch = Sequence[tuple[bytes, bytes | None]]
+Rows = Generator[tuple[bytes, bytes], None, None]
+RowStart = Callable[[bytes], bytes | None]  # None: no row has such a key
+
+
+class StoreDamagedError(Exception):
+    """What LevelDB read is not what it once wrote, from here on."""
+
+
+class TableStore:
+    """One LevelDB directory, held by this process alone until `close`. Any thread may call.
+
+    `_idle` guards `_users`, `_is_closing` and `_failure`: closing a database under a running call
+    ends the process, so `close` waits for them; a scan that is left half-way runs no call.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: StorageUnavailableError: somebody else has it open, or LevelDB can't open it."""
+        self.directory = directory
+        self._idle = Condition()
+        self._users = 0
+        self._is_closing = False
+        self._failure: str | None = None
+        try:
+            make_directory(directory)
+            self._lock = DirectoryLock(directory)
+        except (DirectoryLockedError, OSError) as error:
+            raise StorageUnavailableError(f"the table can't be opened: {error}") from error
+        try:
+            self._db = _open(directory)
+        except (plyvel.Error, OSError) as error:
+            self._lock.close()
+            raise StorageUnavailableError(
+                f"LevelDB can't open the table {directory}: {_text(error)}; is the disk full or "
+                "damaged? Else restore the table from a copy"
+            ) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """Raises: StoreDamagedError, StorageUnavailableError."""
+        with self._using():
+            found: bytes | None = self._db.get(key, verify_checksums=True)
+            return found
+
+    def scan(self, start: bytes, stop: bytes) -> Rows:
+        """Every `start <= key < stop`, as of the moment of the call.
+
+        Raises, in the place where it is: StoreDamagedError, StorageUnavailableError.
+        """
+        with self._using():
+            rows = self._db.iterator(start=start, stop=stop, verify_checksums=True)
+        return self._paged(rows)
+
+    def write(self, batch: Batch) -> None:
+        """Put every value under its key; None deletes. All of it or nothing, and durable.
+
+        Raises: StorageUnavailableError: it may or may not be there, and nothing more is written.
+        """
+        with self._using():
+            if self._failure is not None:
+                raise StorageUnavailableError(self._failure)
+            writes = self._db.write_batch(sync=True)
+            for key, value in batch:
+                if value is None:
+                    writes.delete(key)
+                else:
+                    writes.put(key, value)
+            try:
+                writes.write()
+            except (plyvel.Error, OSError) as error:
+                # What is behind a record that was written by half would be lost with it when the
+                # log is read again, although it was acknowledged. So that was the last one.
+                self._failure = (
+                    f"writing to the table {self.directory} failed: {_text(error)}; nothing more "
+                    "is written until it is opened again"
+                )
+                raise StorageUnavailableError(self._failure) from error
+
+    def readable_from(self, start: bytes, stop: bytes, *, row_start: RowStart) -> bytes | None:
+        """The start of the first row behind a damaged block that begins after `start`.
+
+        `row_start` says where the versions of the row of a stored key begin. None: there is none.
+        """
+        with self._using(), closing(self._db.iterator(start=start, stop=stop)) as rows:
+            try:
+                for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
+                    found = row_start(key)
+                    if found is not None and found > start and self._is_readable(found, stop):
+                        return found
+            except plyvel.CorruptionError:
+                return None
+        return None
+
+    def close(self) -> None:
+        """Let go of the directory after the calls under way; repeating it is harmless."""
+        with self._idle:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._idle.wait_for(lambda: not self._users)
+        self._db.close()
+        self._lock.close()
+
+    def _is_readable(self, start: bytes, stop: bytes) -> bool:
+        with closing(self._db.iterator(start=start, stop=stop, verify_checksums=True)) as rows:
+            try:
+                return next(rows, None) is not None
+            except plyvel.CorruptionError:
+                return False
+
+    def _paged(self, rows: "plyvel.Iterator") -> Rows:
+        # A get needs one row as a rule, and a scan many: so pages begin small and grow.
+        with closing(rows):
+            count_max = 1
+            while True:
+                page, error = self._page(rows, count_max)
+                yield from page
+                if error is not None:
+                    raise error
+                if not page:
+                    return
+                count_max = min(2 * count_max, PAGE_ROWS_MAX)
+
+    def _page(
+        self, rows: "plyvel.Iterator", count_max: int
+    ) -> tuple[list[tuple[bytes, bytes]], Exception | None]:
+        """The next rows, and what stopped the reading behind them."""
+        page: list[tuple[bytes, bytes]] = []
+        size_bytes = 0
+        try:
+            with self._using():
+                while len(page) < count_max and size_bytes < PAGE_BYTES_MAX:
+                    row = next(rows, None)
+                    if row is None:
+                        break
+                    page.append(row)
+                    size_bytes += len(row[1])
+        except (StoreDamagedError, StorageUnavailableError) as error:
+            return page, error
+        return page, None
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._idle:
+            if self._is_closing:
+                raise StorageUnavailableError(f"the table {self.directory} is closed")
+            self._users += 1
+        try:
+            yield
+        except plyvel.CorruptionError as error:
+            raise StoreDamagedError(_text(error)) from error
+        except (plyvel.Error, OSError) as error:
+            raise StorageUnavailableError(
+                f"the table {self.directory} can't be read: {_text(error)}"
+            ) from error
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+
+def _open(directory: Path) -> plyvel.DB:
+    return plyvel.DB(
+        str(directory),
+        create_if_missing=True,
+        paranoid_checks=True,
+        write_buffer_size=WRITE_BUFFER_BYTES,
+        lru_cache_size=BLOCK_CACHE_BYTES,
+        max_open_files=OPEN_FILES_MAX,
+    )
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

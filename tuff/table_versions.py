@@ -1,0 +1,328 @@
+"""The versions of a table's rows on disk: what may be read, what undoes them, what may go."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from itertools import groupby
+from pathlib import Path
+from threading import Condition
+
+from tuff.protocol.errors import (
+    BadRequestError,
+    DamagedRecordError,
+    TransactionNotInProgressError,
+)
+from tuff.protocol.pointers import holds
+from tuff.protocol.transaction import Transaction
+from tuff.table_compaction import BATCH_ROWS, droppable
+from tuff.table_rows import (
+    COMPACTED_KEY,
+    ID_KEY,
+    ROWS_START,
+    ROWS_STOP,
+    UNDO_START,
+    UNDO_STOP,
+    VERSION_KEY,
+    Compacted,
+    Version,
+    check_format,
+    damaged,
+    damaged_row,
+    pack_fact,
+    pack_format,
+    pack_undo,
+    pack_value,
+    read_fact,
+    read_undo,
+    read_undo_key,
+    read_value,
+    read_version,
+    row_prefix,
+    row_stop,
+    undo_key,
+    undo_range,
+)
+from tuff.table_store import Rows, StoreDamagedError, TableStore
+from tuff.table_work import Found, Work
+
+Founds = Generator[Found, None, None]
+
+
+class VersionStore:
+    """Keeps versions, and knows nothing of who is in which transaction. Any thread may call.
+
+    `_gate` guards `_compacted`, `_writers` and `_settled`.
+    """
+
+    def __init__(self, directory: Path, *, new_id: Callable[[], bytes]) -> None:
+        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError: it is no table."""
+        self._gate = Condition()
+        self._writers: list[int] = []
+        self._settled: list[bytes] = []
+        self._store = TableStore(directory)
+        try:
+            self.table_id = self._open(new_id)
+            self._compacted = self._read_compacted()
+        except BaseException:
+            self._store.close()
+            raise
+
+    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
+        """The version of a row that a transaction reads, if there is one.
+
+        Raises: DamagedRecordError, TransactionNotInProgressError, StorageUnavailableError.
+        """
+        highest = max(transaction.read_pointer, transaction.write_pointer)
+        start, stop = Version(key, highest).stored_key, row_stop(key)
+        with closing(self._visible(start, stop, transaction, first_key=key)) as found:
+            return next(found, None)
+
+    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+        """The version that a transaction reads of every `start <= key < stop`, delete markers too,
+        in key order, as of the moment of the call. Raises: as `newest_visible`."""
+        first = ROWS_START if start is None else row_prefix(start)
+        last = ROWS_STOP if stop is None else row_prefix(stop)
+        return self._visible(first, last, transaction, first_key=start or b"")
+
+    def keys_of(self, transaction_id: int) -> Iterator[bytes]:
+        """The rows of which the disk holds a version that could be undone."""
+        for key, data in self._undo_rows(*undo_range(transaction_id)):
+            for version in read_undo(key, data):
+                yield version.key
+
+    def write(self, work: Work) -> None:
+        """Make durable what a transaction has in memory, in one batch with what undoes it.
+
+        Raises:
+            TransactionNotInProgressError: it had ended when the table was compacted.
+            StorageUnavailableError: whether it is there is unknown.
+        """
+        if not work.has_writes:
+            return
+        if work.next_number is None:
+            work.next_number = self._next_number(work.transaction_id)
+        undo = undo_key(work.transaction_id, work.next_number)
+        written = list(work.writes())
+        batch: list[tuple[bytes, bytes | None]] = []
+        for version, value in written:
+            stored_key = version.stored_key
+            batch.append((stored_key, pack_value(stored_key, value)))
+        batch.append((undo, pack_undo(undo, (version for version, _ in written))))
+        with self._writing(work.transaction_id) as settled:
+            work.is_in_doubt = True
+            self._store.write([*batch, *((key, None) for key in settled)])
+        work.next_number += 1
+        work.written()
+
+    def undo(self, work: Work) -> None:
+        """Remove every version that a transaction wrote, durably, whichever process wrote it.
+
+        Raises: StorageUnavailableError, DamagedRecordError: some may be left.
+        """
+        if work.is_in_doubt:
+            # A batch that failed may come back with LevelDB's log when the table is next opened,
+            # although nothing of it can be read now. Passed over, an aborted transaction's rows
+            # came to light then; deleting them raises where the table takes no more.
+            self._store.write([(version.stored_key, None) for version, _ in work.writes()])
+        for key, data in self._undo_rows(*undo_range(work.transaction_id)):
+            gone = [version.stored_key for version in read_undo(key, data)]
+            self._store.write([*((stored_key, None) for stored_key in gone), (key, None)])
+
+    def settle(self, work: Work) -> None:
+        """The transaction committed: what undoes it is no longer needed."""
+        # It goes with the next batch, since a write of its own would cost another sync; what a
+        # crash leaves is harmless, and compaction takes it.
+        with self._gate:
+            count = work.next_number or 0
+            self._settled += [undo_key(work.transaction_id, number) for number in range(count)]
+
+    def compact(self, now: Transaction, *, bound: int) -> list[int]:
+        """Drop what nobody reads, given a transaction that has just started, and a bound up to
+        which everyone in progress sees whatever committed. Answers the invalid pointers.
+
+        Raises: BadRequestError: it is of another server; StorageUnavailableError,
+            DamagedRecordError: nothing that is needed was dropped, and some that is not was.
+        """
+        compacted = self._advance(now, bound=bound)
+        self._drop(self._rows_to_drop(compacted.bound, now))
+        self._drop(self._undo_to_drop(compacted.bound, now))
+        return sorted(now.invalids)
+
+    def close(self) -> None:
+        """See `TableStore.close`."""
+        self._store.close()
+
+    # Reading
+
+    def _visible(
+        self, start: bytes, stop: bytes, transaction: Transaction, *, first_key: bytes
+    ) -> Founds:
+        rows = self._store.scan(start, stop)
+        # Asked after LevelDB has taken its view: what is dropped from now on is in it still.
+        self._require_readable(transaction)
+        return self._resolved(rows, transaction, first_key)
+
+    def _resolved(self, rows: Rows, transaction: Transaction, first_key: bytes) -> Founds:
+        last, is_done = first_key, False
+        with closing(rows):
+            try:
+                for stored_key, data in rows:
+                    version = read_version(stored_key)
+                    if is_done and version.key == last:
+                        continue
+                    last, is_done = version.key, False
+                    value = read_value(stored_key, data)
+                    if transaction.is_visible(version.pointer):
+                        is_done = True
+                        yield version, value
+            except StoreDamagedError as error:
+                raise self._damaged_behind(last, error) from error
+
+    def _damaged_behind(self, key: bytes, error: StoreDamagedError) -> DamagedRecordError:
+        found = self._store.readable_from(row_prefix(key), ROWS_STOP, row_start=_row_start)
+        next_key = None if found is None else found[1:-2].replace(b"\x00\x01", b"\x00")
+        return damaged_row(key, str(error), next_key=next_key)
+
+    def _require_readable(self, transaction: Transaction) -> None:
+        compacted = self._compacted
+        # Of one that has ended, what it overwrote and what it wrote itself may both be gone.
+        is_late = transaction.visibility_upper_bound < compacted.bound
+        if is_late or compacted.has_ended(transaction.transaction_id):
+            raise TransactionNotInProgressError(
+                f"transaction {transaction.transaction_id} can't read the table any more: it had "
+                "ended when the table was compacted; start another one"
+            )
+
+    def _undo_rows(self, start: bytes, stop: bytes) -> Rows:
+        with closing(self._store.scan(start, stop)) as rows:
+            try:
+                yield from rows
+            except StoreDamagedError as error:
+                raise damaged(start, str(error)) from error
+
+    def _next_number(self, transaction_id: int) -> int:
+        # A process that goes on with a transaction must not write over the undo rows of the one
+        # that crashed: what they list could never be undone.
+        numbers = [read_undo_key(key)[1] for key, _ in self._undo_rows(*undo_range(transaction_id))]
+        return max(numbers, default=-1) + 1
+
+    # Writing
+
+    @contextmanager
+    def _writing(self, transaction_id: int) -> Iterator[list[bytes]]:
+        """Count among the writers, unless it has ended; gives the undo rows that may go along."""
+        with self._gate:
+            # Compaction told the caller that no version of it is left, and its pointer may be off
+            # the invalid list: written now, it would be there for everybody to see.
+            if self._compacted.has_ended(transaction_id):
+                raise TransactionNotInProgressError(
+                    f"transaction {transaction_id} can't write to the table any more: it had "
+                    "ended when the table was compacted; start another one"
+                )
+            self._writers.append(transaction_id)
+            settled, self._settled = self._settled, []
+        try:
+            yield settled
+        finally:
+            with self._gate:
+                self._writers.remove(transaction_id)
+                self._gate.notify_all()
+
+    # Compacting
+
+    def _advance(self, now: Transaction, *, bound: int) -> Compacted:
+        with self._gate:
+            before = self._compacted
+            if now.transaction_id < before.started:
+                raise BadRequestError(
+                    f"transaction {now.transaction_id} is older than {before.started}, with which "
+                    "the table was compacted last; is this the table's own server?"
+                )
+            compacted = Compacted(
+                bound=max(bound, before.bound),
+                started=now.transaction_id,
+                open=tuple(now.in_progress),
+            )
+            self._compacted = compacted
+            # From here on who has ended writes no more; and who was writing has to be waited for.
+            self._gate.wait_for(lambda: not any(map(compacted.has_ended, self._writers)))
+        self._store.write([(COMPACTED_KEY, pack_fact(COMPACTED_KEY, compacted.to_bytes()))])
+        return compacted
+
+    def _rows_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
+        found = (
+            (version, read_value(version.stored_key, data) is None)
+            for version, data in self._all_versions()
+        )
+        for key, group in groupby(found, key=lambda one: one[0].key):
+            versions = ((version.pointer, is_marker) for version, is_marker in group)
+            for pointer in droppable(versions, bound=bound, invalids=now.invalids):
+                yield Version(key, pointer).stored_key
+
+    def _all_versions(self) -> Iterator[tuple[Version, bytes]]:
+        last = b""
+        with closing(self._store.scan(ROWS_START, ROWS_STOP)) as rows:
+            try:
+                for stored_key, data in rows:
+                    version = read_version(stored_key)
+                    last = version.key
+                    yield version, data
+            except StoreDamagedError as error:
+                raise self._damaged_behind(last, error) from error
+
+    def _undo_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
+        for key, _ in self._undo_rows(UNDO_START, UNDO_STOP):
+            transaction_id, _ = read_undo_key(key)
+            if transaction_id <= bound or holds(now.invalids, transaction_id):
+                yield key
+
+    def _drop(self, stored_keys: Iterator[bytes]) -> None:
+        batch: list[tuple[bytes, bytes | None]] = []
+        for stored_key in stored_keys:
+            batch.append((stored_key, None))
+            if len(batch) >= BATCH_ROWS:
+                self._store.write(batch)
+                batch = []
+        if batch:
+            self._store.write(batch)
+
+    # Opening
+
+    def _open(self, new_id: Callable[[], bytes]) -> bytes:
+        """The table's id, read or made."""
+        version = self._fact(VERSION_KEY)
+        if version is None:
+            return self._create(new_id())
+        check_format(version)
+        table_id = self._fact(ID_KEY)
+        if table_id is None:
+            raise damaged(ID_KEY, "it is missing")
+        return table_id
+
+    def _create(self, table_id: bytes) -> bytes:
+        with closing(self._store.scan(b"", b"\xff")) as rows:
+            if next(rows, None) is not None:
+                raise BadRequestError(
+                    f"{self._store.directory} holds a LevelDB database that is no table of Tuff; "
+                    "give another directory"
+                )
+        facts = {VERSION_KEY: pack_format(), ID_KEY: table_id}
+        self._store.write([(key, pack_fact(key, body)) for key, body in facts.items()])
+        return table_id
+
+    def _read_compacted(self) -> Compacted:
+        body = self._fact(COMPACTED_KEY)
+        return Compacted() if body is None else Compacted.from_bytes(body)
+
+    def _fact(self, key: bytes) -> bytes | None:
+        try:
+            data = self._store.get(key)
+        except StoreDamagedError as error:
+            raise damaged(key, str(error)) from error
+        return None if data is None else read_fact(key, data)
+
+
+def _row_start(stored_key: bytes) -> bytes | None:
+    try:
+        return row_prefix(read_version(stored_key).key)
+    except DamagedRecordError:
+        return None

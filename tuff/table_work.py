@@ -1,0 +1,99 @@
+"""What one transaction has written to a table, and how much of that is on disk."""
+
+from collections.abc import Iterator
+from enum import Enum
+from threading import RLock
+
+from tuff.protocol.transaction import Transaction
+from tuff.table_rows import Version
+
+BUFFER_BYTES_MAX = 8 << 20  # bytes; one sync for that much costs a long transaction little
+WRITE_OVERHEAD_BYTES = 256  # bytes that a write costs in memory beyond its key and value
+
+Found = tuple[Version, bytes | None]  # None: it was deleted
+
+
+class WorkState(Enum):
+    """Open: may read and write. Written: `commit_tx` ran. The others: how it ended."""
+
+    OPEN = "open"
+    WRITTEN = "written"
+    COMMITTED = "committed"
+    UNDONE = "undone"
+
+
+class Work:
+    """One transaction's part in one table. Whoever changes or reads its writes holds `lock`, since
+    the tasks and threads that a transaction starts may work in it together."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.lock = RLock()
+        self.transaction = transaction
+        self.state = WorkState.OPEN
+        self.size_bytes = 0
+        self.is_in_doubt = False  # a batch was handed to the disk, and nobody knows if it is there
+        self.next_number: int | None = None  # of its next undo row; None until the disk was asked
+        self._writes: dict[bytes, dict[int, bytes | None]] = {}
+
+    @property
+    def transaction_id(self) -> int:
+        return self.transaction.transaction_id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (WorkState.OPEN, WorkState.WRITTEN)
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether anything waits in memory for `commit_tx`."""
+        return bool(self._writes)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write under the current pointer, in memory; None deletes."""
+        versions = self._writes.setdefault(key, {})
+        pointer = self.transaction.write_pointer
+        if pointer in versions:
+            self.size_bytes -= _cost(key, versions[pointer])
+        versions[pointer] = value
+        self.size_bytes += _cost(key, value)
+
+    def find(self, key: bytes) -> Found | None:
+        """The newest visible write of a row, if any is in memory."""
+        # Pointers only rise, so that the last one put is the newest.
+        for pointer, value in reversed(self._writes.get(key, {}).items()):
+            if self.transaction.is_visible(pointer):
+                return Version(key, pointer), value
+        return None
+
+    def found_between(self, start: bytes, stop: bytes | None) -> list[Found]:
+        """The newest visible write of every `start <= key < stop` in memory, in key order."""
+        keys = sorted(key for key in self._writes if start <= key and (stop is None or key < stop))
+        return [found for key in keys if (found := self.find(key)) is not None]
+
+    def writes(self) -> Iterator[Found]:
+        """All that is in memory, hidden or not."""
+        for key, versions in self._writes.items():
+            for pointer, value in versions.items():
+                yield Version(key, pointer), value
+
+    def keys(self) -> set[bytes]:
+        """The rows written in memory."""
+        return set(self._writes)
+
+    def written(self) -> None:
+        """What was in memory is on disk, and an undo row with it."""
+        self._forget()
+
+    def end(self, state: WorkState) -> None:
+        """Nothing more is read or written in it."""
+        self.state = state
+        self._forget()
+
+    def _forget(self) -> None:
+        self._writes = {}
+        self.size_bytes = 0
+        self.is_in_doubt = False
+
+
+def _cost(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + WRITE_OVERHEAD_BYTES

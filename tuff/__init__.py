@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
     from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
     from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
+    from tuff.table import TransactionalTable
     from tuff.transport import ConnectionLostError
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
+    "tuff.table": ("TransactionalTable",),
     "tuff.transport": ("ConnectionLostError",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -58,7 +60,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "connect", "Client", "TopicId", "MessageId", "Message", "Poll", "Published", "TopicInfo",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
-    "TransactionAware", "TransactionContext", "PublishEntry", "Outcome",
+    "TransactionAware", "TransactionContext", "TransactionalTable", "PublishEntry", "Outcome",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
     "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",

@@ -7,11 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tuff.async_client import AsyncClient, connect_async
     from tuff.client import Client, connect
-    from tuff.context import OutcomeUnknownError, TransactionAware, TransactionContext
+    from tuff.commit import OutcomeUnknownError
+    from tuff.context import AsyncTransactionContext, TransactionContext
+    from tuff.participants import AsyncTransactionAware, TransactionAware
+    from tuff.positions import TablePositions
     from tuff.protocol.errors import (
         BadRequestError,
+        DamagedRecordError,
+        EmptyPublishError,
         InternalError,
+        InvalidTtlError,
         OverloadedError,
         RequestTooLargeError,
         StorageUnavailableError,
@@ -33,14 +40,20 @@ if TYPE_CHECKING:
     from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
     from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
     from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
+    from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
-    from tuff.transport import ConnectionLostError
+    from tuff.transport import ClientClosedError, ConnectionLostError
 
 _HOMES = {
+    "tuff.async_client": ("AsyncClient", "connect_async"),
     "tuff.client": ("Client", "connect"),
-    "tuff.context": ("OutcomeUnknownError", "TransactionAware", "TransactionContext"),
+    "tuff.commit": ("OutcomeUnknownError",),
+    "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
+    "tuff.participants": ("AsyncTransactionAware", "TransactionAware"),
+    "tuff.positions": ("TablePositions",),
     "tuff.protocol.errors": (
-        "BadRequestError", "InternalError", "OverloadedError", "RequestTooLargeError",
+        "BadRequestError", "DamagedRecordError", "EmptyPublishError", "InternalError",
+        "InvalidTtlError", "OverloadedError", "RequestTooLargeError",
         "StorageUnavailableError", "TopicExistsError", "TopicNotFoundError",
         "TransactionAbortedError", "TransactionCommittedError", "TransactionConflictError",
         "TransactionError", "TransactionInvalidatedError", "TransactionNotInProgressError",
@@ -52,18 +65,24 @@ _HOMES = {
     "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
+    "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
-    "tuff.transport": ("ConnectionLostError",),
+    "tuff.transport": ("ClientClosedError", "ConnectionLostError"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
-    "connect", "Client", "TopicId", "MessageId", "Message", "Poll", "Published", "TopicInfo",
+    "connect", "Client", "connect_async", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
+    "Published", "TopicInfo",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
-    "TransactionAware", "TransactionContext", "TransactionalTable", "PublishEntry", "Outcome",
+    "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
+    "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions", "TablePositions",
+    "TransactionalTable",
+    "PublishEntry", "Outcome",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
     "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",
+    "ClientClosedError", "DamagedRecordError", "EmptyPublishError", "InvalidTtlError",
     "TransactionError", "TransactionConflictError", "TransactionNotInProgressError",
     "TransactionTimedOutError", "TransactionInvalidatedError", "TransactionCommittedError",
     "TransactionAbortedError", "TransactionUnknownError",

@@ -19,12 +19,13 @@ from tuff.protocol.forms import (
     pointer_from_json,
     publish_request_to_json,
     rollback_detail_from_json,
+    rollback_detail_to_json,
     whole_number,
 )
 from tuff.protocol.ids import MessageId
 from tuff.protocol.media import shown
 from tuff.protocol.names import TopicId, check_name
-from tuff.protocol.requests import Message, PublishRequest
+from tuff.protocol.requests import Message, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Offsets, Poll, Published, TopicInfo
 
@@ -40,7 +41,8 @@ class Request:
     """One HTTP request. `path` is escaped and holds the query; `body` is JSON, or None.
 
     `wait_s`: how long the server may take by itself before it answers. `is_read`: it changes
-    nothing, so that losing its reply leaves nothing unknown.
+    nothing, so that losing its reply leaves nothing unknown. `is_repeatable`: sending it twice has
+    the effect of sending it once (protocol §1, Idempotence); every read is.
     """
 
     method: str
@@ -48,6 +50,7 @@ class Request:
     body: bytes | None = None
     wait_s: float = 0.0
     is_read: bool = False
+    is_repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,14 @@ def _problem(response: Response) -> TuffError:
         body = json.loads(response.body)
     except ValueError:
         body = None
-    return from_problem(body if isinstance(body, dict) else {}, status=response.status)
+    problem = from_problem(body if isinstance(body, dict) else {}, status=response.status)
+    problem.retry_after_s = _seconds(response.headers.get("retry-after", ""))
+    return problem
+
+
+def _seconds(text: str) -> float:
+    # A proxy may send a date here, which is nothing to wait for exactly.
+    return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def json_body(value: object) -> bytes:
@@ -216,6 +226,18 @@ def publish(
 
     path = f"{_topic_path(topic)}/publish{query(ttl=ttl_s)}"
     return Call(Request(method="POST", path=path, body=json_body(body)), read)
+
+
+def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:
+    body = publish_request_to_json(PublishRequest(pointer=pointer, payloads=payloads))
+    path = f"{_topic_path(topic)}/store{query(ttl=ttl_s)}"
+    return Call(Request(method="POST", path=path, body=json_body(body)), nothing)
+
+
+def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
+    body = json_body(rollback_detail_to_json(detail))
+    path = f"{_topic_path(topic)}/rollback"
+    return Call(Request(method="POST", path=path, body=body, is_repeatable=True), nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,37 +1,39 @@
-"""The blocking client (protocol §2, §3, §5).
-
-Thin so far: each call is sent once and nothing is tried again, so an error that says `retry_safe`
-is the caller's to repeat. It grows to the full client under the same names.
-"""
+"""The blocking client. Every method is one flow, or one call, run by `tuff.driver` (design §7)."""
 
 import os
+import random
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
-from tuff import calls, transaction_calls
-from tuff.calls import Payloads, PollQuestion, Start
-from tuff.context import TransactionAware, TransactionContext
+from tuff import calls
+from tuff.calls import Call, Payloads, PollQuestion, Start
+from tuff.commit import CommitProtocol, Opened, rerun
+from tuff.context import TransactionContext
+from tuff.driver import Driver
+from tuff.flows import Backoff
+from tuff.participants import TransactionAware
+from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
-from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import Transaction
-from tuff.replies import (
-    Invalids,
-    Offsets,
-    Outcome,
-    Overview,
-    Poll,
-    Published,
-    SnapshotFile,
-    TopicInfo,
-    Truncated,
-)
-from tuff.transport import Transport
+from tuff.replies import Offsets, Poll, Published
+from tuff.retries import Retries
+from tuff.subscriber import Consumption, Plan, Positions, Subscriber
+from tuff.subscription import Subscription
+from tuff.topics import Topics
+from tuff.transactions import Transactions, write_pointer_of
+from tuff.transport import Address, Transport
 
-Names = list[str]
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:7411"
+RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
+
+# Who lost a race tries again at once; who keeps losing makes room for the others.
+CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 
 
 def connect(
@@ -40,28 +42,41 @@ def connect(
     client: str | None = None,
     timeout: float = 30.0,
     connect_timeout: float = 5.0,
+    retries: int = 5,
+    token: str | None = None,
 ) -> "Client":
     """A client of the server at `url`; it connects with its first call.
 
-    `client` is the name that others see in conflicts and listings (default: host and process id).
-    `timeout` is how many seconds the server may stay silent, on top of what a call waits for by
-    itself.
+        with tuff.connect("http://127.0.0.1:7411") as client:
+            client.publish(tuff.TopicId("shop", "orders"), "hello")
+
+    `client`: the name that others see in conflicts and listings (default: host and process id).
+    `timeout`: seconds that the server may take to answer, on top of what a call waits for itself.
+    `connect_timeout`: seconds to reach it. `retries`: how often a call is sent again, after waits
+    that grow from 0.1 to 2 seconds, where that is safe: reads, what the server says it did not do,
+    and what has no second effect (protocol §1, Idempotence); never a plain publish that may have
+    arrived. `token`: sent as `Authorization: Bearer`; reserved, no server asks for it yet.
 
     Raises:
-        BadRequestError: `url` is no address.
+        BadRequestError: `url` is no address, or a number is out of its range.
     """
-    name = client if client is not None else f"{socket.gethostname()}-{os.getpid()}"
-    return Client(Transport(url, timeout_s=timeout, connect_timeout_s=connect_timeout), name)
+    address = Address(url=url, timeout_s=timeout, connect_timeout_s=connect_timeout, token=token)
+    return Client(Transport(address), client_name(client), retries_of(retries))
 
 
 class Client:
-    """One server's topics, messages and transactions. Safe to share between threads."""
+    """One server's topics, messages and transactions. Safe to share between threads.
 
-    def __init__(self, transport: Transport, name: str) -> None:
+    `topics` and `transactions` hold the calls about those.
+    """
+
+    def __init__(self, transport: Transport, name: str, retries: Retries) -> None:
         self._transport = transport
+        self._driver = Driver(transport)
+        self._retries = retries
         self.name = name
-        self.topics = Topics(transport)
-        self.transactions = Transactions(transport, name)
+        self.topics = Topics(self._send)
+        self.transactions = Transactions(self._send, name)
 
     @property
     def url(self) -> str:
@@ -91,14 +106,51 @@ class Client:
         transaction: Transaction | int | None = None,
         ttl: int | None = None,
     ) -> Published:
-        """Put one message, or an iterable of them, into a topic, durably and adjacent.
+        """Put one message, or an iterable of them, into a topic, durably, adjacent and in order.
 
-        Without a transaction they are visible to everybody once this returns; with one, when it
-        commits. `ttl` is in whole seconds (protocol §3.1).
+            client.publish(orders, ["sold one apple", b"\\x00\\xff"], ttl=3600)
+
+        Without `transaction` they are visible to everybody once this returns; with one, when it
+        commits, and `rollback` of the answer is then what `Client.rollback` takes. A string is its
+        UTF-8 bytes. `ttl`: whole seconds that they live, at most the topic's.
+
+        Raises:
+            TopicNotFoundError: create it first.
+            EmptyPublishError, InvalidTtlError: kinds of BadRequestError.
+            RequestTooLargeError: more than the server takes at once (16 MiB by default).
+            ConnectionLostError: where it says `outcome_unknown`, they may be there.
+            TransactionNotInProgressError: its kind says how the transaction ended.
         """
-        pointer = None if transaction is None else _write_pointer(transaction)
+        pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(messages)
-        return self._transport.send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl))
+        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl))
+
+    def store(
+        self,
+        topic: TopicId,
+        messages: Payloads,
+        *,
+        transaction: Transaction | int,
+        ttl: int | None = None,
+    ) -> None:
+        """Put messages aside, durably: nobody sees them until the transaction publishes without
+        messages, which brings them all at that place (protocol §3.2).
+
+        Raises: as `publish`.
+        """
+        pointer = write_pointer_of(transaction)
+        payloads = calls.payloads_of(messages)
+        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=ttl))
+
+    def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+        """Hide one publish of a transaction from transactional readers for ever; a client that
+        aborts need not, as the server does it. Repeating it is harmless (protocol §3.3).
+
+        Raises:
+            TransactionCommittedError: it is too late.
+            TopicNotFoundError: the topic was deleted.
+        """
+        self._send(calls.rollback(topic, detail))
 
     def poll(
         self,
@@ -113,10 +165,31 @@ class Client:
         wait: float = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
-        """Read from a place on: a message id, its hex, a time, or the oldest (None).
+        """Read messages from a place on; nothing moves by it, so they can be read again.
 
-        `transaction` is the snapshot to read in, or the pointer of one in progress; without,
-        `isolation` is `all` or `committed`. `wait` is in seconds (protocol §3.4).
+            poll = client.poll(orders, isolation="committed", limit=100)
+            more = client.poll(orders, poll.next_id, inclusive=False, isolation="committed")
+
+        `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
+        or None for the oldest message; `inclusive=False` begins behind it. `limit`: messages, at
+        most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
+        `isolation`: `all`, the default, is everything that was published, also by transactions that
+        have not ended or were undone; `committed` is what is committed, and ends before the first
+        message that is undecided. `transaction`: read in the snapshot of a transaction instead: the
+        value itself, or the pointer of one in progress; at a message that is undecided for it,
+        `undecided` says `hold` (stop there) or `skip`. `wait`: seconds, up to 60, to wait where
+        there is nothing. `through`: the last id to deliver.
+
+        The answer is a sequence of messages. Its `next_id` leads on, also when it is empty;
+        `caught_up`: nothing is left; `blocked_by`: the transaction that holds the reader back;
+        `expired`: messages behind `start` may have been missed, as their time was over.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            BadRequestError: a parameter can't be so.
+            DamagedRecordError: the first one fails its checksum; `members["next"]` is behind it.
+            TransactionsUnavailableError: `committed` can't be told now; `all` can.
+            TransactionNotInProgressError: the pointer's transaction has ended.
         """
         question = PollQuestion(
             start=start,
@@ -128,149 +201,153 @@ class Client:
             wait_s=wait,
             through=through,
         )
-        return self._transport.send(calls.poll(topic, question))
+        return self._send(calls.poll(topic, question))
+
+    def subscribe(
+        self,
+        topic: TopicId,
+        start: Start | None = None,
+        *,
+        isolation: str = "committed",
+        limit: int = 1_000,
+        wait: float = 30.0,
+    ) -> Iterator[Message]:
+        """All messages from a place on, and then each new one when it comes; it never ends.
+
+            for message in client.subscribe(orders):
+                print(message.payload)
+
+        Within one iteration nothing is skipped and nothing comes twice, also when the server is
+        restarted or away meanwhile: it waits for it. Keep `message.id` yourself to go on later, or
+        use `subscriber`. `limit` and `wait` (seconds, up to 60) are those of each long poll.
+
+        Raises:
+            TopicNotFoundError: there is none of that name, or it was deleted.
+            DamagedRecordError: as `poll`.
+            ConnectionLostError: only when this client is closed.
+        """
+        question = PollQuestion(start=start, isolation=isolation, limit=limit, wait_s=wait)
+        subscription = Subscription(topic, question)
+        while True:
+            yield from self._driver.run(subscription.poll())
 
     def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
-        """Where the topic begins, and how far it is decided for this reader (protocol §3.6)."""
-        return self._transport.send(calls.offsets(topic, isolation=isolation))
+        """Where the topic begins, and how far it is decided for this reader (protocol §3.6).
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+        """
+        return self._send(calls.offsets(topic, isolation=isolation))
 
     def transaction(
         self, *participants: TransactionAware, type: str = "short", timeout: float | None = None
     ) -> TransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
-        `timeout` in seconds is the server's default where it is None.
+            with client.transaction(rows) as tx:
+                rows.put(b"apple", b"41")
+                tx.publish(orders, "sold one apple")
+
+        `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
+        the server ends it (default: the server's 30; not for a long one).
+
+        Raises, when its block ends:
+            TransactionConflictError: another one committed an equal change; see `run`.
+            OutcomeUnknownError: it may have committed, and nothing was undone.
+            Exception: whatever the block or a participant raised, after all was rolled back.
         """
-        return TransactionContext(self, participants, type=type, timeout_s=timeout)
+        return self._open(participants, type=type, timeout_s=timeout).context
 
+    def run(
+        self,
+        function: Callable[[TransactionContext], T],
+        *participants: TransactionAware,
+        attempts: int = 20,
+    ) -> T:
+        """What `function(tx)` returns, run in a transaction; in a new one after each conflict.
 
-class Topics:
-    """The calls of protocol §2."""
+            left = client.run(lambda tx: sell_one(stock, b"apple"), stock)
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        It runs up to `attempts` times, after waits that grow from 5 ms to half a second, so what it
+        does outside of the transaction must bear repeating.
 
-    def create(
+        Raises:
+            TransactionConflictError: the last attempt met one too.
+            Exception: as `transaction`.
+        """
+        flow = rerun(
+            lambda: self._open(participants), function, attempts=attempts, backoff=CONFLICT_BACKOFF
+        )
+        result: T = self._driver.run(flow)
+        return result
+
+    def subscriber(
         self,
         topic: TopicId,
+        process: Callable[[Sequence[Message], TransactionContext], object],
         *,
-        ttl: int | None = None,
-        properties: Mapping[str, str | int] | None = None,
-    ) -> None:
-        """Raises: TopicExistsError: there is one of that name."""
-        self._transport.send(calls.create_topic(topic, _properties(ttl, properties)))
+        positions: Positions,
+        start: Start | None = None,
+        isolation: str = "committed",
+        batch: int = 100,
+        wait: float = 30.0,
+        attempts: int = 5,
+        dead_letters: TopicId | None = None,
+    ) -> Subscriber:
+        """Processes every message of a topic exactly once, with respect to `positions`.
 
-    def update(
-        self,
-        topic: TopicId,
-        *,
-        ttl: int | None = None,
-        properties: Mapping[str, str | int] | None = None,
-    ) -> None:
-        """Replace all properties. Raises: TopicNotFoundError."""
-        self._transport.send(calls.update_topic(topic, _properties(ttl, properties)))
+            def process(messages, tx):
+                for message in messages:
+                    stock.put(message.payload, b"sold")
 
-    def delete(self, topic: TopicId) -> None:
-        """Raises: TopicNotFoundError."""
-        self._transport.send(calls.delete_topic(topic))
+            positions = tuff.TablePositions(stock, "seller")
+            client.subscriber(orders, process, positions=positions).run()
 
-    def get(self, topic: TopicId) -> TopicInfo:
-        """Raises: TopicNotFoundError."""
-        return self._transport.send(calls.get_topic(topic))
+        Each batch of at most `batch` messages is processed in a transaction that also keeps the new
+        position, in the participant `positions`; so both are done, or neither. `start` is where it
+        begins when there is no position yet. An error rolls the batch back; then each message of it
+        is tried alone, with growing waits, and one that has failed `attempts` times (that batch
+        included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
+        as JSON with the reason. Conflicts and a server that is away count for nothing.
 
-    def list(self, namespace: str) -> Names:
-        """The names of a namespace's topics, in byte order."""
-        return self._transport.send(calls.list_topics(namespace))
-
-    def namespaces(self) -> Names:
-        """The namespaces that hold a topic, in byte order."""
-        return self._transport.send(calls.list_namespaces())
-
-
-class Transactions:
-    """The calls of protocol §5.2; `tx` is a transaction, or any of its pointers."""
-
-    def __init__(self, transport: Transport, name: str) -> None:
-        self._transport = transport
-        self._name = name
-
-    def start(
-        self, type: str = "short", *, timeout: float | None = None, client: str | None = None
-    ) -> Transaction:
-        """A new transaction, with the snapshot it reads in. `timeout` is in seconds."""
-        name = self._name if client is None else client
-        return self._transport.send(
-            transaction_calls.start(type=type, timeout_s=timeout, client=name)
-        )
-
-    def can_commit(self, tx: Transaction | int, changes: Collection[bytes]) -> None:
-        """Check early for conflicts. Raises: TransactionConflictError."""
-        self._transport.send(transaction_calls.can_commit(_id(tx), changes))
-
-    def commit(
-        self,
-        tx: Transaction | int,
-        changes: Collection[bytes] = (),
-        publish: Sequence[PublishEntry] = (),
-        *,
-        read_only: bool = False,
-    ) -> list[RollbackDetail]:
-        """Check for conflicts, publish and commit, as one step for every snapshot reader.
-
-        Answers what each entry of `publish` wrote. Repeating it gives the first answer.
+        Raises:
+            BadRequestError: `attempts` is below 1, or the topic's name too long for `.dlq`.
         """
-        return self._transport.send(
-            transaction_calls.commit(_id(tx), changes, publish, read_only=read_only)
+        plan = Plan(
+            topic=topic,
+            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait),
+            process=process,
+            open_one=lambda: self._open((positions,)),
+            load=positions.load,
+            save=positions.save,
+            attempts=attempts,
+            dead_letters=dead_letters,
         )
+        return Subscriber(Consumption(plan, self._retries), self._driver)
 
-    def abort(self, tx: Transaction | int) -> str:
-        """End it, having undone its other writes: answers `aborted`, or `invalid` (§6)."""
-        return self._transport.send(transaction_calls.abort(_id(tx)))
+    def _send(self, call: Call[T]) -> T:
+        return self._driver.run(self._retries.ask(call))
 
-    def invalidate(self, tx: Transaction | int) -> None:
-        """End it, although its writes could not be undone: nobody will ever see them."""
-        self._transport.send(transaction_calls.invalidate(_id(tx)))
-
-    def checkpoint(self, tx: Transaction | int) -> Transaction:
-        """The same transaction, with a new write pointer."""
-        return self._transport.send(transaction_calls.checkpoint(_id(tx)))
-
-    def outcome(self, tx: Transaction | int) -> Outcome:
-        """What became of it. Raises: TransactionUnknownError."""
-        return self._transport.send(transaction_calls.outcome(_id(tx)))
-
-    def overview(self) -> Overview:
-        """What is in progress, and the counts around it."""
-        return self._transport.send(transaction_calls.overview())
-
-    def invalids(self) -> Invalids:
-        """The invalid list."""
-        return self._transport.send(transaction_calls.invalids())
-
-    def truncate(
-        self, *, ids: Collection[int] | None = None, before: int | None = None
-    ) -> Truncated:
-        """Take pointers off the invalid list: these, or those started before a time in ms.
-
-        Only safe once no store holds a version of them; those a message row carries are kept.
-        """
-        return self._transport.send(transaction_calls.truncate(ids=ids, before_ms=before))
-
-    def take_snapshot(self) -> SnapshotFile:
-        """Have the server write its transaction state to a file, and say which."""
-        return self._transport.send(transaction_calls.take_snapshot())
+    def _open(
+        self,
+        participants: Collection[TransactionAware],
+        *,
+        type: str = "short",
+        timeout_s: float | None = None,
+    ) -> Opened[TransactionContext]:
+        protocol = CommitProtocol(
+            self._retries, participants, type=type, timeout_s=timeout_s, client=self.name
+        )
+        return Opened(protocol, TransactionContext(protocol, self._driver))
 
 
-def _id(tx: Transaction | int) -> int:
-    return tx if isinstance(tx, int) else tx.transaction_id
+def client_name(given: str | None) -> str:
+    """The name that others see."""
+    return given if given is not None else f"{socket.gethostname()}-{os.getpid()}"
 
 
-def _write_pointer(tx: Transaction | int) -> int:
-    return tx if isinstance(tx, int) else tx.write_pointer
-
-
-def _properties(ttl: int | None, properties: Mapping[str, str | int] | None) -> dict[str, object]:
-    given: dict[str, object] = dict(properties or {})
-    if ttl is not None:
-        given["ttl"] = ttl
-    return given
+def retries_of(count: int) -> Retries:
+    """Raises: BadRequestError: the count is below 0, or absurd."""
+    if not 0 <= count <= RETRY_COUNT_MAX:
+        raise BadRequestError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
+    return Retries(count)

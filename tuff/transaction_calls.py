@@ -1,6 +1,7 @@
 """The calls of the transaction service, as values (protocol §5.2)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from tuff.calls import (
     Call,
@@ -37,6 +38,8 @@ from tuff.replies import (
     Truncated,
 )
 
+T = TypeVar("T")
+
 _ROOT = "/v1/transactions"
 
 
@@ -46,11 +49,17 @@ def start(*, type: str, timeout_s: float | None, client: str | None) -> Call[Tra
         body["timeout"] = timeout_s
     if client is not None:
         body["client"] = client
-    return Call(Request(method="POST", path=_ROOT, body=json_body(body)), _read_transaction)
+    # A start that was lost leaves a transaction that nobody ends: in seconds a short one is over,
+    # and a long one would hold back what can be cleaned up for a day.
+    request = Request(
+        method="POST", path=_ROOT, body=json_body(body), is_repeatable=type == "short"
+    )
+    return Call(request, _read_transaction)
 
 
 def can_commit(pointer: int, changes: Collection[bytes]) -> Call[None]:
-    return _post(f"{pointer}/can-commit", {"changes": [payload_to_json(key) for key in changes]})
+    body = {"changes": [payload_to_json(key) for key in changes]}
+    return _post(f"{pointer}/can-commit", body, nothing)
 
 
 def commit(
@@ -65,28 +74,34 @@ def commit(
         "publish": [publish_entry_to_json(entry) for entry in publish],
         "readOnly": read_only,
     }
+    return _post(f"{pointer}/commit", body, _read_published)
 
-    def read(response: Response) -> list[RollbackDetail]:
-        published = json_array(json_object(response).get("published", []))
-        return [rollback_detail_from_json(item) for item in published]
 
-    return Call(
-        Request(method="POST", path=f"{_ROOT}/{pointer}/commit", body=json_body(body)), read
-    )
+def run(
+    publish: Sequence[PublishEntry], *, client: str | None, request_id: str
+) -> Call[list[RollbackDetail]]:
+    """`request_id` (up to 128 characters) is what makes repeating it safe."""
+    body: dict[str, object] = {
+        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "requestId": request_id,
+    }
+    if client is not None:
+        body["client"] = client
+    return _post("run", body, _read_published)
 
 
 def abort(pointer: int) -> Call[str]:
     """Answers the state the transaction ended in: `aborted`, or `invalid`."""
-    request = Request(method="POST", path=f"{_ROOT}/{pointer}/abort")
-    return Call(request, lambda response: text(json_object(response)["state"]))
+    return _post(f"{pointer}/abort", None, lambda reply: text(json_object(reply)["state"]))
 
 
 def invalidate(pointer: int) -> Call[None]:
-    return Call(Request(method="POST", path=f"{_ROOT}/{pointer}/invalidate"), nothing)
+    return _post(f"{pointer}/invalidate", None, nothing)
 
 
 def checkpoint(pointer: int) -> Call[Transaction]:
-    return Call(Request(method="POST", path=f"{_ROOT}/{pointer}/checkpoint"), _read_transaction)
+    # The pointer of a checkpoint whose reply was lost is one that nothing was written under.
+    return _post(f"{pointer}/checkpoint", None, _read_transaction)
 
 
 def outcome(pointer: int) -> Call[Outcome]:
@@ -136,9 +151,7 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
             kept=pointers_from_json(body["kept"], what="kept"),
         )
 
-    return Call(
-        Request(method="POST", path=f"{_ROOT}/invalid/truncate", body=json_body(form)), read
-    )
+    return _post("invalid/truncate", form, read)
 
 
 def take_snapshot() -> Call[SnapshotFile]:
@@ -146,11 +159,19 @@ def take_snapshot() -> Call[SnapshotFile]:
         body = json_object(response)
         return SnapshotFile(text(body["file"]), whole_number(body["bytes"], what="bytes"))
 
-    return Call(Request(method="POST", path=f"{_ROOT}/snapshot"), read)
+    return _post("snapshot", None, read)
 
 
-def _post(path: str, body: Mapping[str, object]) -> Call[None]:
-    return Call(Request(method="POST", path=f"{_ROOT}/{path}", body=json_body(body)), nothing)
+def _post(path: str, body: Mapping[str, object] | None, read: Callable[[Response], T]) -> Call[T]:
+    """A call on what exists: sending it again has no second effect (protocol §1, Idempotence)."""
+    data = None if body is None else json_body(body)
+    request = Request(method="POST", path=f"{_ROOT}/{path}", body=data, is_repeatable=True)
+    return Call(request, read)
+
+
+def _read_published(response: Response) -> list[RollbackDetail]:
+    published = json_array(json_object(response).get("published", []))
+    return [rollback_detail_from_json(item) for item in published]
 
 
 def _read_transaction(response: Response) -> Transaction:

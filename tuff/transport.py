@@ -1,11 +1,12 @@
 """Sends calls over HTTP, from any thread, over connections that are kept open.
 
-It sends each call once: what was lost is reported as `ConnectionLostError`, never sent again, since
-only the caller knows whether that is safe.
+It sends each call once: what was lost is reported as `ConnectionLostError`, never sent again here,
+since what may be repeated is known to `tuff.retries` alone.
 """
 
 import select
 from collections.abc import Iterable
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from threading import Lock
 from typing import TypeVar
@@ -33,21 +34,79 @@ class ConnectionLostError(TuffError):
         self.retry_safe = not outcome_unknown
 
 
+class ClientClosedError(ConnectionLostError):
+    """The client was closed, so nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed; connect again", outcome_unknown=False)
+        self.retry_safe = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Which server to speak to, how long to wait for it, and as whom; see `tuff.connect`."""
+
+    url: str
+    timeout_s: float
+    connect_timeout_s: float
+    token: str | None
+
+    def __post_init__(self) -> None:
+        """Raises: BadRequestError: one of them can't be."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise BadRequestError(
+                f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
+            )
+        if not (self.timeout_s > 0 and self.connect_timeout_s > 0):
+            raise BadRequestError(
+                f"timeouts are seconds above 0, and not {self.timeout_s} and "
+                f"{self.connect_timeout_s}"
+            )
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            # It is not shown: what ends up in a log is no secret any more.
+            raise BadRequestError("a token is printable ASCII, as it travels in a header")
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """The headers of a request."""
+        headers = {} if request.body is None else {"Content-Type": "application/json"}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        return headers
+
+    def unreachable(self, error: Exception) -> ConnectionLostError:
+        """Nobody took the call."""
+        return ConnectionLostError(
+            f"no server answers at {self.url} ({_reason(error)}); start one with `tuff serve`, or "
+            "give another address",
+            outcome_unknown=False,
+        )
+
+    def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
+        """The connection broke. Nothing happened if it was a read, or not wholly sent."""
+        what = f"{request.method} {request.path.partition('?')[0]}"
+        if request.is_read or not was_sent:
+            return ConnectionLostError(
+                f"{self.url} was lost before it answered {what} ({_reason(error)}); ask again",
+                outcome_unknown=False,
+            )
+        return ConnectionLostError(
+            f"{self.url} was lost before it answered {what} ({_reason(error)}), so whether it was "
+            "done is unknown; look before you repeat it",
+            outcome_unknown=True,
+        )
+
+
 class Transport:
     """Connections to one server. Safe to share between threads: `_lock` guards `_idle`."""
 
-    def __init__(self, url: str, *, timeout_s: float, connect_timeout_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise BadRequestError(
-                f"{url!r} is no address of a server; use one like http://127.0.0.1:7411"
-            )
-        self.url = url.rstrip("/")
+    def __init__(self, address: Address) -> None:
+        parts = urlsplit(address.url)
+        self.url = address.url.rstrip("/")
+        self._address = address
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, parts.port
+        self._host, self._port = parts.hostname or "", parts.port
         self._prefix = parts.path.rstrip("/")
-        self._timeout_s = timeout_s
-        self._connect_timeout_s = connect_timeout_s
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
@@ -61,10 +120,8 @@ class Transport:
         """
         connection = self._take()
         try:
-            response = self._exchange(connection, call.request)
-        except (OSError, HTTPException) as error:
-            connection.close()
-            raise self._lost(call.request, error) from error
+            self._send(connection, call.request)
+            response = self._receive(connection, call.request)
         except BaseException:
             # Half an answer may still be on its way, and must not be taken for the next one's.
             connection.close()
@@ -83,7 +140,7 @@ class Transport:
         while True:
             with self._lock:
                 if self._closed:
-                    raise ConnectionLostError("the client is closed", outcome_unknown=False)
+                    raise ClientClosedError
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self._connect()
@@ -92,24 +149,29 @@ class Transport:
             connection.close()
 
     def _connect(self) -> HTTPConnection:
-        connection = self._kind(self._host, self._port, timeout=self._connect_timeout_s)
+        connection = self._kind(self._host, self._port, timeout=self._address.connect_timeout_s)
         try:
             connection.connect()
         except OSError as error:
             connection.close()
-            raise ConnectionLostError(
-                f"no server answers at {self.url} ({error}); start one with `tuff serve`, or give "
-                "another address",
-                outcome_unknown=False,
-            ) from error
+            raise self._address.unreachable(error) from error
         return connection
 
-    def _exchange(self, connection: HTTPConnection, request: Request) -> Response:
-        connection.sock.settimeout(self._timeout_s + request.wait_s)
-        headers = {} if request.body is None else {"Content-Type": "application/json"}
-        connection.request(request.method, self._prefix + request.path, request.body, headers)
-        reply = connection.getresponse()
-        body = reply.read()
+    def _send(self, connection: HTTPConnection, request: Request) -> None:
+        connection.sock.settimeout(self._address.timeout_s + request.wait_s)
+        headers = self._address.headers(request)
+        try:
+            connection.request(request.method, self._prefix + request.path, request.body, headers)
+        except OSError as error:
+            # No server carries out a request whose body is cut short of its Content-Length.
+            raise self._address.lost(request, error, was_sent=False) from error
+
+    def _receive(self, connection: HTTPConnection, request: Request) -> Response:
+        try:
+            reply = connection.getresponse()
+            body = reply.read()
+        except (OSError, HTTPException) as error:
+            raise self._address.lost(request, error, was_sent=True) from error
         if reply.will_close:
             connection.close()
         return Response(reply.status, _lower(reply.getheaders()), body)
@@ -126,19 +188,9 @@ class Transport:
         if not keep:
             connection.close()
 
-    def _lost(self, request: Request, error: Exception) -> ConnectionLostError:
-        what = f"{request.method} {request.path.partition('?')[0]}"
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        if request.is_read:
-            return ConnectionLostError(
-                f"{self.url} was lost before it answered {what} ({reason}); ask again",
-                outcome_unknown=False,
-            )
-        return ConnectionLostError(
-            f"{self.url} was lost before it answered {what} ({reason}), so whether it was done is "
-            "unknown; look before you repeat it",
-            outcome_unknown=True,
-        )
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

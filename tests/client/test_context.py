@@ -1,118 +1,59 @@
 """The order of the commit protocol, and what happens when a step of it fails (design §7).
 
-The transaction service is played by `Recorder`, which keeps the order of the calls and fails where
-a test says so: a lost reply can't be had from a real server at will.
+The transaction service is played where the transport is. `test_failing_hooks.py` has the same
+against a real one, and `test_lost_replies.py` loses real replies.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from tuff.context import OutcomeUnknownError, TransactionContext
+import tuff
+from tests.client.recording import Record, Service, Shelf
+from tuff.commit import OutcomeUnknownError
+from tuff.context import TransactionContext
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
-    RequestTooLargeError,
     TransactionCommittedError,
     TransactionConflictError,
     TransactionsUnavailableError,
+    TransactionUnknownError,
 )
 from tuff.protocol.names import TopicId
-from tuff.protocol.requests import PublishEntry
-from tuff.protocol.transaction import Transaction
+from tuff.retries import Retries
 from tuff.transport import ConnectionLostError
 
 ORDERS = TopicId("shop", "orders")
-LOST = ConnectionLostError("lost", outcome_unknown=True)
 
 
-class Recorder:
-    """The calls in their order; `fail["commit"]` is what that call raises after it was noted."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.fail: dict[str, BaseException] = {}
-        self.entries: Sequence[PublishEntry] = ()
-        self.transactions = self
-
-    def note(self, call: str, *, said: str = "") -> None:
-        self.calls.append(call + said)
-        if call in self.fail:
-            raise self.fail[call]
-
-    def start(self, type: str, *, timeout: float | None) -> Transaction:
-        self.note("start")
-        return Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
-
-    def checkpoint(self, tx: Transaction) -> Transaction:
-        self.note("checkpoint")
-        return tx.checkpointed(11)
-
-    def can_commit(self, tx: Transaction, changes: Collection[bytes]) -> None:
-        self.note("can_commit", said=f" {sorted(changes)}")
-
-    def commit(
-        self,
-        tx: Transaction,
-        changes: Collection[bytes],
-        publish: Sequence[PublishEntry],
-        *,
-        read_only: bool,
-    ) -> None:
-        self.entries = publish
-        self.note("commit", said=" read-only" if read_only else "")
-
-    def abort(self, tx: Transaction) -> None:
-        self.note("abort")
-
-    def invalidate(self, tx: Transaction) -> None:
-        self.note("invalidate")
-
-
-class Shelf:
-    """A participant that notes what it is asked."""
-
-    def __init__(self, name: str, recorder: Recorder, *, changes: Collection[bytes] = ()) -> None:
-        self.name = name
-        self._recorder = recorder
-        self._changes = changes
-
-    def _note(self, call: str) -> None:
-        self._recorder.note(f"{self.name}.{call}")
-
-    def start_tx(self, transaction: Transaction) -> None:
-        self._note("start_tx")
-
-    def update_tx(self, transaction: Transaction) -> None:
-        self._note(f"update_tx {transaction.write_pointer}")
-
-    def tx_changes(self) -> Collection[bytes]:
-        self._note("tx_changes")
-        return self._changes
-
-    def commit_tx(self) -> None:
-        self._note("commit_tx")
-
-    def post_commit(self) -> None:
-        self._note("post_commit")
-
-    def rollback_tx(self) -> None:
-        self._note("rollback_tx")
+def lost() -> ConnectionLostError:
+    return ConnectionLostError("lost", outcome_unknown=True)
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def record() -> Record:
+    return Record()
 
 
 @pytest.fixture
-def context(recorder: Recorder) -> TransactionContext:
-    shelves = [Shelf("a", recorder, changes=[b"x"]), Shelf("b", recorder, changes=[b"y"])]
-    return TransactionContext(recorder, shelves, type="short", timeout_s=None)
+def service(record: Record) -> Service:
+    return Service(record)
+
+
+@pytest.fixture
+def client(service: Service) -> tuff.Client:
+    return tuff.Client(service, "tests", Retries(0))
+
+
+@pytest.fixture
+def context(client: tuff.Client, record: Record) -> TransactionContext:
+    shelves = [Shelf("a", record, changes=[b"x"]), Shelf("b", record, changes=[b"y"])]
+    return client.transaction(*shelves)
 
 
 BEGUN = ["start", "a.start_tx", "b.start_tx"]
-CHECKED = [*BEGUN, "a.tx_changes", "b.tx_changes", "can_commit [b'x', b'y']"]
+CHECKED = [*BEGUN, "a.tx_changes", "b.tx_changes", "can_commit ['x', 'y']"]
 WRITTEN = [*CHECKED, "a.commit_tx", "b.commit_tx"]
 ROLLED_BACK = ["a.rollback_tx", "b.rollback_tx"]
 
@@ -123,159 +64,164 @@ def run(context: TransactionContext) -> None:
 
 
 def test_a_commit_runs_every_step_in_its_order(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record, service: Service
 ) -> None:
     run(context)
 
-    assert recorder.calls == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
-    assert [(entry.topic, entry.payloads) for entry in recorder.entries] == [(ORDERS, [b"sold"])]
+    assert record.steps == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
+    assert [(entry["topic"], entry["messages"]) for entry in service.entries] == [
+        ("orders", ["sold"])
+    ]
 
 
 def test_the_messages_of_a_topic_travel_as_one_publish(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, service: Service
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "one", ttl=5)
         tx.publish(TopicId("shop", "audit"), "other")
         tx.publish(ORDERS, "two")
 
-    assert [(str(e.topic), e.payloads, e.ttls_s) for e in recorder.entries] == [
-        ("shop:orders", [b"one", b"two"], [5, None]),
-        ("shop:audit", [b"other"], [None]),
+    assert [(entry["topic"], entry["messages"]) for entry in service.entries] == [
+        ("orders", [{"payload": "one", "ttl": 5}, "two"]),
+        ("audit", ["other"]),
     ]
 
 
-def test_a_context_without_changes_and_messages_commits_read_only(recorder: Recorder) -> None:
-    with TransactionContext(recorder, [], type="short", timeout_s=None):
+def test_a_context_without_changes_and_messages_commits_read_only(
+    client: tuff.Client, record: Record
+) -> None:
+    with client.transaction():
         pass
 
-    assert recorder.calls == ["start", "commit read-only"]
+    assert record.steps == ["start", "commit read-only"]
 
 
 def test_an_error_in_the_body_rolls_everybody_back_and_aborts(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
     with pytest.raises(ZeroDivisionError), context:
         raise ZeroDivisionError
 
-    assert recorder.calls == [*BEGUN, *ROLLED_BACK, "abort"]
+    assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
 
 
 def test_an_interrupt_rolls_back_like_any_error(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
     with pytest.raises(KeyboardInterrupt), context:
         raise KeyboardInterrupt
 
-    assert recorder.calls == [*BEGUN, *ROLLED_BACK, "abort"]
+    assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
 
 
-def test_a_conflict_rolls_everybody_back(context: TransactionContext, recorder: Recorder) -> None:
-    recorder.fail["can_commit"] = TransactionConflictError("x")
+def test_a_conflict_rolls_everybody_back(context: TransactionContext, record: Record) -> None:
+    record.fail["can_commit"] = TransactionConflictError("x")
 
     with pytest.raises(TransactionConflictError):
         run(context)
 
-    assert recorder.calls == [*CHECKED, *ROLLED_BACK, "abort"]
+    assert record.steps == [*CHECKED, *ROLLED_BACK, "abort"]
 
 
 def test_a_participant_that_fails_to_write_is_rolled_back_too(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["a.commit_tx"] = OSError("disk full")
+    record.fail["a.commit_tx"] = OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
         run(context)
 
-    assert recorder.calls == [*CHECKED, "a.commit_tx", *ROLLED_BACK, "abort"]
+    assert record.steps == [*CHECKED, "a.commit_tx", *ROLLED_BACK, "abort"]
 
 
 def test_a_roll_back_that_fails_invalidates_and_is_a_note_on_the_first_error(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["a.rollback_tx"] = OSError("disk full")
+    record.fail["a.rollback_tx"] = OSError("disk full")
 
     with pytest.raises(ZeroDivisionError) as caught, context:
         raise ZeroDivisionError
 
-    assert recorder.calls == [*BEGUN, *ROLLED_BACK, "invalidate"]
+    assert record.steps == [*BEGUN, *ROLLED_BACK, "invalidate"]
     assert caught.value.__notes__ == ["and then: OSError: disk full"]
 
 
 def test_a_start_that_fails_aborts_and_rolls_nobody_back(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["b.start_tx"] = OSError("no")
+    record.fail["b.start_tx"] = OSError("no")
 
     with pytest.raises(OSError, match="no"):
         run(context)
 
-    assert recorder.calls == [*BEGUN, "abort"]
+    assert record.steps == [*BEGUN, "abort"]
 
 
 def test_a_post_commit_that_fails_stops_no_other_and_undoes_nothing(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["a.post_commit"] = OSError("no")
+    record.fail["a.post_commit"] = OSError("no")
 
     with pytest.raises(OSError, match="no"):
         run(context)
 
-    assert recorder.calls == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
+    assert record.steps == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
 
 
 def test_a_commit_refused_by_the_server_rolls_back_without_asking_again(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["commit"] = BadRequestError("no")
+    record.fail["commit"] = BadRequestError("no")
 
     with pytest.raises(BadRequestError):
         run(context)
 
-    assert recorder.calls == [*WRITTEN, "commit", *ROLLED_BACK, "abort"]
+    assert record.steps == [*WRITTEN, "commit", *ROLLED_BACK, "abort"]
 
 
 def test_a_lost_commit_reply_of_a_commit_that_happened_is_no_error(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail = {"commit": LOST, "invalidate": TransactionCommittedError("it did")}
+    record.fail = {"commit": lost(), "invalidate": TransactionCommittedError("it did")}
 
     run(context)
 
-    assert recorder.calls == [
+    assert record.steps == [
         *WRITTEN, "commit", "invalidate", "a.post_commit", "b.post_commit",
     ]  # fmt: skip
 
 
 def test_a_lost_commit_is_ended_before_anybody_rolls_back(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
     """Reading "in progress" and rolling back lost rows once the late commit arrived after all."""
-    recorder.fail["commit"] = LOST
+    record.fail["commit"] = lost()
 
     with pytest.raises(ConnectionLostError):
         run(context)
 
-    assert recorder.calls == [*WRITTEN, "commit", "invalidate", *ROLLED_BACK, "abort"]
+    assert record.steps == [*WRITTEN, "commit", "invalidate", *ROLLED_BACK, "abort"]
 
 
-@pytest.mark.parametrize("error", [LOST, TransactionsUnavailableError("down")])
+@pytest.mark.parametrize("error", [lost(), TransactionsUnavailableError("down")])
 def test_while_the_outcome_is_unknown_nobody_is_rolled_back(
-    context: TransactionContext, recorder: Recorder, error: Exception
+    context: TransactionContext, record: Record, error: Exception
 ) -> None:
-    recorder.fail = {"commit": error, "invalidate": TransactionsUnavailableError("down")}
+    record.fail = {"commit": error, "invalidate": TransactionsUnavailableError("down")}
 
     with pytest.raises(OutcomeUnknownError) as caught:
         run(context)
 
     assert caught.value.outcome_unknown
-    assert recorder.calls == [*WRITTEN, "commit", "invalidate"]
+    assert not caught.value.retry_safe
+    assert record.steps == [*WRITTEN, "commit", "invalidate"]
 
 
 def test_an_interrupt_after_the_commit_still_tells_the_participants(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail = {
+    record.fail = {
         "commit": KeyboardInterrupt(),
         "invalidate": TransactionCommittedError("it did"),
     }
@@ -283,56 +229,67 @@ def test_an_interrupt_after_the_commit_still_tells_the_participants(
     with pytest.raises(KeyboardInterrupt):
         run(context)
 
-    assert recorder.calls[-2:] == ["a.post_commit", "b.post_commit"]
+    assert record.steps[-2:] == ["a.post_commit", "b.post_commit"]
 
 
 def test_an_abort_ends_it_without_an_error_and_the_context_can_be_used_again(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record, service: Service
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "never")
         tx.abort()
 
-    assert recorder.calls == [*BEGUN, *ROLLED_BACK, "abort"]
+    assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
     with context:
         pass
-    assert recorder.entries == []
+    assert service.entries == []
 
 
 def test_a_checkpoint_gives_everybody_the_new_pointer_and_messages_keep_theirs(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record, service: Service
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "before")
         tx.checkpoint()
         tx.publish(ORDERS, "after")
 
-    assert recorder.calls[3:6] == ["checkpoint", "a.update_tx 11", "b.update_tx 11"]
-    assert [entry.pointer for entry in recorder.entries] == [10, 11]
+    assert record.steps[3:6] == ["checkpoint", "a.update_tx 11", "b.update_tx 11"]
+    assert [entry["pointer"] for entry in service.entries] == ["10", "11"]
 
 
-def test_a_late_participant_starts_at_once(context: TransactionContext, recorder: Recorder) -> None:
+def test_a_participant_that_misses_a_checkpoint_rolls_everybody_back(
+    context: TransactionContext, record: Record
+) -> None:
+    record.fail["a.update_tx"] = OSError("no")
+
+    with pytest.raises(OSError, match="no"), context as tx:
+        tx.checkpoint()
+
+    assert record.steps[3:] == ["checkpoint", "a.update_tx 11", *ROLLED_BACK, "abort"]
+
+
+def test_a_late_participant_starts_at_once(context: TransactionContext, record: Record) -> None:
     with context as tx:
-        tx.add(Shelf("late", recorder))
+        tx.add(Shelf("late", record))
 
-    assert recorder.calls[3] == "late.start_tx"
-    assert recorder.calls[-1] == "late.post_commit"
+    assert record.steps[3] == "late.start_tx"
+    assert record.steps[-1] == "late.post_commit"
 
 
 def test_a_late_participant_that_can_not_start_joins_nobody(
-    context: TransactionContext, recorder: Recorder
+    context: TransactionContext, record: Record
 ) -> None:
-    recorder.fail["late.start_tx"] = OSError("no")
+    record.fail["late.start_tx"] = OSError("no")
 
     with context as tx, pytest.raises(OSError, match="no"):
-        tx.add(Shelf("late", recorder))
+        tx.add(Shelf("late", record))
 
-    assert "late.commit_tx" not in recorder.calls
+    assert "late.commit_tx" not in record.steps
 
 
-def test_nobody_leaves_in_the_middle_of_a_transaction(recorder: Recorder) -> None:
-    shelf = Shelf("a", recorder)
-    context = TransactionContext(recorder, [shelf], type="short", timeout_s=None)
+def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, record: Record) -> None:
+    shelf = Shelf("a", record)
+    context = client.transaction(shelf)
 
     with context, pytest.raises(BadRequestError, match="a can't leave"):
         context.remove(shelf)
@@ -352,9 +309,73 @@ def test_outside_of_a_transaction_its_calls_are_errors(
         use(context)
 
 
-def test_an_empty_publish_and_one_too_large_are_refused(context: TransactionContext) -> None:
-    with context as tx:
-        with pytest.raises(EmptyPublishError):
-            tx.publish(ORDERS)
-        with pytest.raises(RequestTooLargeError, match="use several"):
-            tx.publish(ORDERS, b"x" * (8 * 1024 * 1024 + 1))
+def test_an_empty_publish_is_refused(context: TransactionContext) -> None:
+    with context as tx, pytest.raises(EmptyPublishError):
+        tx.publish(ORDERS)
+
+
+def test_a_blocking_client_refuses_a_hook_that_would_never_run(
+    client: tuff.Client, record: Record
+) -> None:
+    """A coroutine function only makes a coroutine: rows were once committed that nobody wrote."""
+
+    class Careless(Shelf):
+        async def commit_tx(self) -> None:
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="connect_async"), client.transaction(Careless("a", record)):
+        pass
+
+    assert record.steps[-2:] == ["a.rollback_tx", "abort"]
+
+
+def test_an_outcome_that_was_forgotten_is_unknown(
+    context: TransactionContext, record: Record
+) -> None:
+    record.fail = {"commit": lost(), "invalidate": TransactionUnknownError("who?")}
+
+    with pytest.raises(OutcomeUnknownError, match="tuff tx show 10") as caught:
+        run(context)
+
+    assert isinstance(caught.value.__cause__, ConnectionLostError)
+    assert record.steps == [*WRITTEN, "commit", "invalidate"]
+
+
+def test_an_interrupt_while_the_outcome_is_asked_for_undoes_nothing(
+    context: TransactionContext, record: Record
+) -> None:
+    """It rolled back once, and the commit had been done."""
+    record.fail = {
+        "commit": lost(),
+        "invalidate": KeyboardInterrupt(),
+    }
+
+    with pytest.raises(OutcomeUnknownError):
+        run(context)
+
+    assert record.steps == [*WRITTEN, "commit", "invalidate"]
+
+
+def test_a_transaction_that_is_run_again_after_a_conflict_begins_anew(
+    client: tuff.Client, record: Record
+) -> None:
+    record.fail["can_commit"] = TransactionConflictError("x")
+    rounds: list[int] = []
+
+    def work(tx: TransactionContext) -> str:
+        rounds.append(tx.transaction.write_pointer)
+        if len(rounds) == 3:
+            record.fail.clear()
+        return "done"
+
+    assert client.run(work, Shelf("a", record)) == "done"
+    assert len(rounds) == record.steps.count("start") == 3
+
+
+def test_a_conflict_at_each_attempt_is_raised_at_last(client: tuff.Client, record: Record) -> None:
+    record.fail["commit"] = TransactionConflictError("x")
+
+    with pytest.raises(TransactionConflictError):
+        client.run(lambda _: None, attempts=2)
+
+    assert record.steps == ["start", "commit read-only", "abort"] * 2

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from threading import Thread
 
@@ -12,28 +11,6 @@ import tuff
 from tuff.launch import LaunchError, ServerProcess
 from tuff.protocol.errors import TopicNotFoundError
 from tuff.transport import ConnectionLostError
-
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("server")
-    with ServerProcess(home / "data", log=home / "log.txt") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(server.url, client="tests") as made:
-        yield made
-
-
-@pytest.fixture
-def topic(client: tuff.Client) -> tuff.TopicId:
-    made = tuff.TopicId("client", f"topic-{next(_numbers)}")
-    client.topics.create(made)
-    return made
 
 
 def payloads(poll: tuff.Poll) -> list[bytes]:
@@ -198,7 +175,7 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
     log = tmp_path / "log.txt"
     with ServerProcess(tmp_path / "data", log=log) as first:
         port = first.url.rpartition(":")[2]
-        client = tuff.connect(first.url)
+        client = tuff.connect(first.url, retries=0)
         client.topics.create(topic)
 
     with pytest.raises(ConnectionLostError) as caught:
@@ -236,7 +213,7 @@ def hanging_up() -> Iterator[str]:
 
 def test_a_lost_answer_leaves_a_write_unknown_and_a_read_harmless(hanging_up: str) -> None:
     topic = tuff.TopicId("default", "t")
-    with tuff.connect(hanging_up) as client:
+    with tuff.connect(hanging_up, retries=0) as client:
         with pytest.raises(ConnectionLostError) as written:
             client.publish(topic, "did it arrive?")
         with pytest.raises(ConnectionLostError) as read:

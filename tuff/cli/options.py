@@ -32,7 +32,8 @@ class Session:
         """
         name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
         try:
-            return connect(url or self.url or DEFAULT_URL, client=name)
+            # Who types a command wants to hear at once that nobody answers.
+            return connect(url or self.url or DEFAULT_URL, client=name, retries=0)
         except BadRequestError as error:
             raise click.BadParameter(error.detail) from None
 

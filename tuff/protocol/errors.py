@@ -12,11 +12,12 @@ from typing import ClassVar
 
 class TuffError(Exception):
     """The root of every error of Tuff: a stable `code`, a plain sentence `detail`, and whether the
-    very same call may safely be repeated (`retry_safe`)."""
+    very same call may safely be repeated (`retry_safe`), and not before `retry_after_s` seconds."""
 
     status: ClassVar[int] = 500
     code: str = "internal"
     retry_safe: bool = False
+    retry_after_s: float = 0.0
 
     def __init__(
         self, detail: str, *, code: str | None = None, members: Mapping[str, object] | None = None

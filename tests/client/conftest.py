@@ -1,0 +1,31 @@
+"""A real server for the module, and a client and a fresh topic for each test."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("server")
+    with ServerProcess(home / "data", log=home / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[tuff.Client]:
+    with tuff.connect(server.url, client="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: tuff.Client) -> tuff.TopicId:
+    made = tuff.TopicId("client", f"topic-{next(_numbers)}")
+    client.topics.create(made)
+    return made

@@ -1,0 +1,116 @@
+"""Participants and a transport that note what happens, and fail where a test says so."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+from tuff.calls import Call
+from tuff.protocol.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Record:
+    """What happened, in its order; `fail["commit"]` is what that step raises after it was noted."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.fail: dict[str, BaseException] = {}
+
+    def note(self, step: str, *, said: str = "") -> None:
+        self.steps.append(step + said)
+        if step in self.fail:
+            raise self.fail[step]
+
+
+class Shelf:
+    """A participant that notes what it is asked."""
+
+    def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
+        self.name = name
+        self._record = record
+        self._changes = changes
+
+    def start_tx(self, transaction: Transaction) -> None:
+        self._record.note(f"{self.name}.start_tx")
+
+    def update_tx(self, transaction: Transaction) -> None:
+        self._record.note(f"{self.name}.update_tx", said=f" {transaction.write_pointer}")
+
+    def tx_changes(self) -> Collection[bytes]:
+        self._record.note(f"{self.name}.tx_changes")
+        return self._changes
+
+    def commit_tx(self) -> None:
+        self._record.note(f"{self.name}.commit_tx")
+
+    def post_commit(self) -> None:
+        self._record.note(f"{self.name}.post_commit")
+
+    def rollback_tx(self) -> None:
+        self._record.note(f"{self.name}.rollback_tx")
+
+
+class AsyncShelf:
+    """As `Shelf`, with coroutine functions."""
+
+    def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
+        self.name = name
+        self._shelf = Shelf(name, record, changes=changes)
+
+    async def start_tx(self, transaction: Transaction) -> None:
+        self._shelf.start_tx(transaction)
+
+    async def update_tx(self, transaction: Transaction) -> None:
+        self._shelf.update_tx(transaction)
+
+    async def tx_changes(self) -> Collection[bytes]:
+        return self._shelf.tx_changes()
+
+    async def commit_tx(self) -> None:
+        self._shelf.commit_tx()
+
+    async def post_commit(self) -> None:
+        self._shelf.post_commit()
+
+    async def rollback_tx(self) -> None:
+        self._shelf.rollback_tx()
+
+
+class Service:
+    """The transaction service, played where the transport is: a lost reply can't be had from a
+    real server at will. Its first pointer is 10, and a checkpoint's is 11."""
+
+    url = "played"
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._transaction = Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
+        self.entries: list[Mapping[str, object]] = []
+        self.stored: list[Mapping[str, object]] = []
+
+    def close(self) -> None:
+        pass
+
+    def send(self, call: Call[T]) -> T:
+        tail = call.request.path.rpartition("/")[2].replace("-", "_")
+        body = json.loads(call.request.body or b"{}")
+        answer: object = None
+        match tail:
+            case "transactions":
+                self._record.note("start")
+                answer = self._transaction
+            case "checkpoint":
+                self._record.note("checkpoint")
+                answer = self._transaction = self._transaction.checkpointed(11)
+            case "can_commit":
+                self._record.note("can_commit", said=f" {sorted(body['changes'])}")
+            case "commit":
+                self.entries = body["publish"]
+                self._record.note("commit", said=" read-only" if body["readOnly"] else "")
+            case "store":
+                self.stored.append(body)
+                self._record.note("store")
+            case _:
+                self._record.note(tail)
+        return answer  # type: ignore[return-value]  # the played answer is of the call's type

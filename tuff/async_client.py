@@ -1,0 +1,224 @@
+"""The asyncio client: the methods of `tuff.client` as coroutines, run by `tuff.async_driver`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tuff import calls
+from tuff.async_driver import AsyncDriver
+from tuff.async_transport import AsyncTransport
+from tuff.calls import Call, Payloads, PollQuestion, Start
+from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, client_name, retries_of
+from tuff.commit import CommitProtocol, Opened, rerun
+from tuff.context import AsyncTransactionContext
+from tuff.participants import AsyncTransactionAware
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import Message, RollbackDetail
+from tuff.protocol.transaction import Transaction
+from tuff.replies import Offsets, Poll, Published
+from tuff.retries import Retries
+from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan
+from tuff.subscription import Subscription
+from tuff.topics import AsyncTopics
+from tuff.transactions import AsyncTransactions, write_pointer_of
+from tuff.transport import Address
+
+T = TypeVar("T")
+
+
+def connect_async(
+    url: str = DEFAULT_URL,
+    *,
+    client: str | None = None,
+    timeout: float = 30.0,
+    connect_timeout: float = 5.0,
+    retries: int = 5,
+    token: str | None = None,
+) -> "AsyncClient":
+    """As `tuff.connect`, for asyncio; use it with `async with`, or await it and close it.
+
+        async with tuff.connect_async("http://127.0.0.1:7411") as client:
+            await client.publish(tuff.TopicId("shop", "orders"), "hello")
+
+    Raises:
+        BadRequestError: `url` is no address, or a number is out of its range.
+    """
+    address = Address(url=url, timeout_s=timeout, connect_timeout_s=connect_timeout, token=token)
+    return AsyncClient(AsyncTransport(address), client_name(client), retries_of(retries))
+
+
+class AsyncClient:
+    """As `Client`, with coroutines, for the tasks of one event loop."""
+
+    def __init__(self, transport: AsyncTransport, name: str, retries: Retries) -> None:
+        self._transport = transport
+        self._driver = AsyncDriver(transport, pause=asyncio.sleep)
+        self._retries = retries
+        self.name = name
+        self.topics = AsyncTopics(self._send)
+        self.transactions = AsyncTransactions(self._send, name)
+
+    @property
+    def url(self) -> str:
+        """The address this client speaks to."""
+        return self._transport.url
+
+    async def close(self) -> None:
+        """Close the connections; calling it again is harmless."""
+        await self._transport.close()
+
+    def __await__(self) -> Generator[Any, None, "AsyncClient"]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def publish(
+        self,
+        topic: TopicId,
+        messages: Payloads,
+        *,
+        transaction: Transaction | int | None = None,
+        ttl: int | None = None,
+    ) -> Published:
+        """As `Client.publish`."""
+        pointer = None if transaction is None else write_pointer_of(transaction)
+        payloads = calls.payloads_of(messages)
+        return await self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl))
+
+    async def store(
+        self,
+        topic: TopicId,
+        messages: Payloads,
+        *,
+        transaction: Transaction | int,
+        ttl: int | None = None,
+    ) -> None:
+        """As `Client.store`."""
+        pointer = write_pointer_of(transaction)
+        payloads = calls.payloads_of(messages)
+        await self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=ttl))
+
+    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+        """As `Client.rollback`."""
+        await self._send(calls.rollback(topic, detail))
+
+    async def poll(
+        self,
+        topic: TopicId,
+        start: Start | None = None,
+        *,
+        inclusive: bool = True,
+        limit: int | None = None,
+        transaction: Transaction | int | None = None,
+        isolation: str | None = None,
+        undecided: str = "hold",
+        wait: float = 0,
+        through: MessageId | str | None = None,
+    ) -> Poll:
+        """As `Client.poll`."""
+        question = PollQuestion(
+            start=start,
+            inclusive=inclusive,
+            limit=limit,
+            transaction=transaction,
+            isolation=isolation,
+            undecided=undecided,
+            wait_s=wait,
+            through=through,
+        )
+        return await self._send(calls.poll(topic, question))
+
+    async def subscribe(
+        self,
+        topic: TopicId,
+        start: Start | None = None,
+        *,
+        isolation: str = "committed",
+        limit: int = 1_000,
+        wait: float = 30.0,
+    ) -> AsyncIterator[Message]:
+        """As `Client.subscribe`: `async for message in client.subscribe(orders): …`."""
+        question = PollQuestion(start=start, isolation=isolation, limit=limit, wait_s=wait)
+        subscription = Subscription(topic, question)
+        while True:
+            for message in await self._driver.run(subscription.poll()):
+                yield message
+
+    async def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
+        """As `Client.offsets`."""
+        return await self._send(calls.offsets(topic, isolation=isolation))
+
+    def transaction(
+        self,
+        *participants: AsyncTransactionAware,
+        type: str = "short",
+        timeout: float | None = None,
+    ) -> AsyncTransactionContext:
+        """As `Client.transaction`: `async with client.transaction(rows) as tx: …`."""
+        return self._open(participants, type=type, timeout_s=timeout).context
+
+    async def run(
+        self,
+        function: Callable[[AsyncTransactionContext], Awaitable[T]],
+        *participants: AsyncTransactionAware,
+        attempts: int = 20,
+    ) -> T:
+        """As `Client.run`; `function` is a coroutine function."""
+        flow = rerun(
+            lambda: self._open(participants), function, attempts=attempts, backoff=CONFLICT_BACKOFF
+        )
+        result: T = await self._driver.run(flow)
+        return result
+
+    def subscriber(
+        self,
+        topic: TopicId,
+        process: Callable[[Sequence[Message], AsyncTransactionContext], object],
+        *,
+        positions: AsyncPositions,
+        start: Start | None = None,
+        isolation: str = "committed",
+        batch: int = 100,
+        wait: float = 30.0,
+        attempts: int = 5,
+        dead_letters: TopicId | None = None,
+    ) -> AsyncSubscriber:
+        """As `Client.subscriber`; `process` may be a coroutine function, and so may the methods of
+        `positions`."""
+        plan = Plan(
+            topic=topic,
+            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait),
+            process=process,
+            open_one=lambda: self._open((positions,)),
+            load=positions.load,
+            save=positions.save,
+            attempts=attempts,
+            dead_letters=dead_letters,
+        )
+        return AsyncSubscriber(Consumption(plan, self._retries), self._driver)
+
+    async def _send(self, call: Call[T]) -> T:
+        return await self._driver.run(self._retries.ask(call))
+
+    def _open(
+        self,
+        participants: Collection[AsyncTransactionAware],
+        *,
+        type: str = "short",
+        timeout_s: float | None = None,
+    ) -> Opened[AsyncTransactionContext]:
+        protocol = CommitProtocol(
+            self._retries, participants, type=type, timeout_s=timeout_s, client=self.name
+        )
+        return Opened(protocol, AsyncTransactionContext(protocol, self._driver))

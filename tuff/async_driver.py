@@ -1,0 +1,59 @@
+"""Runs a flow in the task that asks for it (design §7)."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from tuff.calls import Call
+from tuff.flows import Flow, Hook, Pause, Step, is_under_way
+
+T = TypeVar("T")
+
+
+class AsyncSender(Protocol):
+    """What sends a call once, without blocking the event loop."""
+
+    async def send(self, call: Call[T]) -> T: ...
+
+
+class AsyncDriver:
+    """Runs every step, hooks included, in the calling task, so that what a hook puts into a context
+    variable is there afterwards."""
+
+    def __init__(
+        self, transport: AsyncSender, *, pause: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._transport = transport
+        self._pause = pause
+
+    async def run(self, flow: Flow[T]) -> T:
+        """What the flow returns, or raises. Cancellation is thrown into it as any error is, and
+        is raised when it has cleaned up."""
+        answer: object = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = flow.send(answer) if error is None else flow.throw(error)
+                answer, error = await self._do(step), None
+            except GeneratorExit:
+                # The loop is gone, so nothing can be awaited any more: no flow could clean up.
+                flow.close()
+                raise
+            except BaseException as raised:
+                if is_under_way(flow):
+                    error = raised
+                elif isinstance(raised, StopIteration):
+                    result: T = raised.value
+                    return result
+                else:
+                    raise
+
+    async def _do(self, step: Step) -> object:
+        match step:
+            case Hook():
+                result = step.run()
+                return await result if isinstance(result, Awaitable) else result
+            case Pause():
+                await self._pause(step.seconds)
+                return None
+            case _:
+                return await self._transport.send(step)

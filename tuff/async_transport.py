@@ -1,0 +1,90 @@
+"""Sends calls over HTTP from an event loop: the only module of the client that knows aiohttp.
+
+As `tuff.transport`, it sends each call once, and reports what was lost.
+"""
+
+import asyncio
+from typing import TypeVar
+
+import aiohttp
+
+from tuff.calls import Call, Request, Response
+from tuff.transport import Address, ClientClosedError
+
+T = TypeVar("T")
+
+
+class AsyncTransport:
+    """Connections to one server, for the tasks of the event loop on which it is first used."""
+
+    def __init__(self, address: Address) -> None:
+        self.url = address.url.rstrip("/")
+        self._address = address
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def send(self, call: Call[T]) -> T:
+        """The answer to a call, which is sent once.
+
+        Raises:
+            ConnectionLostError: nobody answered; it says whether the outcome is unknown.
+            TuffError: its kind for what the server refused.
+        """
+        request = call.request
+        if not (request.is_read or request.is_repeatable):
+            await _let_the_loop_look()
+        try:
+            response = await self._exchange(request)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise self._address.unreachable(error) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._address.lost(request, error, was_sent=True) from error
+        return call.answer(response)
+
+    async def close(self) -> None:
+        """Close all connections; calling it again is harmless."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _exchange(self, request: Request) -> Response:
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=self._address.connect_timeout_s,
+            sock_read=self._address.timeout_s + request.wait_s,
+        )
+        async with self._opened().request(
+            request.method,
+            self.url + request.path,
+            data=request.body,
+            headers=self._address.headers(request),
+            timeout=timeout,
+            allow_redirects=False,
+        ) as reply:
+            body = await reply.read()
+            headers = {name.lower(): value for name, value in reply.headers.items()}
+            return Response(reply.status, headers, body)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ClientClosedError
+        if self._session is None:
+            # A long poll keeps its connection busy, so their number can't be bounded here: the
+            # hundred of the default would let the hundred-and-first task wait for ever.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            # It would send every PUT and DELETE again when a kept connection breaks, and then the
+            # topic that was just created "exists already"; `tuff.retries` knows which are safe.
+            self._session._retry_connection = False  # noqa: SLF001 - there is no public switch
+        return self._session
+
+
+async def _let_the_loop_look() -> None:
+    # A server that went away while this program computed has closed its end of kept connections,
+    # and the loop has not heard of it: what is sent on one of them is lost, and nobody knows its
+    # outcome. One turn reads the end, the next takes the connection out of use.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)

@@ -1,0 +1,61 @@
+"""Runs a flow in the thread that asks for it (design §7)."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tuff.flows import Flow, Hook, Pause, Step, is_under_way
+from tuff.transport import Transport
+
+T = TypeVar("T")
+
+
+class Driver:
+    """Blocks until a flow is through. Safe to share between threads."""
+
+    def __init__(
+        self, transport: Transport, *, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._transport = transport
+        self._pause = pause
+
+    def run(self, flow: Flow[T]) -> T:
+        """What the flow returns, or raises.
+
+        An interrupt that comes between two steps is thrown into the flow as one that comes within
+        a step is: it was lost here once, and with it the roll-back.
+        """
+        answer: object = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = flow.send(answer) if error is None else flow.throw(error)
+                answer, error = self._do(step), None
+            except BaseException as raised:
+                if is_under_way(flow):
+                    error = raised
+                elif isinstance(raised, StopIteration):
+                    result: T = raised.value
+                    return result
+                else:
+                    raise
+
+    def _do(self, step: Step) -> object:
+        match step:
+            case Hook():
+                return _no_coroutine(step.run())
+            case Pause():
+                self._pause(step.seconds)
+                return None
+            case _:
+                return self._transport.send(step)
+
+
+def _no_coroutine(result: object) -> object:
+    if hasattr(result, "__await__"):
+        # It has not run, so nothing of what it was to write is written: that is a failure.
+        getattr(result, "close", lambda: None)()
+        raise TypeError(
+            "a participant of a blocking client has a coroutine function; use tuff.connect_async"
+        )
+    return result

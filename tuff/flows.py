@@ -1,0 +1,103 @@
+"""What takes several steps is written once, as a generator that two drivers run (design §7).
+
+    flow := yields steps, returns its result
+    step := Call: send it, once | Hook: run a function of the user's | Pause: let time pass
+
+A driver (`tuff.driver`, `tuff.async_driver`) puts a step's answer into the generator, or throws
+what the step raised into it, interrupts and cancellation included: a flow meets them where it
+stands, and can still roll back. A flow that is dropped half-way gets GeneratorExit, and then it
+must not yield again; so whatever catches BaseException here lets that one pass.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tuff.calls import Call
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function of the user's; with the asyncio driver it may be a coroutine function."""
+
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """So many seconds in which nothing is done."""
+
+    seconds: float
+
+
+# What a step answers depends on the step, which the type of a generator can't say: `ask` can.
+Step = Call[Any] | Hook | Pause
+Flow = Generator[Step, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt: twice as long each time, and by chance, so that
+    those who failed together do not come back together. `chance` is in [0, 1)."""
+
+    first_s: float
+    most_s: float
+    chance: Callable[[], float]
+
+    def pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Pause:
+        """After so many failed attempts (1, 2, …): from half of the time up to all of it."""
+        doubled_s = self.first_s * 2 ** min(failed_count - 1, 32)
+        return Pause(max(at_least_s, min(self.most_s, doubled_s) * (1 + self.chance()) / 2))
+
+
+def ask(call: Call[T]) -> Flow[T]:
+    """Send a call, once."""
+    answer: T = yield call
+    return answer
+
+
+def hook(function: Callable[[], object]) -> Flow[Any]:
+    """Run a function of the user's."""
+    return (yield Hook(function))
+
+
+def attempt(flow: Flow[object], *, cause: BaseException) -> Flow[None]:
+    """Run a part of the clean-up; what it raises becomes a note on the error that led to it."""
+    try:
+        yield from flow
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the cause is raised, and this must not hide it
+        _note(error, on=cause)
+
+
+def run_all(functions: Sequence[Callable[[], object]]) -> Flow[None]:
+    """Run every hook, whatever the others do; the first error is raised, later ones are notes."""
+    first: BaseException | None = None
+    for function in functions:
+        try:
+            yield Hook(function)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below, after all have run
+            if first is None:
+                first = error
+            else:
+                _note(error, on=first)
+    if first is not None:
+        raise first
+
+
+def is_under_way(flow: Flow[object]) -> bool:
+    """Whether the flow waits for a step's answer, and has not ended."""
+    return getattr(flow, "gi_frame", None) is not None
+
+
+def _note(error: BaseException, *, on: BaseException) -> None:
+    if error is on:
+        return
+    on.add_note(f"and then: {type(error).__name__}: {error}".rstrip(": "))
+    for note in getattr(error, "__notes__", ()):
+        on.add_note(note)

@@ -1,0 +1,88 @@
+"""Sends a call again where that is safe, and never forgets that an attempt may have worked.
+
+Safe is what the server says it did not do, and what has no second effect (protocol §1,
+Idempotence). After an attempt whose outcome nobody knows, only an answer of the server settles it:
+"refused to connect" on the second attempt says nothing about the first.
+"""
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from tuff.calls import Call, Request
+from tuff.flows import Backoff, Flow, ask
+from tuff.protocol.errors import (
+    OverloadedError,
+    StorageUnavailableError,
+    TransactionsUnavailableError,
+    TransactionUnknownError,
+    TuffError,
+    UnavailableError,
+)
+from tuff.transport import ClientClosedError, ConnectionLostError
+
+T = TypeVar("T")
+
+RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, outlast the restart of a server
+RETRY_MOST_S = 2.0  # seconds
+RETRY_AFTER_MOST_S = 5.0  # seconds; what a server, or a proxy before it, can have us wait
+
+
+class Retries:
+    """Up to `count` more attempts of a call. Holds no state between calls."""
+
+    def __init__(self, count: int, *, chance: Callable[[], float] = random.random) -> None:
+        self._count = count
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, chance)
+
+    def ask(self, call: Call[T]) -> Flow[T]:
+        """The answer to a call.
+
+        Raises:
+            ConnectionLostError: nobody answered; `outcome_unknown` is about all attempts together.
+            TuffError: its kind for what the server refused.
+        """
+        doubt: TuffError | None = None
+        failed_count = 0
+        while True:
+            try:
+                return (yield from ask(call))
+            except TuffError as error:
+                failed_count += 1
+                if not call.request.is_read and _leaves_doubt(error):
+                    doubt = doubt or error
+                if failed_count > self._count or not _may_repeat(call.request, error):
+                    if doubt is None or error is doubt or _settles(error):
+                        raise
+                    raise _still_unknown(doubt, error) from error
+                at_least_s = min(error.retry_after_s, RETRY_AFTER_MOST_S)
+            yield self._backoff.pause(failed_count, at_least_s=at_least_s)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it is the weather, which passes, and not the call: the server or the way to it."""
+    return not isinstance(error, ClientClosedError) and isinstance(
+        error, ConnectionLostError | UnavailableError | OverloadedError
+    )
+
+
+def _may_repeat(request: Request, error: TuffError) -> bool:
+    is_safe = error.retry_safe or request.is_read or request.is_repeatable
+    return is_safe and is_passing(error)
+
+
+def _leaves_doubt(error: TuffError) -> bool:
+    if isinstance(error, ConnectionLostError):
+        return error.outcome_unknown
+    return isinstance(error, StorageUnavailableError | TransactionsUnavailableError)
+
+
+def _settles(error: TuffError) -> bool:
+    # "Unknown transaction" after a lost attempt may be a commit that was forgotten since.
+    return error.status < 500 and not isinstance(error, OverloadedError | TransactionUnknownError)
+
+
+def _still_unknown(doubt: TuffError, last: TuffError) -> ConnectionLostError:
+    return ConnectionLostError(
+        f"{doubt.detail}; and when it was sent again: {last.detail}", outcome_unknown=True
+    )

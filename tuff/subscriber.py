@@ -1,0 +1,308 @@
+"""Processes every message of a topic exactly once, with respect to one participant.
+
+    step := poll from the place; in one transaction: is that place still the stored one?, process,
+            store the new place
+
+Two subscribers of one name, or one that is killed and started again, can't both take a batch: the
+second finds the stored place changed, or its commit conflicts with the first's.
+"""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from tuff import calls
+from tuff.async_driver import AsyncDriver
+from tuff.calls import PollQuestion
+from tuff.commit import Opened, OutcomeUnknownError, during
+from tuff.context import AsyncTransactionContext, TransactionContext
+from tuff.driver import Driver
+from tuff.flows import Backoff, Flow, Hook
+from tuff.participants import AsyncTransactionAware, TransactionAware
+from tuff.protocol.errors import (
+    BadRequestError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TransactionConflictError,
+    TuffError,
+)
+from tuff.protocol.forms import payload_to_json
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import Message
+from tuff.replies import Poll
+from tuff.retries import Retries, is_passing
+
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
+
+BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
+BACKOFF_MOST_S = 5.0  # seconds; also what a stop may have to wait for
+STOP_WITHIN_S = 5.0  # seconds; a longer wait for messages is cut into pieces of this
+REASON_LENGTH_MAX = 4_000  # characters of a reason in a dead letter
+
+
+class Positions(TransactionAware, Protocol):
+    """A participant that keeps one subscriber's position; it names it in `tx_changes`, so that two
+    who take the same batch conflict. Both methods are called within a transaction."""
+
+    def load(self) -> MessageId | None:
+        """The position that this transaction sees; None: there is none yet."""
+        ...
+
+    def save(self, id: MessageId, tx: TransactionContext) -> None:
+        """Keep the position with this transaction's writes."""
+        ...
+
+
+class AsyncPositions(AsyncTransactionAware, Protocol):
+    """As `Positions`; both may be coroutine functions."""
+
+    def load(self) -> Awaitable[MessageId | None] | MessageId | None: ...
+    def save(self, id: MessageId, tx: AsyncTransactionContext) -> Awaitable[None] | None: ...
+
+
+class _Save(Protocol[C_contra]):
+    def __call__(self, id: MessageId, tx: C_contra, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Generic[C]):
+    """What a subscriber does: `open_one` makes a context that `load` and `save` take part in."""
+
+    topic: TopicId
+    question: PollQuestion
+    process: Callable[[Sequence[Message], C], object]
+    open_one: Callable[[], Opened[C]]
+    load: Callable[[], object]
+    save: _Save[C]
+    attempts: int
+    dead_letters: TopicId | None
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise BadRequestError(f"attempts is a number from 1 on, not {self.attempts}")
+
+
+class Consumption(Generic[C]):
+    """A subscriber's work as flows. Belongs to one thread or task; only `stop` may come from
+    others, as it sets one flag."""
+
+    def __init__(
+        self, plan: Plan[C], retries: Retries, *, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._plan = plan
+        self._retries = retries
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, chance)
+        self._dead_letters = plan.dead_letters or TopicId(
+            plan.topic.namespace, f"{plan.topic.name}.dlq"
+        )
+        self._question: PollQuestion | None = None  # where to read; None: ask the participant
+        self._stored: MessageId | None = None
+        self._alone_through: MessageId | None = None
+        self._failed_count = 0
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Have `run` return when its batch is through, within `STOP_WITHIN_S` of waiting."""
+        self._is_stopped = True
+
+    def run(self) -> Flow[None]:
+        """Step after step, until `stop`; while the server is away it waits for it."""
+        away_count = 0
+        while not self._is_stopped:
+            try:
+                yield from self.step()
+            except TuffError as error:
+                # Who does not know whether a batch was committed must not take it again in the
+                # same participants: they are still in that transaction.
+                if not is_passing(error) or isinstance(error, OutcomeUnknownError):
+                    raise
+                away_count += 1
+                at_least_s = min(error.retry_after_s, BACKOFF_MOST_S)
+            else:
+                away_count = 0
+                continue
+            yield self._backoff.pause(away_count, at_least_s=at_least_s)
+        self._is_stopped = False
+
+    def step(self) -> Flow[int]:
+        """One batch, with all its attempts; how many messages are done now, 0 if none came."""
+        while True:
+            question = self._question or (yield from self._locate())
+            poll = yield from self._wait_for_messages(question)
+            if not poll:
+                return 0
+            count = yield from self._try(poll)
+            if count or self._is_stopped:
+                return count
+
+    def _locate(self) -> Flow[PollQuestion]:
+        opened = self._plan.open_one()
+        self._stored = yield from during(opened.protocol, self._load())
+        question = self._plan.question
+        if self._stored is not None:
+            question = replace(question, start=self._stored, inclusive=False)
+        self._question = question
+        return question
+
+    def _wait_for_messages(self, question: PollQuestion) -> Flow[Poll]:
+        left_s = question.wait_s
+        limit = 1 if self._alone_through is not None else question.limit
+        while True:
+            piece_s = min(left_s, STOP_WITHIN_S)
+            asked = replace(self._question or question, limit=limit, wait_s=piece_s)
+            poll = yield from self._retries.ask(calls.poll(self._plan.topic, asked))
+            left_s -= piece_s
+            if poll or left_s <= 0 or self._is_stopped:
+                return poll
+            self._question = replace(question, start=poll.next_id, inclusive=False)
+
+    def _try(self, poll: Poll) -> Flow[int]:
+        opened = self._plan.open_one()
+        try:
+            is_ours = yield from during(opened.protocol, self._process(poll, opened))
+        except TransactionConflictError:
+            # Others were faster, in the position or in the rows: it says nothing of the messages.
+            self._question = None
+            yield self._backoff.pause(1)
+            return 0
+        except TuffError as error:
+            if is_passing(error):
+                raise
+            return (yield from self._failed(poll, error))
+        except Exception as error:  # noqa: BLE001 - the program's; it ends up in the dead letter
+            return (yield from self._failed(poll, error))
+        return self._passed(poll) if is_ours else self._lost_our_place()
+
+    def _process(self, poll: Poll, opened: Opened[C]) -> Flow[bool]:
+        if (yield from self._load()) != self._stored:
+            yield from opened.protocol.abort()
+            return False
+        yield Hook(partial(self._plan.process, poll.messages, opened.context))
+        yield Hook(partial(self._plan.save, poll.next_id, opened.context))
+        return True
+
+    def _failed(self, poll: Poll, error: Exception) -> Flow[int]:
+        self._failed_count += 1
+        if self._alone_through is None and len(poll) > 1:
+            # From here to the end of the batch each message goes alone, so that the one that fails
+            # is known, and takes no other with it.
+            self._alone_through = poll[-1].id
+        elif self._failed_count >= self._plan.attempts:
+            return (yield from self._bury(poll, error))
+        yield self._backoff.pause(self._failed_count)
+        return 0
+
+    def _bury(self, poll: Poll, error: Exception) -> Flow[int]:
+        letter = self._letter(poll[0], error)
+        try:
+            is_ours = yield from self._publish_letter(poll, letter)
+        except TopicNotFoundError:
+            with suppress(TopicExistsError):  # another subscriber was faster
+                yield from self._retries.ask(calls.create_topic(self._dead_letters, {}))
+            is_ours = yield from self._publish_letter(poll, letter)
+        return self._passed(poll) if is_ours else self._lost_our_place()
+
+    def _publish_letter(self, poll: Poll, letter: bytes) -> Flow[bool]:
+        opened = self._plan.open_one()
+        return (yield from during(opened.protocol, self._replace_by_letter(poll, letter, opened)))
+
+    def _replace_by_letter(self, poll: Poll, letter: bytes, opened: Opened[C]) -> Flow[bool]:
+        if (yield from self._load()) != self._stored:
+            yield from opened.protocol.abort()
+            return False
+        yield from opened.protocol.publish(self._dead_letters, [letter], ttl_s=None)
+        yield Hook(partial(self._plan.save, poll.next_id, opened.context))
+        return True
+
+    def _letter(self, message: Message, error: Exception) -> bytes:
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        form = {
+            "topic": str(self._plan.topic),
+            "id": message.id.hex(),
+            "timestamp": message.timestamp,
+            "payload": payload_to_json(message.payload),
+            "reason": reason[:REASON_LENGTH_MAX],
+            "attempts": self._failed_count,
+        }
+        return json.dumps(form).encode("ascii")
+
+    def _load(self) -> Flow[MessageId | None]:
+        stored: MessageId | None = yield Hook(self._plan.load)
+        return stored
+
+    def _passed(self, poll: Poll) -> int:
+        self._stored = poll.next_id
+        self._question = replace(self._plan.question, start=poll.next_id, inclusive=False)
+        if self._alone_through is not None and poll[-1].id >= self._alone_through:
+            self._alone_through = None
+        # The batch that failed was the first attempt of each message in it.
+        self._failed_count = 0 if self._alone_through is None else 1
+        return len(poll)
+
+    def _lost_our_place(self) -> int:
+        self._question = None
+        self._alone_through = None
+        self._failed_count = 0
+        return 0
+
+
+class Subscriber:
+    """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
+    respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
+
+    def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
+        self._consumption = consumption
+        self._driver = driver
+
+    def run(self) -> None:
+        """Work until `stop`; while the server is away it waits for it, and then goes on.
+
+        Raises:
+            OutcomeUnknownError: whether the last batch was committed can't be learned. Start the
+                program again: it goes on with whatever is true then.
+            TuffError: what no repeating helps with, as TopicNotFoundError.
+        """
+        self._driver.run(self._consumption.run())
+
+    def step(self) -> int:
+        """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
+
+        A message that keeps failing is one that is done when it is in the dead letters.
+
+        Raises:
+            TuffError: the server is away, or refuses; the same step can be tried again.
+        """
+        return self._driver.run(self._consumption.step())
+
+    def stop(self) -> None:
+        """Have `run` return after its batch, from any thread or a signal handler; while it waits
+        for messages, within five seconds."""
+        self._consumption.stop()
+
+
+class AsyncSubscriber:
+    """As `Subscriber`, with coroutines; cancelling the task that runs it is as good as `stop`."""
+
+    def __init__(
+        self, consumption: Consumption[AsyncTransactionContext], driver: AsyncDriver
+    ) -> None:
+        self._consumption = consumption
+        self._driver = driver
+
+    async def run(self) -> None:
+        """As `Subscriber.run`."""
+        await self._driver.run(self._consumption.run())
+
+    async def step(self) -> int:
+        """As `Subscriber.step`."""
+        return await self._driver.run(self._consumption.step())
+
+    def stop(self) -> None:
+        """As `Subscriber.stop`."""
+        self._consumption.stop()

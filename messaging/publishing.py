@@ -1,7 +1,7 @@
 """Publish, store and rollback: what a request becomes in a batch (protocol §3.1 to §3.3)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from messaging.batch import Batch
@@ -155,9 +155,19 @@ class Publisher:
             self._live.index.discard(entry)
             batch.on_lost(partial(self._live.index.add, entry))
         place = batch.next_place()
+        if stored:
+            self._note_wait(place.timestamp_ms - brings.first.timestamp_ms)
         key = message_key(target.topic.prefix(target.generation), place)
         batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
         return (place, place), brings.count
+
+    def _note_wait(self, waited_ms: int) -> None:
+        # Retention keeps a payload for the topic's time to live and the longest transaction on top.
+        # Should one outlive what was ever allowed (a machine that slept, a clock that was set), its
+        # payloads would go while the reference is live; so the same batch raises the longest.
+        facts = self._live.facts
+        longest_ms = max(facts.longest_transaction_ms, waited_ms)
+        self._live.facts = replace(facts, longest_transaction_ms=longest_ms)
 
     def _put_stored(self, target: _Target, batch: Batch) -> None:
         self._require_same(target)

@@ -3,10 +3,14 @@
 Ids are counted as 160-bit numbers, so that "after this id" is "from the next number on": the
 exclusive start compares, and never just drops the first row. A continuation inside a payload group
 starts where the number says, and only in the row that the number names.
+
+A reader that comes to the beginning of a payload group is handed nothing of it unless all of it is
+there: where its page ends inside, the rest is counted, once. A continuation counts no more. One
+that was told of a group that is not whole goes on inside it too, and is handed what there is.
 """
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NoReturn
 
@@ -28,6 +32,7 @@ _LAST_NUMBER = LAST_ID.to_int()
 _PLACE_SIZE = 10  # bytes; half an id
 _INLINE = bytes(_PLACE_SIZE)  # the second half of the id of an inline message
 _PAST_GROUP = b"\xff" * _PLACE_SIZE  # and of the last id that a row could bring
+_TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it is not whole
 _PLAIN = b"\x00"  # flags of a message without pointer, time to live or attributes
 
 
@@ -88,7 +93,18 @@ def read(store: Store, query: Query) -> Reading:
         DamagedRecordError: the first record to deliver is damaged.
         StoreError: the engine can't read.
     """
-    return _Read(store, query).run()
+    return _Read(store, query, are_groups_counted=True).run()
+
+
+def first_id(store: Store, query: Query) -> MessageId | None:
+    """The id of the first message from the start on, or None; costs no count of a payload group.
+
+    Raises:
+        DamagedRecordError: the first record to deliver is damaged.
+        StoreError: the engine can't read.
+    """
+    found = _Read(store, replace(query, limit=1), are_groups_counted=False).run()
+    return MessageId.from_bytes(found.items[0][0]) if found.items else None
 
 
 class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no error
@@ -98,8 +114,9 @@ class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no er
 class _Read:
     """Ids are kept as their 20 bytes here, whose order is that of their numbers."""
 
-    def __init__(self, store: Store, query: Query) -> None:
+    def __init__(self, store: Store, query: Query, *, are_groups_counted: bool) -> None:
         self._store = store
+        self._are_groups_counted = are_groups_counted
         self._query = query
         live_from = live_from_ms(query.ttl_s, now_ms=query.now_ms) << _TIME_SHIFT
         number = max(query.start, query.floor.to_int(), live_from)
@@ -175,28 +192,73 @@ class _Read:
         )
 
     def _group(self, place: Place, pointer: int, brings: PayloadRange) -> None:
-        first = brings.first
+        inside = Place(0, 0)
         if place == self._start.place:
             # Only the row that the start names is entered in the middle.
             inside = Place(self._start.write_timestamp_ms, self._start.payload_seq_id)
-            first = max(first, inside)
-        if first > brings.last:
+        if inside > brings.last:
             return
         prefix = self._query.prefix
-        start = payload_key(prefix, pointer, first)
+        start = payload_key(prefix, pointer, max(brings.first, inside))
         stop = payload_key(prefix, pointer, place_after(brings.last))
-        place_bytes = pack_place(*place)
+        is_beginning = inside <= _TOLD or inside == brings.first
         with closing(self._store.scan(start, stop)) as rows:
-            for key, value in rows:
-                id_bytes = place_bytes + key[-_PLACE_SIZE:]
-                try:
-                    row = PayloadRow.from_bytes(key, value)
-                except DamagedRowError as error:
-                    self._damaged(id_bytes, id_bytes, error.finding)
-                if self._is_expired(place, row.ttl_s):
-                    self._pass(id_bytes)
-                else:
-                    self._deliver(id_bytes, row.payload)
+            if is_beginning and self._are_groups_counted:
+                self._whole_group(place, brings, rows)
+            else:
+                for key, value in rows:
+                    self._stored(place, key, value)
+
+    def _stored(self, place: Place, key: bytes, value: bytes) -> None:
+        id_bytes = pack_place(*place) + key[-_PLACE_SIZE:]
+        try:
+            row = PayloadRow.from_bytes(key, value)
+        except DamagedRowError as error:
+            self._damaged(id_bytes, id_bytes, error.finding)
+        if self._is_expired(place, row.ttl_s):
+            self._pass(id_bytes)
+        else:
+            self._deliver(id_bytes, row.payload)
+
+    def _whole_group(self, place: Place, brings: PayloadRange, rows: Rows) -> None:
+        """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
+        before = len(self._reading.items), self._next, self._payload_bytes
+        ended: _Stop | DamagedRecordError | None = None
+        found_count = 0
+        try:
+            try:
+                for key, value in rows:
+                    found_count += 1
+                    self._stored(place, key, value)
+            except (_Stop, DamagedRecordError) as error:
+                if isinstance(error, _Stop) and len(self._reading.items) == before[0]:
+                    # The page was full already. Left behind expired rows of the group, the next
+                    # one began inside it, and counted nothing.
+                    self._next = before[1]
+                    raise
+                ended = error
+                found_count += sum(1 for _ in rows)
+        except StoreDamagedError as error:
+            self._take_back(*before)
+            self._not_whole(place, str(error))
+        if found_count != brings.count:
+            self._take_back(*before)
+            if self._store.get(message_key(self._query.prefix, place)) is None:
+                return  # retention, or the end of the topic, came in between and took all of it
+            counts = f"it brings {brings.count} stored messages, and {found_count} are there"
+            self._not_whole(place, counts)
+        if ended is not None:
+            raise ended
+
+    def _take_back(self, item_count: int, next_id: bytes, payload_bytes: int) -> None:
+        del self._reading.items[item_count:]
+        self._reading.caught_up = False
+        self._next, self._payload_bytes = next_id, payload_bytes
+
+    def _not_whole(self, place: Place, reason: str) -> NoReturn:
+        place_bytes = pack_place(*place)
+        behind = place_bytes + pack_place(*_TOLD)
+        self._damaged(place_bytes + _INLINE, behind, f"is damaged ({reason})")
 
     def _deliver(self, id_bytes: bytes, payload: bytes) -> None:
         if id_bytes < self._start_bytes:

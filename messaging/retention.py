@@ -98,6 +98,10 @@ def _payload_fate(row: RetainedRow, topic: TopicRule, state: RetentionState) -> 
         return Fate.KEEP
     # A payload may be published at any time of its transaction's life and ages from then on, while
     # its key has the time of the store only. Dropped at store + ttl, a message published late by a
-    # long transaction lost its payloads while it was still live.
+    # long transaction lost its payloads while it was still live. No live reference can miss one: it
+    # is published no later than store + longest transaction (the publish sees to it), so it lives
+    # no longer than store + longest transaction + ttl. Whoever drops a payload raises the floor to
+    # what is live now, so that neither a longer ttl nor a clock that goes back shows a reference
+    # whose payloads are gone.
     kept_ms = topic.ttl_s * 1000 + state.longest_transaction_ms
     return Fate.DROP if row.place.timestamp_ms + kept_ms <= state.now_ms else Fate.KEEP

@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from messaging.keys import message_key, place_after, place_in
-from messaging.reader import Query, read
+from messaging.reader import Query, first_id
 from messaging.retention import is_expired, live_from_ms
 from messaging.rows import DamagedRowError, MessageRow
 from messaging.storage.seam import Store
@@ -28,8 +28,7 @@ def survey(store: Store, query: Query, *, undecided_from: Place) -> Extent:
     Raises:
         DamagedRecordError: the first message is damaged; StoreError.
     """
-    found = read(store, replace(query, start=0, limit=1))
-    earliest = MessageId.from_bytes(found.items[0][0]) if found.items else None
+    earliest = first_id(store, replace(query, start=0))
     place, row = _first_undecided(store, query, max(undecided_from, _floor(query)))
     return Extent(
         earliest=earliest,

@@ -70,10 +70,12 @@ _Range = tuple[bytes, bytes]  # start <= key < stop
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a chunk is judged by, as of the start of the sweep."""
+    """What a chunk is judged by, as of the start of the sweep. `may_delete` must hold all along: a
+    sweep that left the references could not tell them from those whose payloads it may drop."""
 
     topics: Mapping[bytes, tuple[Topic, TopicRule]]
     state: RetentionState
+    may_delete: bool
 
 
 @dataclass(slots=True)
@@ -162,13 +164,13 @@ class Sweeper:
                 in_progress=in_progress,
                 invalid=state.invalid if state is not None else (),
             ),
+            may_delete=self._may_delete(),
         )
 
     async def _swept(self, rules: _Rules) -> AsyncIterator[_Chunk]:
-        may_delete = self._may_delete()
         async for chunk in self._walk([*self._older_rows(rules), *_expired_rows(rules)], rules):
             yield chunk
-        if may_delete and self._may_delete():
+        if rules.may_delete and self._may_delete():
             for topic, rule in rules.topics.values():
                 self._swept_generations[topic.id] = _first_kept(rule)
         passed = 0
@@ -183,7 +185,7 @@ class Sweeper:
         while ranges:
             chunk = await self._engine.read(partial(_look, ranges=ranges, rules=rules))
             if chunk.deletes or chunk.inversions:
-                await self._writer.submit(Write(partial(self._apply, chunk), internal=True))
+                await self._writer.submit(Write(partial(self._apply, chunk, rules), internal=True))
             ranges = chunk.left
             yield chunk
 
@@ -196,10 +198,10 @@ class Sweeper:
                 for table in (MESSAGES, PAYLOADS):
                     yield table + prefix_of(topic.id, first), table + prefix_of(topic.id, stop)
 
-    def _apply(self, chunk: _Chunk, batch: Batch) -> None:
+    def _apply(self, chunk: _Chunk, rules: _Rules, batch: Batch) -> None:
         for pointer, prefix, place in chunk.inversions:
             batch.invert(pointer, prefix, place, place)
-        if not self._may_delete():
+        if not (rules.may_delete and self._may_delete()):
             chunk.deletes.clear()
             return
         for topic, (generation, floor_ms) in chunk.floors.items():
@@ -276,7 +278,8 @@ def _judge(chunk: _Chunk, key: bytes, value: bytes, rules: _Rules) -> None:
 def _note_floor(
     chunk: _Chunk, topic: Topic, rule: TopicRule, row: RetainedRow, now_ms: int
 ) -> None:
-    is_current = row.table is Table.MESSAGE and row.generation == rule.generation
+    # A payload that is dropped was stored so long ago that its place is expired as well.
+    is_current = row.generation == rule.generation
     if is_current and is_expired(row.place.timestamp_ms, rule.ttl_s, now_ms=now_ms):
         chunk.floors[topic] = rule.generation, live_from_ms(rule.ttl_s, now_ms=now_ms)
 

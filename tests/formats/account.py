@@ -215,6 +215,10 @@ class Messages:
                 if stored["pointer"] == abs(row["pointer"]) and first <= stored["place"] <= last
             ]
         topic = self.topics[row["topic"]]
+        is_live = row["place"][0] + 1000 * int(topic["properties"]["ttl"]) > now_ms
+        is_live = is_live and row["place"] >= topic["floor"][:2]
+        if row["brings"] is not None and is_live and len(candidates) != row["brings"]["count"]:
+            raise DamagedError(f"a reference brings {len(candidates)} rows: {row}")
         for message_id, stored in candidates:
             ttl_s = min(int(topic["properties"]["ttl"]), stored["ttl_s"] or (1 << 32))
             if message_id >= topic["floor"] and row["place"][0] + 1000 * ttl_s > now_ms:

@@ -6,8 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.formats.account import Messages, State, read_state
 from tests.formats.history import History, Told
+from tests.formats.reader import DamagedError
 from tests.formats.rows import read_store
 from tests.http.process import ServerProcess, serve
 
@@ -182,6 +185,26 @@ def test_a_row_that_is_not_marked_yet_is_left_out_once_its_pointer_is_invalid(
 
     gone = [payload for _, payload in before if payload not in _payloads(messages, state)]
     assert gone == [f"of {committed}", "more"]
+    server.end()
+
+
+def test_a_publish_of_which_a_stored_message_is_missing_is_no_shorter_publish(
+    tmp_path: Path,
+) -> None:
+    server = serve(tmp_path, *PATIENT)
+    with closing(server.client()) as client:
+        History(client, "one").make()
+    server.kill()
+    messages, _ = left_by(server)
+    live = messages.live_topics()
+    brought = [row["brings"] for row in messages.rows if row.get("brings") and row["topic"] in live]
+    brings = next(brings for brings in brought if brings["count"])
+    places = [row["place"] for row in messages.rows if row["table"] == "payload"]
+    lost = next(place for place in places if brings["first"] <= place <= brings["last"])
+
+    left = [r for r in messages.rows if (r["table"], r.get("place")) != ("payload", lost)]
+    with pytest.raises(DamagedError):
+        read_all(Messages(left), None)
     server.end()
 
 

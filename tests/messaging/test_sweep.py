@@ -1,8 +1,16 @@
 """The sweep: what it removes, and what it never touches (design §5, Retention)."""
 
+from typing import ClassVar
+
+import pytest
+
+from messaging.keys import topic_key
 from messaging.polls import Isolation, Poll
+from messaging.rows import frame, unframe
 from messaging.service import MessagingService
+from messaging.topics import TopicRecord
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request
+from tuff.protocol.ids import MessageId
 
 
 def data_rows(world: World) -> int:
@@ -73,9 +81,11 @@ async def test_payloads_stay_while_in_progress_and_until_no_late_publish_can_nee
     world.transactions.end(pointer, world.transactions.committed)
     service.settle([pointer])
     await service.tick()
-    world.clock.now_ms = NOON_MS + (100 + 100) * 1000 - 1
+    # It outlived the longest transaction that was ever allowed; its message lives 100 s even so.
+    world.clock.now_ms = NOON_MS + 5_100_000 - 1
     await service.sweep()
     assert data_rows(world) == 2
+    assert await polled(service) == [b"stored"]
 
     world.clock.now_ms = NOON_MS + 5_100_000
     await service.sweep()
@@ -113,6 +123,92 @@ async def test_the_longest_transaction_ever_configured_counts(world: World) -> N
         world.clock.now_ms += 1
         await service.sweep()
         assert data_rows(world) == 0
+
+
+async def test_a_wait_for_the_reference_counts_after_a_restart_as_well(world: World) -> None:
+    world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.store(AUDIT, request(b"stored", pointer=7))
+        world.clock.now_ms += 5_000_000
+        await publish(service, pointer=7)
+        world.transactions.end(7, world.transactions.committed)
+        service.settle([7])
+
+    world.clock.now_ms += 99_999
+    async with world.running() as service:
+        await service.sweep()
+        assert await polled(service) == [b"stored"]
+
+
+async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
+    world: World, service: MessagingService
+) -> None:
+    """The row that brought it may be one that can't be dropped, or read, at that moment."""
+    world.transactions.start(7)
+    await service.store(AUDIT, request(b"stored", pointer=7))
+    world.transactions.end(7, world.transactions.aborted)
+    await service.mark_rolled_back([7])
+    world.clock.now_ms += 200_000
+
+    assert (await service.sweep()).dropped_count == 1
+
+    floor = TopicRecord.from_bytes(topic_key(AUDIT), world.rows[topic_key(AUDIT)]).floor
+    assert floor == MessageId(NOON_MS + 100_001, 0)
+
+
+class HesitantWorld(World):
+    """A world whose clock is confirmed while a sweep is under way."""
+
+    answers: ClassVar[list[bool]] = []
+
+    @property
+    def may_delete(self) -> bool:
+        return self.answers.pop(0) if self.answers else True
+
+    @may_delete.setter
+    def may_delete(self, _value: bool) -> None:
+        return
+
+
+async def test_a_sweep_that_left_the_references_leaves_their_payloads(world: World) -> None:
+    world = HesitantWorld()
+    world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.store(AUDIT, request(b"stored", pointer=7))
+        await publish(service, pointer=7)
+        world.transactions.end(7, world.transactions.committed)
+        service.settle([7])
+        await service.tick()
+        world.clock.now_ms += 1_000_000
+
+        world.answers.append(False)
+        await service.sweep()
+        assert data_rows(world) == 2
+
+        await service.sweep()
+        assert data_rows(world) == 0
+
+
+@pytest.mark.parametrize("tag", [b"m", b"p"])
+async def test_a_row_of_a_newer_version_is_kept(
+    world: World, service: MessagingService, tag: bytes
+) -> None:
+    world.transactions.start(7)
+    await service.store(AUDIT, request(b"stored", pointer=7))
+    await publish(service, b"published")
+    world.transactions.end(7, world.transactions.aborted)
+    await service.mark_rolled_back([7])
+    key = next(key for key in world.rows if key.startswith(tag))
+    flags, body = unframe(key, world.rows[key])
+    # A flag that a newer version gave to payload rows is one that message rows have here.
+    world.rows[key] = frame(key, flags | (0x01 if tag == b"p" else 0x10), body)
+    world.clock.now_ms += 1_000_000
+
+    await service.sweep()
+
+    assert [each for each in world.rows if each[:1] in (b"m", b"p")] == [key]
 
 
 async def test_rows_of_invalid_transactions_are_inverted_and_carry_nothing_then(

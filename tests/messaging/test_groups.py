@@ -1,0 +1,283 @@
+"""Payload groups of which rows are missing: all of a publish or nothing, and loud (design §2)."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.keys import PAYLOADS, message_key, payload_key
+from messaging.reader import Query, Undecided, read, start_number
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Rows, StoreDamagedError
+from messaging.survey import survey
+from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import MessageId, Place
+
+PLAIN = ModelRow(950_000, None, ((b"plain", None),), is_reference=False)
+LATER = ModelRow(950_002, None, ((b"later", None),), is_reference=False)
+
+
+def group_of(*payloads: bytes, ttl_s: int | None = None) -> ModelRow:
+    each = tuple((payload, ttl_s) for payload in payloads)
+    return ModelRow(950_001, COMMITTED, each, is_reference=True)
+
+
+def lose(table: MemoryTable, *places: Place) -> None:
+    table.write([(payload_key(PREFIX, COMMITTED, place), None) for place in places])
+
+
+def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
+    return [payload for _, payload in items]
+
+
+class CountingTable(MemoryTable):
+    """Counts the rows that scans gave out."""
+
+    def __init__(self, rows: dict[bytes, bytes]) -> None:
+        super().__init__(rows)
+        self.passed = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for row in super().scan(start, stop, reverse=reverse):
+            self.passed += 1
+            yield row
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_nothing_of_a_group_is_delivered_unless_all_of_it_is_there(
+    limit: int, missing: int
+) -> None:
+    """A publish that came back from a wrong restore was shortened without a word."""
+    table, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
+    place, stored = places[1]
+    lose(table, stored[missing])
+
+    page = read(table, query(limit=limit))
+    assert (texts(page.items), page.caught_up) == ([b"plain"], False)
+    behind = start_number(MessageId.from_bytes(page.next_id), inclusive=False)
+    with pytest.raises(DamagedRecordError, match="brings 3 stored messages, and 2 are") as raised:
+        read(table, query(limit=limit, start=behind))
+
+    assert raised.value.members["id"] == MessageId(*place).hex()
+
+
+def test_who_was_told_of_a_group_that_is_not_whole_is_handed_what_there_is() -> None:
+    table, _, places = build([group_of(b"a", b"b", b"c"), LATER])
+    lose(table, places[0][1][1])
+    with pytest.raises(DamagedRecordError) as raised:
+        read(table, query())
+    go_on = MessageId.from_hex(str(raised.value.members["next"]))
+
+    everything = read(table, query(start=start_number(go_on, inclusive=False)))
+    assert texts(everything.items) == [b"a", b"c", b"later"]
+
+    paged: list[bytes] = []
+    while page := read(table, query(limit=1, start=start_number(go_on, inclusive=False))).items:
+        paged += texts(page)
+        go_on = MessageId.from_bytes(page[-1][0])
+    assert paged == [b"a", b"c", b"later"]
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_a_start_at_the_first_message_of_a_group_is_its_beginning(*, inclusive: bool) -> None:
+    table, _, places = build([group_of(b"a", b"b", b"c")])
+    place, stored = places[0]
+    lose(table, stored[2])
+    start = MessageId(*place, *stored[0]) if inclusive else MessageId(*place)
+
+    with pytest.raises(DamagedRecordError):
+        read(table, query(limit=1, start=start_number(start, inclusive=inclusive)))
+
+
+def test_what_lies_behind_the_last_id_asked_for_counts_as_well() -> None:
+    table, _, places = build([group_of(b"a", b"b", b"c")])
+    place, stored = places[0]
+    lose(table, stored[2])
+
+    with pytest.raises(DamagedRecordError):
+        read(table, query(through=MessageId(*place, *stored[0])))
+    before = read(table, query(through=MessageId(*place)))
+    assert (before.items, before.caught_up) == ([], True)
+
+
+def test_a_page_that_ends_before_a_group_that_is_not_whole_is_not_the_last() -> None:
+    table, _, places = build([PLAIN, group_of(b"a", b"b", b"c")])
+    place, stored = places[1]
+    lose(table, stored[2])
+
+    page = read(table, query(through=MessageId(*place, *stored[0])))
+
+    assert (texts(page.items), page.caught_up) == ([b"plain"], False)
+
+
+def test_a_group_of_which_all_rows_are_missing_is_damage_too() -> None:
+    table, _, places = build([group_of(b"a", b"b")])
+    lose(table, *places[0][1])
+
+    with pytest.raises(DamagedRecordError):
+        read(table, query())
+
+
+def test_messages_that_expired_by_their_own_ttl_are_there() -> None:
+    table, _, places = build([group_of(b"a", b"b", ttl_s=1), LATER])
+
+    assert texts(read(table, query()).items) == [b"later"]
+    lose(table, places[0][1][0])
+    with pytest.raises(DamagedRecordError):
+        read(table, query())
+
+
+def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_it() -> None:
+    """The next page began inside the group, and handed out what was left of it."""
+    payloads = ((b"gone", 1), (b"a", None), (b"lost", None))
+    group = ModelRow(950_001, COMMITTED, payloads, is_reference=True)
+    table, _, places = build([PLAIN, group])
+    lose(table, places[1][1][2])
+
+    page = read(table, query(limit=1))
+
+    assert page.next_id == MessageId(*places[0][0]).to_bytes()
+    behind = start_number(MessageId.from_bytes(page.next_id), inclusive=False)
+    with pytest.raises(DamagedRecordError):
+        read(table, query(limit=1, start=behind))
+
+
+def test_missing_rows_are_told_before_a_damaged_one() -> None:
+    """Told of the damaged one only, a reader went on behind it, where nothing is counted."""
+    table, _, places = build([group_of(b"a", b"b", b"c")])
+    place, stored = places[0]
+    table.write([(payload_key(PREFIX, COMMITTED, stored[0]), b"rubbish")])
+    lose(table, stored[1])
+
+    with pytest.raises(DamagedRecordError) as raised:
+        read(table, query())
+
+    assert raised.value.members["id"] == MessageId(*place).hex()
+
+
+def test_a_group_is_counted_once_and_not_with_every_page() -> None:
+    built, _, places = build([group_of(*[b"x"] * 1000)])
+    place, stored = places[0]
+    table = CountingTable(built.rows)
+
+    assert len(read(table, query(limit=5)).items) == 5
+    assert table.passed == 1 + 1000
+
+    table.passed = 0
+    behind = MessageId(*place, *stored[4])
+    assert len(read(table, query(limit=5, start=behind.to_int() + 1)).items) == 5
+    assert table.passed == 1 + 6
+
+
+def test_a_group_that_does_not_fit_any_more_is_not_counted_yet() -> None:
+    built, _, _ = build([PLAIN, group_of(*[b"x"] * 1000)])
+    table = CountingTable(built.rows)
+
+    assert texts(read(table, query(limit=1)).items) == [b"plain"]
+
+    assert table.passed == 2 + 1
+
+
+def test_the_extent_of_a_topic_costs_no_count() -> None:
+    """Whoever asks for offsets every second would have read the first group every second."""
+    built, _, places = build([group_of(*[b"x"] * 1000)])
+    place, stored = places[0]
+    table = CountingTable(built.rows)
+
+    extent = survey(table, query(), undecided_from=place)
+
+    assert (extent.earliest, extent.end) == (
+        MessageId(*place, *stored[0]),
+        MessageId(*place, *stored[-1]),
+    )
+    assert table.passed == (1 + 2) + 1 + 1
+
+
+class SweptTable(MemoryTable):
+    """Retention takes a whole group away between the look at its row and at its payloads."""
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        if start.startswith(PAYLOADS):
+            place = build([PLAIN, group_of(b"a", b"b")])[2][1][0]
+            gone = [key for key in self.rows if key.startswith(PAYLOADS)]
+            self.write([(key, None) for key in [*gone[:1], message_key(PREFIX, place)]])
+        return super().scan(start, stop, reverse=reverse)
+
+
+def test_a_group_that_went_while_it_was_read_is_passed_over() -> None:
+    built, _, _ = build([PLAIN, group_of(b"a", b"b"), LATER])
+
+    found = read(SweptTable(built.rows), query(bytes_max=len(b"plain" + b"later")))
+
+    assert (texts(found.items), found.caught_up) == ([b"plain", b"later"], True)
+
+
+class BrokenTable(MemoryTable):
+    """The engine can't read on behind the first two payload rows."""
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for number, row in enumerate(super().scan(start, stop, reverse=reverse)):
+            if start.startswith(PAYLOADS) and number == 2:
+                raise StoreDamagedError("a block is damaged")
+            yield row
+
+
+def test_a_group_that_the_engine_cannot_read_to_its_end_is_not_begun() -> None:
+    built, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
+    table = BrokenTable(built.rows)
+    place, stored = places[1]
+
+    assert texts(read(table, query()).items) == [b"plain"]
+    with pytest.raises(DamagedRecordError, match="a block is damaged") as raised:
+        read(table, query(start=MessageId(*place).to_int()))
+    go_on = MessageId.from_hex(str(raised.value.members["next"]))
+    found = read(table, query(start=go_on.to_int() + 1))
+
+    assert [each for each, _ in found.items] == [
+        MessageId(*place, *at).to_bytes() for at in stored[:2]
+    ]
+
+
+@given(rows=topics, limit=st.integers(1, 5), bytes_max=st.integers(1, 12), data=st.data())
+def test_whoever_goes_on_after_each_damage_is_handed_all_there_is(
+    rows: list[ModelRow], limit: int, bytes_max: int, data: st.DataObject
+) -> None:
+    table, _, places = build(rows)
+    expected = model(rows, places, snapshot=None, undecided=Undecided.HOLD).items
+    lost: dict[Place, set[bytes]] = {}
+    for row, (place, stored) in zip(rows, places, strict=True):
+        for at in stored:
+            if data.draw(st.integers(0, 3)) == 0:
+                assert row.pointer is not None
+                table.write([(payload_key(PREFIX, abs(row.pointer), at), None)])
+                lost.setdefault(place, set()).add(MessageId(*place, *at).to_bytes())
+
+    items, told = _read_on(table, query(limit=limit, bytes_max=bytes_max))
+
+    gone = set[bytes]().union(*lost.values())
+    assert items == [item for item in expected if item[0] not in gone]
+    assert set(told) == {MessageId(*place).hex() for place in lost if place[0] > 900_000}
+    for damaged, delivered_count in told.items():
+        assert not any(each.hex()[:20] == damaged[:20] for each, _ in items[:delivered_count])
+
+
+def _read_on(table: MemoryTable, asked: Query) -> tuple[list[tuple[bytes, bytes]], dict[str, int]]:
+    """Everything, page by page, and of each damage how much had been delivered before it."""
+    items: list[tuple[bytes, bytes]] = []
+    told: dict[str, int] = {}
+    while True:
+        try:
+            page = read(table, asked)
+            next_id = page.next_id
+        except DamagedRecordError as damaged:
+            told[str(damaged.members["id"])] = len(items)
+            next_id = bytes.fromhex(str(damaged.members["next"]))
+        else:
+            items += page.items
+            if page.caught_up:
+                return items, told
+        behind = start_number(MessageId.from_bytes(next_id), inclusive=False)
+        asked = replace(asked, start=behind)

@@ -11,11 +11,13 @@ T = TypeVar("T")
 
 
 class Record:
-    """What happened, in its order; `fail["commit"]` is what that step raises after it was noted."""
+    """What happened, in its order; `fail["commit"]` is what that step raises after it was noted.
+    `pointer` is that of the transaction that a participant was started in."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
         self.fail: dict[str, BaseException] = {}
+        self.pointer = 0
 
     def note(self, step: str, *, said: str = "") -> None:
         self.steps.append(step + said)
@@ -32,6 +34,7 @@ class Shelf:
         self._changes = changes
 
     def start_tx(self, transaction: Transaction) -> None:
+        self._record.pointer = transaction.transaction_id
         self._record.note(f"{self.name}.start_tx")
 
     def update_tx(self, transaction: Transaction) -> None:

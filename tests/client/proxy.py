@@ -1,0 +1,95 @@
+"""A proxy between client and server that loses what a test tells it to lose."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from urllib.parse import urlsplit
+
+HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
+
+
+class Losses:
+    """Which calls are to be lost; the end of the path names them. Guarded by `_lock`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._replies: dict[str, int] = {}
+        self._requests: dict[str, int] = {}
+        self.seen: list[str] = []
+
+    def lose_reply(self, call: str, *, times: int = 1) -> None:
+        """The server does it, and the client never hears of it."""
+        self._replies[call] = times
+
+    def lose_request(self, call: str, *, times: int = 1) -> None:
+        """It never reaches the server."""
+        self._requests[call] = times
+
+    def takes_request(self, call: str) -> bool:
+        with self._lock:
+            self.seen.append(call)
+        return self._takes(self._requests, call)
+
+    def takes_reply(self, call: str) -> bool:
+        return self._takes(self._replies, call)
+
+    def _takes(self, losses: dict[str, int], call: str) -> bool:
+        with self._lock:
+            left = losses.get(call, 0)
+            losses[call] = left - 1
+            return left > 0
+
+
+@contextmanager
+def losing(url: str) -> Iterator[tuple[str, Losses]]:
+    """The address of a proxy before the server at `url`, and what it is to lose."""
+    losses = Losses()
+    target = urlsplit(url).netloc
+
+    class Between(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def pass_on(self) -> None:
+            call = self.path.partition("?")[0].rpartition("/")[2]
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if losses.takes_request(call):
+                self.hang_up()
+                return
+            connection = HTTPConnection(target)
+            kept = {k: v for k, v in self.headers.items() if k.lower() not in HOP_HEADERS}
+            connection.request(self.command, self.path, body, kept)
+            reply = connection.getresponse()
+            content = reply.read()
+            connection.close()
+            if losses.takes_reply(call):
+                self.hang_up()
+                return
+            self.hand_back(reply, content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815 - what http.server looks for
+
+        def hang_up(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def hand_back(self, reply: HTTPResponse, content: bytes) -> None:
+            self.send_response_only(reply.status)
+            for name, value in reply.getheaders():
+                if name.lower() not in HOP_HEADERS | {"content-length"}:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as proxy:
+        proxy.daemon_threads = True
+        thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_address[1]}", losses
+        finally:
+            proxy.shutdown()
+            thread.join()

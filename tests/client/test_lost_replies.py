@@ -1,0 +1,216 @@
+"""Replies and requests that are lost on the way: never a double effect, never a phantom."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tuff
+from tests.client.proxy import Losses, losing
+from tests.client.recording import AsyncShelf, Record, Shelf
+from tuff.commit import OutcomeUnknownError
+from tuff.launch import ServerProcess
+
+FOR_EVER = 1_000
+
+
+@pytest.fixture
+def proxied(server: ServerProcess) -> Iterator[tuple[str, Losses]]:
+    with losing(server.url) as between:
+        yield between
+
+
+def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
+    with (
+        tuff.connect(url, retries=retries) as client,
+        client.transaction(Shelf("a", record, changes=[topic.name.encode()])) as tx,
+    ):
+        tx.publish(topic, "once")
+
+
+def on_a_loop(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
+    async def main() -> None:
+        async with tuff.connect_async(url, retries=retries) as client:
+            shelf = AsyncShelf("a", record, changes=[topic.name.encode()])
+            async with client.transaction(shelf) as tx:
+                await tx.publish(topic, "once")
+
+    asyncio.run(main())
+
+
+Transact = Callable[[str, tuff.TopicId, Record, int], None]
+BOTH = pytest.mark.parametrize("transact", [blocking, on_a_loop])
+
+
+def committed(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    return [message.payload for message in client.poll(topic, isolation="committed")]
+
+
+@BOTH
+@pytest.mark.parametrize("call", ["transactions", "can-commit", "commit"])
+@pytest.mark.parametrize("lose", [Losses.lose_reply, Losses.lose_request])
+def test_what_is_lost_once_is_sent_again_and_done_once(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    proxied: tuple[str, Losses],
+    transact: Transact,
+    call: str,
+    lose: Callable[[Losses, str], None],
+) -> None:
+    url, losses = proxied
+    record = Record()
+    lose(losses, call)
+
+    transact(url, topic, record, 1)
+
+    assert committed(client, topic) == [b"once"]
+    assert record.steps[-1] == "a.post_commit"
+    assert losses.seen.count(call) == 2
+
+
+@BOTH
+def test_a_commit_whose_reply_is_lost_is_found_out_about(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], transact: Transact
+) -> None:
+    url, losses = proxied
+    record = Record()
+    losses.lose_reply("commit")
+
+    transact(url, topic, record, 0)
+
+    assert committed(client, topic) == [b"once"]
+    assert record.steps[-1] == "a.post_commit"
+    assert losses.seen[-2:] == ["commit", "invalidate"]
+
+
+@BOTH
+def test_a_commit_that_never_arrived_is_ended_and_rolled_back(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], transact: Transact
+) -> None:
+    url, losses = proxied
+    record = Record()
+    losses.lose_request("commit")
+
+    with pytest.raises(tuff.ConnectionLostError):
+        transact(url, topic, record, 0)
+
+    assert record.steps[-1] == "a.rollback_tx"
+    assert client.transactions.outcome(record.pointer).state == "aborted"
+    assert committed(client, topic) == []
+    with pytest.raises(tuff.TransactionAbortedError):
+        client.transactions.commit(record.pointer)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("lose", "state"), [(Losses.lose_reply, "committed"), (Losses.lose_request, "committing")]
+)
+def test_while_nobody_answers_nobody_is_rolled_back(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    proxied: tuple[str, Losses],
+    transact: Transact,
+    lose: Callable[..., None],
+    state: str,
+) -> None:
+    url, losses = proxied
+    record = Record()
+    lose(losses, "commit", times=FOR_EVER)
+    losses.lose_request("invalidate", times=FOR_EVER)
+
+    with pytest.raises(OutcomeUnknownError) as caught:
+        transact(url, topic, record, 1)
+
+    assert caught.value.outcome_unknown
+    assert record.steps[-1] == "a.commit_tx"
+    assert client.transactions.outcome(record.pointer).state == state
+    if state == "committing":
+        client.transactions.abort(record.pointer)
+
+
+def test_a_plain_publish_whose_reply_is_lost_is_not_sent_again(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    losses.lose_reply("publish")
+
+    with tuff.connect(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
+        through.publish(topic, "once")
+
+    assert (caught.value.outcome_unknown, caught.value.retry_safe) == (True, False)
+    assert committed(client, topic) == [b"once"]
+
+
+async def test_a_put_is_not_sent_again_behind_our_back(
+    client: tuff.Client, proxied: tuple[str, Losses]
+) -> None:
+    """The HTTP library repeats a PUT on a kept connection: a topic just created "existed"."""
+    url, losses = proxied
+    topic = tuff.TopicId("lost", "created")
+    losses.lose_reply("created")
+
+    async with tuff.connect_async(url) as through:
+        await through.topics.namespaces()
+        with pytest.raises(tuff.ConnectionLostError) as caught:
+            await through.topics.create(topic)
+
+    assert caught.value.outcome_unknown
+    assert losses.seen.count("created") == 1
+    assert client.topics.get(topic).generation == 1
+
+
+def test_a_run_whose_reply_is_lost_publishes_once(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    losses.lose_reply("run", times=2)
+
+    with tuff.connect(url) as through:
+        through.transactions.run([tuff.PublishEntry(topic=topic, payloads=[b"once"])])
+
+    assert committed(client, topic) == [b"once"]
+    assert losses.seen.count("run") == 3
+
+
+@BOTH
+def test_an_abort_whose_reply_is_lost_is_repeated(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], transact: Transact
+) -> None:
+    url, losses = proxied
+    record = Record()
+    record.fail["a.commit_tx"] = OSError("disk full")
+    losses.lose_reply("abort")
+
+    with pytest.raises(OSError, match="disk full") as caught:
+        transact(url, topic, record, 1)
+
+    assert not hasattr(caught.value, "__notes__")
+    assert client.transactions.outcome(record.pointer).state == "aborted"
+    assert committed(client, topic) == []
+
+
+def test_a_store_whose_reply_is_lost_ends_its_transaction(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    losses.lose_reply("store")
+
+    with (
+        tuff.connect(url) as through,
+        pytest.raises(tuff.ConnectionLostError),
+        through.transaction() as tx,
+    ):
+        tx.publish(topic, b"x" * (2 << 20))
+
+    assert list(client.poll(topic)) == []
+
+
+def test_a_poll_that_is_lost_is_asked_again(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    client.publish(topic, "here")
+    losses.lose_reply("poll", times=2)
+
+    with tuff.connect(url) as through:
+        assert committed(through, topic) == [b"here"]

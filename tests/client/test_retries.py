@@ -1,0 +1,140 @@
+"""What is sent again, when, and what is known when it has failed for good."""
+
+import pytest
+
+from tuff import calls, transaction_calls
+from tuff.calls import Call, PollQuestion
+from tuff.flows import Pause, Step
+from tuff.protocol.errors import (
+    BadRequestError,
+    OverloadedError,
+    ShuttingDownError,
+    StorageUnavailableError,
+    TransactionConflictError,
+    TransactionUnknownError,
+    TuffError,
+)
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry
+from tuff.retries import Retries
+from tuff.transport import ClientClosedError, ConnectionLostError
+
+TOPIC = TopicId("shop", "orders")
+PUBLISH = calls.publish(TOPIC, [b"x"], pointer=None, ttl_s=None)
+COMMIT = transaction_calls.commit(5, [], [], read_only=False)
+POLL = calls.poll(TOPIC, PollQuestion())
+
+LOST = ConnectionLostError("lost", outcome_unknown=True)
+REFUSED = ConnectionLostError("refused", outcome_unknown=False)
+STORAGE = StorageUnavailableError("the disk is full")
+
+
+def waits(call: Call[object], *answers: TuffError | str, retries: int = 5) -> list[float]:
+    """How long it waited between its attempts, of which these are the answers, one by one."""
+    flow = Retries(retries, chance=lambda: 1.0).ask(call)
+    found: list[float] = []
+    left = list(answers)
+    step: Step = flow.send(None)
+    try:
+        while True:
+            if isinstance(step, Pause):
+                found.append(step.seconds)
+                step = flow.send(None)
+                continue
+            answer = left.pop(0)
+            step = flow.throw(answer) if isinstance(answer, TuffError) else flow.send(answer)
+    except StopIteration:
+        assert left == []
+        return found
+
+
+def test_waits_double_up_to_a_bound() -> None:
+    busy = OverloadedError("busy")
+
+    assert waits(PUBLISH, *[busy] * 7, "done", retries=7) == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+def test_chance_takes_up_to_half_of_a_wait() -> None:
+    flow = Retries(1, chance=lambda: 0.0).ask(POLL)
+    flow.send(None)
+
+    assert flow.throw(LOST) == Pause(0.05)
+
+
+def test_the_server_says_how_long_to_wait_within_reason() -> None:
+    soon, late = OverloadedError("busy"), OverloadedError("busy")
+    soon.retry_after_s, late.retry_after_s = 1.0, 3600.0
+
+    assert waits(PUBLISH, soon, late, "done") == [1.0, 5.0]
+
+
+@pytest.mark.parametrize("error", [LOST, REFUSED, STORAGE, ShuttingDownError("stopping")])
+@pytest.mark.parametrize("call", [COMMIT, POLL])
+def test_what_has_no_second_effect_is_sent_again(call: Call[object], error: TuffError) -> None:
+    assert len(waits(call, error, error, "done")) == 2
+
+
+@pytest.mark.parametrize("error", [REFUSED, OverloadedError("busy"), ShuttingDownError("stop")])
+def test_a_publish_that_was_not_done_is_sent_again(error: TuffError) -> None:
+    assert len(waits(PUBLISH, error, "done")) == 1
+
+
+@pytest.mark.parametrize("error", [LOST, STORAGE])
+def test_a_publish_that_may_have_been_done_is_not_sent_again(error: TuffError) -> None:
+    with pytest.raises(type(error)):
+        waits(PUBLISH, error, "never asked for")
+
+
+@pytest.mark.parametrize(
+    "error", [BadRequestError("no"), TransactionConflictError("no"), ClientClosedError()]
+)
+def test_what_no_repeating_helps_with_is_raised_at_once(error: TuffError) -> None:
+    with pytest.raises(type(error)):
+        waits(COMMIT, error, "never asked for")
+
+
+def test_the_last_error_is_raised_when_the_attempts_are_over() -> None:
+    with pytest.raises(ConnectionLostError, match="refused"):
+        waits(POLL, LOST, LOST, REFUSED, retries=2)
+
+
+@pytest.mark.parametrize("first", [LOST, STORAGE])
+@pytest.mark.parametrize("last", [REFUSED, OverloadedError("busy"), TransactionUnknownError("?")])
+def test_a_doubt_about_one_attempt_stays_a_doubt_about_all(
+    first: TuffError, last: TuffError
+) -> None:
+    """A commit was lost, its repetition was refused as the server was gone by then, and the rows of
+    a transaction that had committed were rolled back."""
+    with pytest.raises(ConnectionLostError) as caught:
+        waits(COMMIT, first, last, retries=1)
+
+    assert caught.value.outcome_unknown
+    assert not caught.value.retry_safe
+
+
+def test_an_answer_of_the_server_settles_a_doubt() -> None:
+    with pytest.raises(TransactionConflictError):
+        waits(COMMIT, LOST, TransactionConflictError("no"))
+
+
+@pytest.mark.parametrize(
+    ("call", "is_repeatable"),
+    [
+        (transaction_calls.start(type="short", timeout_s=None, client=None), True),
+        (transaction_calls.start(type="long", timeout_s=None, client=None), False),
+        (transaction_calls.can_commit(5, []), True),
+        (transaction_calls.abort(5), True),
+        (transaction_calls.invalidate(5), True),
+        (transaction_calls.checkpoint(5), True),
+        (transaction_calls.run([PublishEntry(topic=TOPIC, payloads=[b"x"])], client=None,
+                               request_id="1"), True),
+        (calls.store(TOPIC, [b"x"], pointer=5, ttl_s=None), False),
+        (calls.publish(TOPIC, [], pointer=5, ttl_s=None), False),
+        (calls.create_topic(TOPIC, {}), False),
+        (calls.update_topic(TOPIC, {}), False),
+        (calls.delete_topic(TOPIC), False),
+    ],
+    ids=lambda value: value.request.path if isinstance(value, Call) else "",
+)  # fmt: skip
+def test_which_calls_have_no_second_effect(call: Call[object], *, is_repeatable: bool) -> None:
+    assert call.request.is_repeatable == is_repeatable

@@ -1,0 +1,147 @@
+"""Subscriptions: endless, and through whatever happens to the server (protocol §3.4)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.client import HTTPConnection
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.client.proxy import losing
+from tuff.launch import ServerProcess
+
+
+def payloads(messages: Iterator[tuff.Message], count: int) -> list[bytes]:
+    return [message.payload for message in islice(messages, count)]
+
+
+async def taken(messages: AsyncIterator[tuff.Message], count: int) -> list[bytes]:
+    return [(await anext(messages)).payload for _ in range(count)]
+
+
+def test_what_is_there_and_what_comes_later_is_handed_out_in_order(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, ["one", "two", "three"])
+    messages = client.subscribe(topic, limit=2)
+    assert payloads(messages, 3) == [b"one", b"two", b"three"]
+
+    client.publish(topic, "four")
+
+    assert payloads(messages, 1) == [b"four"]
+
+
+def test_a_subscription_starts_where_it_is_told(client: tuff.Client, topic: tuff.TopicId) -> None:
+    published = client.publish(topic, ["one", "two"])
+
+    assert payloads(client.subscribe(topic, published.last_id), 1) == [b"two"]
+    assert payloads(client.subscribe(topic, published.last_id.hex()), 1) == [b"two"]
+
+
+def test_what_was_rolled_back_is_never_handed_to_a_committed_reader(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    undone = client.transactions.start()
+    client.publish(topic, "undone", transaction=undone)
+    client.publish(topic, "plain")
+    client.transactions.abort(undone)
+
+    assert payloads(client.subscribe(topic), 1) == [b"plain"]
+    assert payloads(client.subscribe(topic, isolation="all"), 2) == [b"undone", b"plain"]
+
+
+async def test_a_task_is_handed_what_is_published_while_it_waits(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async with tuff.connect_async(server.url) as client:
+        messages = client.subscribe(topic)
+        waiting = asyncio.create_task(taken(messages, 2))
+        await client.publish(topic, ["one", "two"])
+
+        assert await waiting == [b"one", b"two"]
+        await messages.aclose()
+
+
+def test_replies_that_are_lost_cost_no_message_and_bring_none_twice(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, [str(number) for number in range(6)])
+    with losing(server.url) as (url, losses), tuff.connect(url) as through:
+        losses.lose_reply("poll", times=2)
+        messages = through.subscribe(topic, limit=2)
+        first = payloads(messages, 2)
+        losses.lose_request("poll", times=1)
+
+        assert first + payloads(messages, 4) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("end", [ServerProcess.stop, ServerProcess.kill])
+def test_a_subscription_survives_the_restart_of_its_server(
+    tmp_path: Path, end: Callable[[ServerProcess], object]
+) -> None:
+    topic = tuff.TopicId("default", "restarts")
+    log = tmp_path / "log.txt"
+    first = ServerProcess(tmp_path / "data", log=log)
+    port = first.url.rpartition(":")[2]
+    with tuff.connect(first.url) as client:
+        client.topics.create(topic)
+        client.publish(topic, ["one", "two"])
+        messages = client.subscribe(topic, limit=1)
+        assert payloads(messages, 1) == [b"one"]
+
+        end(first)
+
+        with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]):
+            client.publish(topic, "three")
+            assert payloads(messages, 2) == [b"two", b"three"]
+
+
+def test_a_subscription_waits_while_the_transaction_service_is_down(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "patience")
+    waits: list[float] = []
+
+    def start_again(seconds: float) -> None:
+        waits.append(seconds)
+        service(client, "start")
+
+    client._driver._pause = start_again
+    service(client, "stop")
+
+    assert payloads(client.subscribe(topic), 1) == [b"patience"]
+    assert len(waits) == 1
+    assert waits[0] >= 1.0  # as the server asked
+
+
+def test_a_subscription_to_a_topic_that_is_deleted_ends_with_that(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "last")
+    messages = client.subscribe(topic)
+    assert payloads(messages, 1) == [b"last"]
+
+    client.topics.delete(topic)
+
+    with pytest.raises(tuff.TopicNotFoundError):
+        next(messages)
+
+
+def test_closing_the_client_ends_its_subscriptions(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    client = tuff.connect(server.url)
+    messages = client.subscribe(topic)
+    client.close()
+
+    with pytest.raises(tuff.ClientClosedError):
+        next(messages)
+
+
+def service(client: tuff.Client, action: str) -> None:
+    connection = HTTPConnection(client.url.removeprefix("http://"))
+    connection.request("POST", f"/v1/transactions/service/{action}")
+    assert connection.getresponse().read()
+    connection.close()

@@ -31,6 +31,11 @@ if __name__ == "__main__" and sys.argv[1:2] == ["inspect"]:
 
     sys.exit(inspection.main(sys.argv[2:]))
 
+if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in ("fsck", "salvage"):
+    from process import repair
+
+    sys.exit(repair.main(sys.argv[1:], now_ms=time.time_ns() // 1_000_000))
+
 from process.clock import SteadyClock
 from process.http import Listener, explain
 from process.logs import log_to

@@ -7,6 +7,8 @@ flock on a file of its own (protocol §8: a second server names the directory an
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -39,20 +41,33 @@ class DirectoryLock:
             os.close(self._descriptor)
 
 
+@contextmanager
+def kept_from_owners(directory: Path) -> Iterator[None]:
+    """Keep everybody from becoming the owner of a directory, and write nothing to it: for those who
+    only look. A directory that never had an owner is left as it is.
+
+    Raises:
+        DirectoryLockedError: it has an owner.
+    """
+    path = directory / LOCK_FILE
+    if not path.is_file():
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _take(descriptor, directory, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _flock(directory: Path) -> int:
     path = directory / LOCK_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        raise DirectoryLockedError(
-            f"{directory} is in use by process {owner}; stop that server, or give another directory"
-        ) from None
-    try:
+        _take(descriptor, directory, fcntl.LOCK_EX)
         _name_owner(descriptor)
-    except OSError:
+    except (DirectoryLockedError, OSError):
         # Kept open by nobody, it would refuse every later open of this very process.
         os.close(descriptor)
         raise
@@ -65,3 +80,13 @@ def _name_owner(descriptor: int) -> None:
     if os.pread(descriptor, len(owner) + 1, 0) != owner:
         os.pwrite(descriptor, owner, 0)
         os.ftruncate(descriptor, len(owner))
+
+
+def _take(descriptor: int, directory: Path, operation: int) -> None:
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        raise DirectoryLockedError(
+            f"{directory} is in use by process {owner}; stop that server, or give another directory"
+        ) from None

@@ -1,0 +1,141 @@
+"""What is left of each row in a directory that may be damaged (design §5; promise 8).
+
+The newest version that is whole by our own checksum counts. It is *doubtful* where a newer one may
+have stood in what can't be read: then it is told what it was, and not surely what it became.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from messaging.facts import Facts, Mark
+from messaging.index import IndexedRange
+from messaging.keys import (
+    FACTS,
+    FACTS_KEY,
+    INDEX,
+    MARK_KEY,
+    MESSAGES,
+    PAYLOADS,
+    TOPICS,
+    row_prefix,
+    split_prefix,
+    split_topic,
+)
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow, is_whole
+from messaging.storage.leveldb_files import Hole, Survey, Version, survey
+from messaging.topics import TopicRecord
+
+TABLES: Mapping[bytes, str] = {
+    MESSAGES: "message",
+    PAYLOADS: "payload",
+    TOPICS: "topic",
+    INDEX: "index",
+    FACTS: "fact",
+}
+LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class Remain:
+    """What is left under a key. `value` is None where nothing is whole; `damage` is how the newest
+    version is damaged, None where it is not; `file` holds what is left, or the damage."""
+
+    key: bytes
+    value: bytes | None
+    file: str
+    damage: str | None = None
+    is_doubtful: bool = False
+
+
+class Remains:
+    """A store's rows, read without its engine. Blocks; changes nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: OSError: a file can't be read."""
+        self._survey: Survey = survey(directory, is_whole=is_whole)
+
+    @property
+    def holes(self) -> list[Hole]:
+        """Where the files can't be read."""
+        return self._survey.holes
+
+    def rows(self) -> Iterator[Remain]:
+        """Each key's remain, in the order of the keys; none for keys that were deleted."""
+        for versions in self._survey.versions():
+            remain = self._remain(versions)
+            if remain is not None:
+                yield remain
+
+    def versions(self) -> Iterator[list[Version]]:
+        """All that is left of each key, the newest first."""
+        return self._survey.versions()
+
+    def hides(self, low: bytes, high: bytes) -> bool:
+        """Whether a row, or a newer version of it, from key to key may stand in a hole."""
+        return any(hole.covers(low, high) for hole in self.holes)
+
+    def _remain(self, versions: Sequence[Version]) -> Remain | None:
+        damage: str | None = None
+        for version in versions:
+            if version.value is None:
+                break
+            error = row_error(version.key, version.value)
+            if error is None:
+                # Of a torn batch nobody knows what else was in it.
+                is_torn = not version.is_sure and version.file.endswith(LOG_SUFFIX)
+                is_doubtful = damage is not None or is_torn or self.hides(version.key, version.key)
+                return Remain(version.key, version.value, version.file, damage, is_doubtful)
+            damage = damage or error
+        if damage is None:
+            return None
+        return Remain(versions[0].key, None, versions[0].file, damage, is_doubtful=True)
+
+
+def row_error(key: bytes, value: bytes) -> str | None:
+    """Why a row can't be read; None if it can, or is of a table that nobody knows."""
+    check = _CHECKS.get(key[:1])
+    if check is None:
+        return None
+    try:
+        check(key, value)
+    except (DamagedRowError, ValueError, IndexError, struct.error) as error:
+        return str(error)
+    return None
+
+
+def shown(key: bytes) -> str:
+    """A key for people: the table, and the row key in hex, as `tuff table show` prints it."""
+    return f"{TABLES.get(key[:1], 'unknown')} row {key[1:].hex()}"
+
+
+def _check_message(key: bytes, value: bytes) -> None:
+    split_prefix(row_prefix(key))
+    MessageRow.from_bytes(key, value)
+
+
+def _check_payload(key: bytes, value: bytes) -> None:
+    split_prefix(row_prefix(key))
+    PayloadRow.from_bytes(key, value)
+
+
+def _check_topic(key: bytes, value: bytes) -> None:
+    split_topic(key[1:])
+    TopicRecord.from_bytes(key, value)
+
+
+def _check_fact(key: bytes, value: bytes) -> None:
+    if key == MARK_KEY:
+        Mark.from_bytes(key, value)
+    elif key == FACTS_KEY:
+        Facts.from_bytes(key, value)
+
+
+_CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
+    MESSAGES: _check_message,
+    PAYLOADS: _check_payload,
+    TOPICS: _check_topic,
+    INDEX: IndexedRange.from_bytes,
+    FACTS: _check_fact,
+}

@@ -1,0 +1,329 @@
+"""A LevelDB directory, read without LevelDB: every version of every row, and where there are holes.
+
+LevelDB's recovery writes, refuses the whole store for one damaged block of its log, and passes over
+other damage in silence; its repair tells nobody what it left out, and brings back what a lost block
+had replaced. So `tuff fsck` and `tuff salvage` read the files by themselves, and change none.
+"""
+
+import heapq
+import mmap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from messaging.storage.leveldb_log import (
+    Batch,
+    Change,
+    Gap,
+    MalformedError,
+    Readable,
+    Record,
+    read_batch,
+    read_records,
+    read_string,
+    read_varint,
+)
+from messaging.storage.leveldb_table import Block, Layout, read_changes, read_layout
+
+IsWhole = Callable[[bytes, bytes], bool]
+
+_TABLE_SUFFIXES = (".ldb", ".sst")
+_TAG_SIZE = 8  # bytes; sequence and kind behind each key of LevelDB's own
+# Fields of a manifest's record, by their tag.
+_COMPARATOR, _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _COMPACTED = 1, 2, 3, 4, 5
+_DELETED_FILE, _NEW_FILE, _PREVIOUS_LOG = 6, 7, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """What can't be read. Keys above `low` up to `high`, both of which may be missing, may have had
+    newer versions there; for a hole in a log any key may, in changes from `first` up to `stop`."""
+
+    file: str
+    offset: int
+    reason: str
+    low: bytes = b""
+    high: bytes | None = None
+    first: int | None = None
+    stop: int | None = None
+    is_tail: bool = False
+
+    def covers(self, low: bytes, high: bytes) -> bool:
+        """Whether keys from `low` to `high`, both included, may have had versions in it."""
+        if self.first is not None:
+            return False
+        return self.low < high and (self.high is None or self.high >= low)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A value that a key had from this change on, or None for its deletion. One that is not sure
+    stood among damage: its bytes may be whole, its sequence number may be wrong."""
+
+    key: bytes
+    sequence: int
+    value: bytes | None
+    file: str
+    is_sure: bool = True
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a directory holds. `misses` are files that should be there and can't be used at all."""
+
+    holes: list[Hole] = field(default_factory=list)
+    loose: list[Version] = field(default_factory=list)
+    tables: list[tuple[str, Readable, list[Block]]] = field(default_factory=list)
+
+    def versions(self) -> Iterator[list[Version]]:
+        """All versions of each key, the newest first, in the order of the keys."""
+        streams = [_stream(*table) for table in self.tables]
+        merged = heapq.merge(sorted(self.loose, key=_order), *streams, key=_order)
+        for _, found in groupby(merged, key=attrgetter("key")):
+            yield list(found)
+
+
+def _order(version: Version) -> tuple[bytes, int]:
+    return version.key, -version.sequence
+
+
+def _stream(name: str, data: Readable, blocks: list[Block]) -> Iterator[Version]:
+    for block in blocks:
+        if block.damage is None:
+            for change in read_changes(data, block):
+                yield Version(change.key, change.sequence, change.value, name)
+
+
+@dataclass(slots=True)
+class _Manifest:
+    """Which files count: tables with the range of their keys, and the logs from a number on."""
+
+    tables: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    log_number: int = 0
+    previous_log: int = 0
+
+    def needs_log(self, number: int) -> bool:
+        return number >= self.log_number or number == self.previous_log
+
+
+def survey(directory: Path, *, is_whole: IsWhole) -> Survey:
+    """Read everything in a LevelDB directory that nobody has open; changes nothing.
+
+    Raises: OSError: a file can't be read.
+    """
+    found = Survey()
+    manifest = _manifest(directory, found)
+    for number, path in _numbered(directory, *_TABLE_SUFFIXES):
+        # Without a manifest all count, as in LevelDB's own repair: the newest versions win.
+        if manifest is None or number in manifest.tables:
+            _read_table(path, found, is_whole)
+    for number, (low, high) in manifest.tables.items() if manifest is not None else ():
+        names = [f"{number:06}{suffix}" for suffix in _TABLE_SUFFIXES]
+        if not any((directory / name).is_file() for name in names):
+            found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
+    _read_logs(directory, manifest, found, is_whole)
+    return found
+
+
+def _numbered(directory: Path, *suffixes: str) -> list[tuple[int, Path]]:
+    paths = (path for path in directory.iterdir() if path.suffix in suffixes)
+    return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
+
+
+def _before(key: bytes) -> bytes:
+    """A key below this one and above most others below it."""
+    return key[:-1]
+
+
+def _manifest(directory: Path, found: Survey) -> _Manifest | None:
+    named = _current(directory, found)
+    if named is None:
+        return None
+    manifest = _Manifest()
+    whole_count = 0
+    for record in read_records(named.read_bytes()):
+        reason = record.reason if isinstance(record, Gap) else "the checksum does not match"
+        if isinstance(record, Gap) or not record.is_whole:
+            found.holes.append(Hole(named.name, record.offset, reason, first=0))
+            return None
+        try:
+            _apply(manifest, record.data)
+        except (MalformedError, IndexError) as error:
+            found.holes.append(Hole(named.name, record.offset, str(error), first=0))
+            return None
+        whole_count += 1
+    if not whole_count:
+        found.holes.append(Hole(named.name, 0, "it is empty", first=0))
+    return manifest if whole_count else None
+
+
+def _current(directory: Path, found: Survey) -> Path | None:
+    path = directory / "CURRENT"
+    text = path.read_bytes() if path.is_file() else b""
+    name = text[:-1].decode("ascii", "replace")
+    if not text.endswith(b"\n") or not name.startswith("MANIFEST-") or "/" in name:
+        found.holes.append(Hole("CURRENT", 0, "it names no manifest", first=0))
+        return None
+    if not (directory / name).is_file():
+        found.holes.append(Hole("CURRENT", 0, f"there is no {name}, which it names", first=0))
+        return None
+    return directory / name
+
+
+def _apply(manifest: _Manifest, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        if tag == _COMPARATOR:
+            _, at = read_string(data, at)
+        elif tag in (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG):
+            number, at = read_varint(data, at)
+            _note_number(manifest, tag, number)
+        elif tag in (_COMPACTED, _DELETED_FILE, _NEW_FILE):
+            at = _apply_file(manifest, tag, data, at)
+        else:
+            raise MalformedError(f"no manifest has a field {tag}")
+
+
+def _note_number(manifest: _Manifest, tag: int, number: int) -> None:
+    if tag == _LOG_NUMBER:
+        manifest.log_number = number
+    elif tag == _PREVIOUS_LOG:
+        manifest.previous_log = number
+
+
+def _apply_file(manifest: _Manifest, tag: int, data: bytes, at: int) -> int:
+    _level, at = read_varint(data, at)
+    if tag == _COMPACTED:
+        return read_string(data, at)[1]
+    number, at = read_varint(data, at)
+    if tag == _DELETED_FILE:
+        manifest.tables.pop(number, None)
+        return at
+    _size, at = read_varint(data, at)
+    low, at = read_string(data, at)
+    high, at = read_string(data, at)
+    manifest.tables[number] = low[:-_TAG_SIZE], high[:-_TAG_SIZE]
+    return at
+
+
+def _read_table(path: Path, found: Survey, is_whole: IsWhole) -> None:
+    with path.open("rb") as file:
+        is_empty = path.stat().st_size == 0
+        data = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    layout = read_layout(data)
+    found.tables.append((path.name, data, layout.blocks))
+    last = b""
+    for at, block in enumerate(layout.blocks):
+        if block.damage is None:
+            for change in read_changes(data, block):
+                last = change.key
+        else:
+            behind = _first_key(data, layout, at + 1)
+            last = _read_damaged(path.name, data, block, (last, behind), found, is_whole)
+    for offset, reason in layout.damages:
+        # Damage beside the blocks hides no row, unless it hides where the blocks are.
+        found.holes.append(Hole(path.name, offset, reason, last, None if layout.is_cut else b""))
+
+
+def _first_key(data: Readable, layout: Layout, at: int) -> bytes | None:
+    for block in layout.blocks[at:]:
+        if block.damage is None:
+            return next((change.key for change in read_changes(data, block)), None)
+    return None
+
+
+def _read_damaged(
+    name: str,
+    data: Readable,
+    block: Block,
+    around: tuple[bytes, bytes | None],
+    found: Survey,
+    is_whole: IsWhole,
+) -> bytes:
+    """Take the whole rows of a damaged block, and note the holes between them; its last key."""
+    last, behind = around
+    reason = block.damage or ""
+    is_torn = False
+    for change in read_changes(data, block):
+        if change.value is None or not is_whole(change.key, change.value) or change.key < last:
+            is_torn = True
+            continue
+        if is_torn:
+            found.holes.append(Hole(name, block.offset, reason, last, change.key))
+            is_torn = False
+        found.loose.append(_unsure(name, change))
+        last = change.key
+    # How many there should have been nobody knows, so behind the last one there may be a hole.
+    found.holes.append(Hole(name, block.offset, reason, last, behind))
+    return last
+
+
+def _unsure(name: str, change: Change) -> Version:
+    return Version(change.key, change.sequence, change.value, name, is_sure=False)
+
+
+def _read_logs(
+    directory: Path, manifest: _Manifest | None, found: Survey, is_whole: IsWhole
+) -> None:
+    logs = _numbered(directory, ".log")
+    live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
+    if manifest is not None and not any(number == manifest.log_number for number, _ in logs):
+        name = f"{manifest.log_number:06}.log"
+        found.holes.append(Hole(name, 0, "the file is missing", first=0))
+    reader = _LogReader(found, is_whole)
+    for path in live:
+        reader.read(path)
+
+
+class _LogReader:
+    """Reads logs in their order, and sees by the sequence numbers what is missing."""
+
+    def __init__(self, found: Survey, is_whole: IsWhole) -> None:
+        self._found = found
+        self._is_whole = is_whole
+        self._next: int | None = None
+
+    def read(self, path: Path) -> None:
+        pending: list[tuple[int, str, bool]] = []
+        for record in read_records(path.read_bytes()):
+            if isinstance(record, Gap):
+                pending.append((record.offset, record.reason, record.is_tail))
+            else:
+                self._take(path.name, record, pending)
+        for offset, reason, is_tail in pending:
+            self._hole(path.name, offset, reason, None, is_tail=is_tail)
+
+    def _take(self, name: str, record: Record, pending: list[tuple[int, str, bool]]) -> None:
+        batch = read_batch(record)
+        if batch.damage is not None:
+            pending.append((record.offset, batch.damage, False))
+            self._take_rows(name, batch)
+            return
+        if not pending and self._next is not None and batch.first != self._next:
+            reason = f"changes {self._next} to {batch.first - 1} are missing before it"
+            pending.append((record.offset, reason, False))
+        for offset, reason, _ in pending:
+            self._hole(name, offset, reason, batch.first)
+        pending.clear()
+        self._next = batch.stop
+        self._found.loose += (
+            Version(change.key, change.sequence, change.value, name) for change in batch.changes
+        )
+
+    def _take_rows(self, name: str, batch: Batch) -> None:
+        # The head may be damaged, and a high number would let an old row replace a newer one.
+        first = batch.first if self._next is None else self._next
+        for at, change in enumerate(batch.changes):
+            if change.value is not None and self._is_whole(change.key, change.value):
+                row = Change(change.key, change.value, first + at)
+                self._found.loose.append(_unsure(name, row))
+
+    def _hole(
+        self, name: str, offset: int, reason: str, stop: int | None, *, is_tail: bool = False
+    ) -> None:
+        first = self._next or 0
+        hole = Hole(name, offset, reason, first=first, stop=stop, is_tail=is_tail)
+        self._found.holes.append(hole)

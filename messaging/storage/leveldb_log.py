@@ -1,0 +1,219 @@
+"""LevelDB's logs and manifests, read without LevelDB (design §5, Storage seam).
+
+    file     := block*                     32 KiB each, the last one shorter
+    block    := fragment* zero{0,6}
+    fragment := crc(4) length(2) type(1) data(length)     little-endian; crc over type and data
+    type     := 1 whole | 2 first | 3 middle | 4 last
+    batch    := sequence(8) count(4) (1 key value | 0 key)*      strings behind a varint length
+
+LevelDB passes over parts of a damaged log in silence, or refuses all of it. Here each gap has its
+place, and what lies behind it is read.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from messaging.storage.crc32c import masked_crc32c
+
+BLOCK_SIZE = 32_768  # bytes; LevelDB's own, in every file
+VARINT_BITS_MAX = 63
+
+Readable = bytes | mmap.mmap  # a file's bytes; a table of many MiB need not be in memory
+
+_HEAD = struct.Struct("<IHB")
+_BATCH_HEAD = struct.Struct("<QI")
+assert (_HEAD.size, _BATCH_HEAD.size) == (7, 12)
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+class MalformedError(ValueError):
+    """Bytes that LevelDB does not write; the sentence says how that shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, or what is left of one: with a fragment of a wrong checksum it is not whole."""
+
+    offset: int
+    data: bytes
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch that can't be read. At the end of a file it may be a write that a crash cut off."""
+
+    offset: int
+    stop: int
+    reason: str
+    is_tail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    offset: int
+    type: int
+    data: bytes
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value under a key, or None for a deletion."""
+
+    key: bytes
+    value: bytes | None
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that were written as one. `first` and `stop` are the sequence numbers it took;
+    `damage` says why not all of it can be read."""
+
+    first: int
+    stop: int
+    changes: list[Change]
+    damage: str | None
+
+
+def read_varint(data: Readable, at: int) -> tuple[int, int]:
+    """A number and where it stops. Raises: MalformedError."""
+    value = 0
+    for shift in range(0, VARINT_BITS_MAX + 1, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedError("a number does not end")
+
+
+def read_string(data: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes behind their length, and where they stop. Raises: MalformedError."""
+    size, at = read_varint(data, at)
+    if at + size > len(data):
+        raise MalformedError(f"a string of {size} bytes goes beyond the end")
+    return data[at : at + size], at + size
+
+
+def read_records(data: bytes) -> Iterator[Record | Gap]:
+    """Every record of a log or manifest in order, and the gaps between."""
+    parts: list[_Fragment] = []
+    for found in _fragments(data):
+        if isinstance(found, Gap):
+            yield from _unfinished(parts, found.offset)
+            yield found
+        elif found.type in (_WHOLE, _FIRST):
+            yield from _unfinished(parts, found.offset)
+            parts = [found]
+        elif parts:
+            parts.append(found)
+        else:
+            stop = found.offset + _HEAD.size + len(found.data)
+            yield Gap(found.offset, stop, "the record's beginning is missing")
+        if parts and parts[-1].type in (_WHOLE, _LAST):
+            yield _joined(parts)
+            parts = []
+        elif isinstance(found, Gap):
+            parts = []
+    yield from _unfinished(parts, len(data), is_tail=True)
+
+
+def _joined(parts: list[_Fragment]) -> Record:
+    data = b"".join(part.data for part in parts)
+    return Record(parts[0].offset, data, all(part.is_whole for part in parts))
+
+
+def _unfinished(parts: list[_Fragment], stop: int, *, is_tail: bool = False) -> Iterator[Gap]:
+    if parts:
+        yield Gap(parts[0].offset, stop, "the record's end is missing", is_tail)
+
+
+def _fragments(data: bytes) -> Iterator[_Fragment | Gap]:
+    at = 0
+    while at < len(data):
+        block_stop = min(at - at % BLOCK_SIZE + BLOCK_SIZE, len(data))
+        if block_stop - at < _HEAD.size and block_stop % BLOCK_SIZE == 0:
+            if any(data[at:block_stop]):
+                yield Gap(at, block_stop, "the padding of a block is not zero")
+            at = block_stop
+            continue
+        found = _fragment(data, at, block_stop)
+        if found is None:
+            stop = _next_whole(data, at + 1, block_stop)
+            reason = "no fragment starts here, or its length is damaged"
+            yield Gap(at, stop, reason, is_tail=stop == len(data))
+            at = stop
+        else:
+            yield found
+            at += _HEAD.size + len(found.data)
+
+
+def _fragment(data: bytes, at: int, block_stop: int) -> _Fragment | None:
+    if at + _HEAD.size > block_stop:
+        return None
+    crc, length, kind = _HEAD.unpack_from(data, at)
+    stop = at + _HEAD.size + length
+    if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or stop > block_stop:
+        return None
+    if masked_crc32c(data[at + _HEAD.size - 1 : stop]) == crc:
+        return _Fragment(at, kind, data[at + _HEAD.size : stop], is_whole=True)
+    # With its length right the next one stands where it says, and so this one's bytes are known.
+    is_bounded = block_stop - stop < _HEAD.size or _is_whole_at(data, stop, block_stop)
+    if not is_bounded:
+        return None
+    return _Fragment(at, kind, data[at + _HEAD.size : stop], is_whole=False)
+
+
+def _is_whole_at(data: bytes, at: int, block_stop: int) -> bool:
+    crc, length, kind = _HEAD.unpack_from(data, at)
+    stop = at + _HEAD.size + length
+    return (
+        kind in (_WHOLE, _FIRST, _MIDDLE, _LAST)
+        and stop <= block_stop
+        and masked_crc32c(data[at + _HEAD.size - 1 : stop]) == crc
+    )
+
+
+def _next_whole(data: bytes, at: int, block_stop: int) -> int:
+    while at + _HEAD.size <= block_stop:
+        if _is_whole_at(data, at, block_stop):
+            return at
+        at += 1
+    return block_stop
+
+
+def read_batch(record: Record) -> Batch:
+    """The changes of a record of a log, as many as can be told apart."""
+    data = record.data
+    changes: list[Change] = []
+    if len(data) < _BATCH_HEAD.size:
+        return Batch(0, 0, changes, "the batch is too short for any")
+    sequence, count = _BATCH_HEAD.unpack_from(data)
+    at = _BATCH_HEAD.size
+    damage = None if record.is_whole else "the checksum does not match"
+    try:
+        while at < len(data):
+            change, at = _change(data, at, sequence + len(changes))
+            changes.append(change)
+    except MalformedError as error:
+        damage = str(error)
+    if damage is None and len(changes) != count:
+        damage = f"{len(changes)} changes stand where {count} should"
+    return Batch(sequence, sequence + count, changes, damage)
+
+
+def _change(data: bytes, at: int, sequence: int) -> tuple[Change, int]:
+    kind = data[at]
+    if kind not in (0, 1):
+        raise MalformedError(f"a change has the kind {kind}")
+    key, at = read_string(data, at + 1)
+    if kind == 0:
+        return Change(key, None, sequence), at
+    value, at = read_string(data, at)
+    return Change(key, value, sequence), at

@@ -1,0 +1,230 @@
+"""LevelDB's sorted tables, read without LevelDB, block by block (design §5, Storage seam).
+
+    table   := block* footer(48)                data blocks, filters, their list, the index
+    footer  := handle handle zero* magic(8)     of the list of filters, and of the index
+    handle  := varint offset varint size
+    block   := content(size) type(1) crc(4)     crc over content and type; type 0: not compressed
+    content := entry* restart(4)* count(4)
+    entry   := varint shared varint fresh varint size key(fresh) value(size)
+    key     := user key, then sequence(7) kind(1)         little-endian; kind 1 value, 0 deletion
+
+A damaged index hides the whole table from LevelDB. The blocks are found without it all the same:
+each ends with its restart points, whose count and checksum show where.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from messaging.storage.crc32c import masked_crc32c
+from messaging.storage.leveldb_log import Change, MalformedError, Readable, read_varint
+
+FOOTER_SIZE = 48  # bytes
+RESTARTS_MAX = 65_536  # restart points of a block; one of 4 KiB has some twenty
+
+_MAGIC = bytes.fromhex("57fb808b247547db")
+_TRAILER = struct.Struct("<BI")
+_NUMBER = struct.Struct("<I")
+_TAG = struct.Struct("<Q")
+assert (_TRAILER.size, _TAG.size) == (5, 8)
+_NOT_COMPRESSED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of a table. A data block has the place of its content and its length; `damage` says
+    why it is not whole."""
+
+    offset: int
+    size: int
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The data blocks of a table in order, and damage outside of them: where, and how it shows.
+    `is_cut`: behind the last block there may have been others."""
+
+    blocks: list[Block]
+    damages: list[tuple[int, str]]
+    is_cut: bool = False
+
+
+def read_layout(data: Readable) -> Layout:
+    """Where the data blocks of a table are, by its index or, if that is damaged, by themselves."""
+    damages: list[tuple[int, str]] = []
+    try:
+        lists, index = _footer(data)
+        blocks = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, index)]
+        rest = _outer_damage(data, [*blocks, lists, index])
+    except MalformedError as error:
+        damages.append((max(len(data) - FOOTER_SIZE, 0), f"the index can't be read: {error}"))
+        blocks, stop = _walk(data)
+        if stop is not None:
+            damages.append((stop, "no block can be told from here on"))
+        return Layout(blocks, damages, is_cut=stop is not None or not blocks)
+    damages += rest
+    return Layout([_checked(data, block) for block in blocks], damages)
+
+
+def _footer(data: Readable) -> tuple[Block, Block]:
+    if len(data) < FOOTER_SIZE:
+        raise MalformedError(f"the file has {len(data)} bytes, which is too short for a table")
+    footer = data[-FOOTER_SIZE:]
+    if footer[-len(_MAGIC) :] != _MAGIC:
+        raise MalformedError("the footer is damaged, or cut off")
+    lists, at = _handle(footer, 0)
+    index, at = _handle(footer, at)
+    if any(footer[at : -len(_MAGIC)]):
+        raise MalformedError("the footer is damaged in its padding")
+    return Block(*lists), Block(*index)
+
+
+def _handle(data: Readable, at: int) -> tuple[tuple[int, int], int]:
+    offset, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    return (offset, size), at
+
+
+def _whole_entries(data: Readable, block: Block) -> list[tuple[bytes, bytes]]:
+    checked = _checked(data, block)
+    if checked.damage is not None:
+        raise MalformedError(checked.damage)
+    return list(_entries(_content(data, block)))
+
+
+def _outer_damage(data: Readable, blocks: Sequence[Block]) -> list[tuple[int, str]]:
+    """Damage in what is no data block, and bytes that belong to none."""
+    *_, lists, _index = blocks
+    damages = []
+    at = 0
+    try:
+        filters = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, lists)]
+    except MalformedError as error:
+        damages.append((lists.offset, f"the list of filters is damaged: {error}"))
+        filters = []
+    for block in sorted([*blocks, *filters], key=lambda block: block.offset):
+        if block.offset != at:
+            damages.append((at, "bytes that belong to no block"))
+        at = block.offset + block.size + _TRAILER.size
+    if at != len(data) - FOOTER_SIZE:
+        damages.append((at, "bytes that belong to no block"))
+    return damages
+
+
+def _content(data: Readable, block: Block) -> bytes:
+    return data[block.offset : block.offset + block.size]
+
+
+def _checked(data: Readable, block: Block) -> Block:
+    stop = block.offset + block.size
+    if stop + _TRAILER.size > len(data):
+        return Block(block.offset, block.size, "the block is cut off")
+    kind, crc = _TRAILER.unpack_from(data, stop)
+    if masked_crc32c(data[block.offset : stop + 1]) != crc:
+        return Block(block.offset, block.size, "the block's checksum does not match")
+    if kind != _NOT_COMPRESSED:
+        return Block(block.offset, block.size, f"the block is compressed, by method {kind}")
+    return block
+
+
+def _walk(data: Readable) -> tuple[list[Block], int | None]:
+    """Data blocks one behind the other, up to the first place where none ends."""
+    blocks: list[Block] = []
+    at = 0
+    while at < len(data) - FOOTER_SIZE:
+        stop = _end_of(data, at)
+        if stop is None:
+            return blocks, at
+        block = Block(at, stop - at)
+        # Behind the data stand filters and the index, whose keys or values are no rows.
+        if not _is_data(data, block):
+            break
+        blocks.append(block)
+        at = stop + _TRAILER.size
+    return blocks, None
+
+
+def _is_data(data: Readable, block: Block) -> bool:
+    """Whether a block has rows. The list of filters is empty; the index's values are handles that
+    lead to where blocks begin, the first one to the beginning of the file."""
+    entries = list(_entries(_content(data, block)))
+    if not entries:
+        return False
+    try:
+        (offset, size), at = _handle(entries[0][1], 0)
+    except MalformedError:
+        return True
+    return not (offset == 0 and at == len(entries[0][1]) and 0 < size < block.offset)
+
+
+def _end_of(data: Readable, at: int) -> int | None:
+    """Where the content of the block that begins here stops; None if that can't be told."""
+    block_start = at
+    while at + 4 <= len(data):
+        # No entry starts like this, since a key has eight bytes at least; the first restart does.
+        if data[at : at + 4] == b"\x00\x00\x00\x00":
+            return _restarts_end(data, block_start, at)
+        try:
+            _, fresh, size, at = _entry_head(data, at)
+        except MalformedError:
+            return None
+        at += fresh + size
+    return None
+
+
+def _restarts_end(data: Readable, block_start: int, at: int) -> int | None:
+    last = -1
+    for count in range(RESTARTS_MAX):
+        if at + _NUMBER.size + _TRAILER.size > len(data):
+            return None
+        (number,) = _NUMBER.unpack_from(data, at)
+        at += _NUMBER.size
+        if number == count and count:
+            block = Block(block_start, at - block_start)
+            if _checked(data, block).damage is None:
+                return at
+        if number <= last:
+            return None
+        last = number
+    return None
+
+
+def _entry_head(data: Readable, at: int) -> tuple[int, int, int, int]:
+    shared, at = read_varint(data, at)
+    fresh, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    return shared, fresh, size, at
+
+
+def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Internal keys and values, up to where they can't be told apart any more."""
+    if len(content) < _NUMBER.size:
+        return
+    (count,) = _NUMBER.unpack_from(content, len(content) - _NUMBER.size)
+    stop = len(content) - _NUMBER.size * (count + 1)
+    if stop < 0:
+        stop = len(content) - 2 * _NUMBER.size  # the count is damaged; the entries may not be
+    at, key = 0, b""
+    while at < stop:
+        shared, fresh, size, at = _entry_head(content, at)
+        if shared > len(key) or at + fresh + size > stop:
+            raise MalformedError("an entry goes beyond the block")
+        key = key[:shared] + content[at : at + fresh]
+        yield key, content[at + fresh : at + fresh + size]
+        at += fresh + size
+
+
+def read_changes(data: Readable, block: Block) -> Iterator[Change]:
+    """The changes in a data block, as many as can be told apart; in a damaged one, the keys and
+    the sequence numbers may be others than were written."""
+    try:
+        for key, value in _entries(_content(data, block)):
+            if len(key) < _TAG.size:
+                return
+            (tag,) = _TAG.unpack_from(key, len(key) - _TAG.size)
+            # A deletion has no value: one that has is a value whose kind was damaged.
+            is_deletion = tag & 0xFF == 0 and not value
+            yield Change(key[: -_TAG.size], None if is_deletion else value, tag >> 8)
+    except MalformedError:
+        return

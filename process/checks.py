@@ -1,0 +1,116 @@
+"""Both stores of a data directory looked at together: what `tuff fsck` finds (promise 8)."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from messaging.check import StoreAccount, check_store
+from tuff.disk.findings import Finding
+from tuff.disk.lock import kept_from_owners
+from tuff.protocol.errors import TransactionUnknownError
+from tx.check import FilesAccount, check_files
+from tx.files import list_files
+from tx.recovery import StoreMark
+from tx.state import TransactionState
+
+ADVICE = "put files of one backup together, or use `tuff salvage`"
+
+
+class NoDataError(Exception):
+    """A directory that was named is no server's; the sentence says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data directory: where its two stores are."""
+
+    messages: Path
+    snapshots: Path
+
+    @classmethod
+    def below(cls, directory: Path, snapshots: Path | None) -> "Data":
+        """As the server has it with `--data`; without, the snapshots are somewhere else."""
+        return cls(directory / "messages", snapshots or directory / "snapshots")
+
+    def require_there(self) -> None:
+        """Raises: NoDataError: no server ever wrote here."""
+        has_files = self.snapshots.is_dir() and bool(list_files(self.snapshots))
+        if not has_files and not self.has_messages:
+            raise NoDataError(
+                f"there is no data in {self.messages.parent}: neither messages/ nor snapshot files"
+            )
+
+    @property
+    def has_messages(self) -> bool:
+        return self.messages.is_dir() and any(self.messages.iterdir())
+
+    def hold(self, held: ExitStack) -> None:
+        """Keep servers away until `held` is closed. Raises: DirectoryLockedError."""
+        for directory in (self.messages.parent, self.messages, self.snapshots):
+            held.enter_context(kept_from_owners(directory))
+
+
+def check(data: Data, *, now_ms: int) -> tuple[int, list[Finding]]:
+    """How many rows and edits could be read, and everything that is wrong.
+
+    Raises: OSError: a file can't be read.
+    """
+    store = StoreAccount()
+    if data.has_messages:
+        store = check_store(data.messages, now_ms=now_ms)
+    files = check_files(data.snapshots, recorded(store))
+    findings = [*store.findings, *files.findings, *_across(store, files)]
+    return store.row_count, findings
+
+
+def recorded(store: StoreAccount) -> StoreMark | None:
+    """What the message store remembers of the transaction files, as the server asks for it."""
+    facts = store.facts
+    if facts is None or facts.store_id is None:
+        return None
+    return StoreMark(facts.store_id, facts.highest_pointer)
+
+
+def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
+    """What one store says and the other denies; only of files from which a server would start."""
+    state = files.state
+    if state is None:
+        if store.highest_pointer and not files.findings:
+            reason = "transactions wrote rows, and there are no transaction files"
+            yield Finding("both stores", reason, ADVICE)
+        return
+    for pointer in sorted(store.pointers):
+        if not _is_known(state, pointer):
+            reason = f"rows of transaction {pointer} are undecided, and its outcome is not known"
+            yield Finding("both stores", reason, ADVICE)
+    if store.highest_pointer > state.highest_reserved:
+        reason = (
+            f"rows stand under pointer {store.highest_pointer}, and the transaction files know "
+            f"pointers up to {state.highest_reserved}"
+        )
+        yield Finding("both stores", reason, ADVICE)
+    yield from _lost_publishes(store, state)
+
+
+def _is_known(state: TransactionState, pointer: int) -> bool:
+    try:
+        state.find(pointer)
+    except TransactionUnknownError:
+        # A start that did not reach the log: the next start of the server makes it invalid.
+        return any(block.start <= pointer < block.stop for block in state.blocks)
+    return True
+
+
+def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
+    if store.mark is None:
+        return
+    last = store.mark.last
+    for outcome in state.outcomes:
+        for detail in outcome.published:
+            if detail.last > last:
+                reason = (
+                    f"transaction {outcome.transaction_id} published up to {tuple(detail.last)}, "
+                    f"and the message store was written up to {tuple(last)} only"
+                )
+                yield Finding("both stores", reason, ADVICE)

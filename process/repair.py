@@ -1,0 +1,71 @@
+"""`server.py fsck …` and `server.py salvage …`: JSON, one object a line (promise 8).
+
+In a process of its own, as `server.py inspect` is. A finding has the kind `damage`, or `doubt` for
+what may as well be in order; the last line is of the kind `checked` or `salvaged`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from process.checks import Data, NoDataError, check
+from tuff.disk.findings import Finding
+from tuff.disk.lock import DirectoryLockedError
+
+EXIT_DAMAGED = 1
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str], *, now_ms: int) -> int:
+    """Run one of the commands; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    data = Data.below(options.directory, options.snapshots)
+    try:
+        with ExitStack() as held:
+            data.require_there()
+            data.hold(held)
+            return _fsck(data, now_ms=now_ms)
+    except (NoDataError, DirectoryLockedError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename} can't be used: {error.strerror}")
+
+
+def _fsck(data: Data, *, now_ms: int) -> int:
+    row_count, findings = check(data, now_ms=now_ms)
+    for finding in findings:
+        _print(_row(finding))
+    damage_count = sum(finding.is_damage for finding in findings)
+    _print({"kind": "checked", "rows": row_count, "damages": damage_count})
+    return EXIT_DAMAGED if damage_count else 0
+
+
+def _row(finding: Finding) -> Mapping[str, object]:
+    return {
+        "kind": "damage" if finding.is_damage else "doubt",
+        "place": finding.place,
+        "reason": finding.reason,
+        "advice": finding.advice,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="server.py", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, dest="command")
+    fsck = commands.add_parser("fsck", help="read everything, and say what is damaged")
+    for command in (fsck,):
+        command.add_argument("directory", type=Path, metavar="DIR")
+        command.add_argument("--snapshots", type=Path, metavar="DIR")
+    return parser
+
+
+def _print(row: Mapping[str, object]) -> None:
+    print(json.dumps(row))
+
+
+def _fail(sentence: str) -> int:
+    print(f"tuff: {sentence}", file=sys.stderr)
+    return EXIT_USAGE

@@ -1,0 +1,158 @@
+"""`tuff fsck` finds every damage that can be proven, and finds none where there is none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from messaging.storage.crc32c import crc32c
+from tests.http.process import serve
+from tests.repair.files import Past, flipped, found_in, sample, stored_files
+from tuff.disk.lock import DirectoryLock
+from tx.files import FileKind, known_file, list_files
+
+
+def fsck(directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuff.cli", "fsck", str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def vouched_lengths(directory: Path) -> dict[str, int]:
+    """How many bytes of each log count, where a later one says it: the rest is in no record."""
+    files = [known_file(path, kind) for path, kind in list_files(directory)]
+    names = {known.header.sequence: known.path.name for known in files}
+    return {
+        names[known.header.previous_sequence]: known.header.previous_length
+        for known in files
+        if known.kind is FileKind.LOG and known.header.previous_sequence in names
+    }
+
+
+def test_the_checksum_is_the_one_of_the_standard() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(bytes(32)) == 0x8A9136AA
+
+
+def test_nothing_is_found_in_what_a_server_left_behind(data: Path) -> None:
+    done = fsck(data)
+
+    assert found_in(data) == []
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "damages 0" in done.stderr
+
+
+def test_it_changes_nothing(data: Path) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+    fsck(data)
+
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def assert_found(data: Path, count: int) -> None:
+    lengths = vouched_lengths(data / "snapshots")
+    for path in stored_files(data):
+        length = lengths.get(path.name, path.stat().st_size)
+        for at in sample(length, count=count):
+            with flipped(path, at):
+                findings = found_in(data)
+            assert findings, f"{path.name} at byte {at}"
+            assert any(path.name in f.place for f in findings), f"{path.name} {at}: {findings}"
+
+
+def test_a_flipped_byte_is_found_with_its_file(data: Path) -> None:
+    assert_found(data, count=6)
+
+
+@pytest.mark.slow
+def test_every_flipped_byte_is_found(data: Path) -> None:
+    assert_found(data, count=600)
+
+
+def test_a_cut_file_is_found(data: Path) -> None:
+    lengths = vouched_lengths(data / "snapshots")
+    for path in stored_files(data):
+        whole = path.read_bytes()
+        for length in (0, len(whole) // 2, lengths.get(path.name, len(whole)) - 1):
+            path.write_bytes(whole[:length])
+
+            assert found_in(data), f"{path.name} cut to {length} bytes"
+        path.write_bytes(whole)
+
+
+def test_a_removed_file_is_found(data: Path) -> None:
+    needless = min(list_files(data / "snapshots"), key=lambda f: known_file(*f).header.sequence)[0]
+    for path in stored_files(data):
+        whole = path.read_bytes()
+        path.unlink()
+        # Who restores one snapshot of many can't know of an older one.
+        assert found_in(data) or path.name.startswith("snapshot.") or path == needless, path.name
+        path.write_bytes(whole)
+
+
+def test_a_damaged_row_is_found_behind_a_whole_block(data: Path) -> None:
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    [key] = [key for key, value in database if value.endswith(b"behind it") and b"one" in key]
+    database.put(key, database.get(key)[:-1] + b"?")
+    database.close()
+
+    [finding] = found_in(data)
+
+    assert finding.place == f"message row {key[1:].hex()}"
+    assert finding.reason == "the checksum does not match"
+
+
+@pytest.mark.parametrize("table", ["t", "p", "i", "s"])
+def test_rows_that_others_speak_of_are_missed(data: Path, table: str) -> None:
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    for key in database.iterator(prefix=table.encode(), include_value=False):
+        database.delete(key)
+    database.close()
+
+    reasons = " ".join(finding.reason for finding in found_in(data))
+
+    expected = {
+        "t": "no topic row",
+        "p": "stored messages, and 0 are there",
+        "i": "",  # rows without index rows are those of settled transactions
+        "s": "it is missing",
+    }
+    assert expected[table] in reasons
+
+
+def test_files_of_two_ages_are_found(past: Past, data: Path, tmp_path: Path) -> None:
+    old = past.copy(tmp_path / "old")
+    server = serve(tmp_path)
+    server.end()
+    for path, _ in list_files(data / "snapshots"):
+        path.unlink()
+    for path, _ in list_files(old / "snapshots"):
+        path.rename(data / "snapshots" / path.name)
+
+    [finding] = found_in(data)
+
+    assert "are older" in finding.reason
+
+
+def test_a_directory_in_use_is_refused(data: Path) -> None:
+    lock = DirectoryLock(data)
+
+    done = fsck(data)
+
+    lock.close()
+    assert done.returncode == 2
+    assert "is in use by process" in done.stderr
+
+
+def test_a_directory_without_data_is_refused(tmp_path: Path) -> None:
+    done = fsck(tmp_path)
+
+    assert done.returncode == 2
+    assert "there is no data in" in done.stderr

@@ -1,0 +1,14 @@
+"""What is wrong in files, for people: where, how it shows, and what to do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written. `is_damage` is False for what may be damage and may
+    as well be in order, as a write that a crash cut off."""
+
+    place: str
+    reason: str
+    advice: str
+    is_damage: bool = True

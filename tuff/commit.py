@@ -85,13 +85,16 @@ class CommitProtocol:
         if self._current is not None:
             raise BadRequestError("the context is in a transaction already; use another one")
         transaction = yield from self._retries.ask(self._start)
+        started: list[AsyncTransactionAware] = []
         try:
             for participant in self._participants:
                 yield from hook(partial(participant.start_tx, transaction))
+                started.append(participant)
         except GeneratorExit:
             raise
         except BaseException as error:
             # Nothing was written yet, so there is nothing to roll back.
+            yield from attempt(_leave(started), cause=error)
             yield from attempt(self._abort(transaction), cause=error)
             raise
         self._current = transaction
@@ -117,6 +120,7 @@ class CommitProtocol:
             raise cause
         self._current = None
         if cause is not None and ending.committed is None:
+            yield from attempt(_leave(self._participants), cause=cause)
             _raise_unknown(transaction, cause)
         after = run_all([participant.post_commit for participant in self._participants])
         if cause is not None:
@@ -290,6 +294,16 @@ def rerun(
             if failed_count >= attempts:
                 raise
         yield backoff.pause(failed_count)
+
+
+def _leave(participants: Collection[AsyncTransactionAware]) -> Flow[None]:
+    """Tell those that nest transactions, by a `leave_tx`, that this one is over; it undoes nothing.
+
+    Without it what the program wrote next, into the transaction around this one, went into the
+    one that had ended, and was lost.
+    """
+    hooks = [getattr(participant, "leave_tx", None) for participant in participants]
+    yield from run_all([leave for leave in hooks if leave is not None])
 
 
 def _did_not_happen(error: BaseException) -> bool:

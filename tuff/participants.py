@@ -18,6 +18,9 @@ class TransactionAware(Protocol):
     `commit_tx`: make the writes durable, under the write pointer; they are not visible yet.
     `post_commit`: the transaction has committed.
     `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
+
+    A participant may also have `leave_tx()`: it is called where a transaction is over and none of
+    the last two is (another one's start failed; the outcome is unknown), and undoes nothing.
     """
 
     name: str

@@ -41,6 +41,7 @@ class TablePositions:
         self.commit_tx = table.commit_tx
         self.post_commit = table.post_commit
         self.rollback_tx = table.rollback_tx
+        self.leave_tx = getattr(table, "leave_tx", None)
 
     def load(self) -> MessageId | None:
         """The position that the current transaction sees; None: there is none yet."""

@@ -158,6 +158,24 @@ def test_a_start_that_fails_aborts_and_rolls_nobody_back(
     assert record.steps == [*BEGUN, "abort"]
 
 
+def test_who_nests_transactions_goes_back_to_the_outer_one_where_another_can_not_start(
+    client: tuff.Client, record: Record
+) -> None:
+    """The next write was meant for the transaction around it, and went into the dead one."""
+
+    class Nesting(Shelf):
+        def leave_tx(self) -> None:
+            record.note(f"{self.name}.leave_tx")
+
+    record.fail["b.start_tx"] = OSError("no")
+    shelves = [Nesting("a", record), Nesting("b", record)]
+
+    with pytest.raises(OSError, match="no"), client.transaction(*shelves):
+        pass
+
+    assert record.steps == [*BEGUN, "a.leave_tx", "abort"]
+
+
 def test_a_post_commit_that_fails_stops_no_other_and_undoes_nothing(
     context: TransactionContext, record: Record
 ) -> None:

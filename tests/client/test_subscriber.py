@@ -1,0 +1,346 @@
+"""The subscriber: positions in a participant, attempts, dead letters (design §7)."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.client.proxy import losing
+from tuff.launch import ServerProcess
+
+COUNT = b"count"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    opened = tuff.TransactionalTable(tmp_path / "table")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
+    return tuff.TablePositions(table, "counter")
+
+
+@pytest.fixture
+def pauses(client: tuff.Client) -> list[float]:
+    """How long the client waited, while nobody really does."""
+    waited: list[float] = []
+    client._driver._pause = waited.append
+    return waited
+
+
+class Counter:
+    """Counts, in a table, how often each message came through; fails where a test says so."""
+
+    def __init__(self, table: tuff.TransactionalTable) -> None:
+        self._table = table
+        self.batches: list[list[bytes]] = []
+        self.poison: dict[bytes, Exception] = {}
+
+    def process(self, messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        self.batches.append([message.payload for message in messages])
+        for message in messages:
+            before = int(self._table.get(message.payload) or b"0")
+            self._table.put(message.payload, b"%d" % (before + 1))
+            if message.payload in self.poison:
+                raise self.poison[message.payload]
+
+
+@pytest.fixture
+def counter(table: tuff.TransactionalTable) -> Counter:
+    return Counter(table)
+
+
+def counted(client: tuff.Client, table: tuff.TransactionalTable) -> dict[bytes, bytes]:
+    with client.transaction(table):
+        return {key: value for key, value in table.scan() if not key.startswith(b"\x00")}
+
+
+def dead_letters(client: tuff.Client, topic: tuff.TopicId) -> list[dict[str, object]]:
+    dlq = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
+    read = client.poll(dlq, isolation="committed")
+    return [json.loads(message.payload) for message in read]
+
+
+def test_batches_are_processed_in_order_and_each_message_once(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    client.publish(topic, ["a", "b", "c"])
+    subscriber = client.subscriber(topic, counter.process, positions=positions, batch=2, wait=0)
+
+    assert [subscriber.step(), subscriber.step(), subscriber.step()] == [2, 1, 0]
+
+    assert counter.batches == [[b"a", b"b"], [b"c"]]
+    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_the_next_one_of_that_name_goes_on_where_it_stood(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    client.publish(topic, ["a", "b"])
+    client.subscriber(topic, counter.process, positions=positions, batch=1, wait=0).step()
+
+    client.subscriber(topic, counter.process, positions=positions, wait=0).step()
+
+    assert counter.batches == [[b"a"], [b"b"]]
+
+
+def test_it_begins_where_it_is_told_when_there_is_no_position(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    published = client.publish(topic, ["a", "b"])
+    subscriber = client.subscriber(
+        topic, counter.process, positions=positions, start=published.last_id, wait=0
+    )
+
+    subscriber.step()
+
+    assert counter.batches == [[b"b"]]
+
+
+def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    pauses: list[float],
+) -> None:
+    client.publish(topic, ["a", "b", "c"])
+    counter.poison[b"b"] = ValueError("not yet")
+
+    def heal(seconds: float) -> None:
+        pauses.append(seconds)
+        counter.poison.clear()
+
+    client._driver._pause = heal
+    subscriber = client.subscriber(topic, counter.process, positions=positions, wait=0)
+
+    assert [subscriber.step() for _ in range(4)] == [1, 1, 1, 0]
+    assert counter.batches == [[b"a", b"b", b"c"], [b"a"], [b"b"], [b"c"]]
+    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert len(pauses) == 1
+    with pytest.raises(tuff.TopicNotFoundError):
+        dead_letters(client, topic)
+
+
+def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_reason(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    pauses: list[float],
+) -> None:
+    client.publish(topic, ["a", b"\xff", "c", "d"])
+    counter.poison[b"\xff"] = ValueError("no number")
+    subscriber = client.subscriber(topic, counter.process, positions=positions, batch=3, wait=0)
+
+    done = [subscriber.step() for _ in range(5)]
+
+    assert done == [1, 1, 1, 1, 0]
+    assert counter.batches == [
+        [b"a", b"\xff", b"c"], [b"a"], [b"\xff"], [b"\xff"], [b"\xff"], [b"\xff"], [b"c"], [b"d"],
+    ]  # fmt: skip
+    assert counted(client, table) == {b"a": b"1", b"c": b"1", b"d": b"1"}
+    (letter,) = dead_letters(client, topic)
+    message = client.poll(topic)[1]
+    assert letter == {
+        "topic": str(topic),
+        "id": message.id.hex(),
+        "timestamp": message.timestamp,
+        "payload": {"base64": "/w=="},
+        "reason": "ValueError: no number",
+        "attempts": 5,
+    }
+    fulls = [0.5, 1, 2, 4]
+    assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
+
+
+def test_dead_letters_go_where_they_are_told_to(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    pauses: list[float],
+) -> None:
+    grave = tuff.TopicId(topic.namespace, f"{topic.name}-grave")
+    client.topics.create(grave)
+    client.publish(topic, "a")
+    counter.poison[b"a"] = ValueError("no")
+    subscriber = client.subscriber(
+        topic, counter.process, positions=positions, wait=0, attempts=1, dead_letters=grave
+    )
+
+    assert [subscriber.step(), subscriber.step()] == [1, 0]
+
+    assert len(client.poll(grave, isolation="committed")) == 1
+    assert pauses == []
+
+
+def test_two_of_one_name_never_both_process_a_message(
+    server: ServerProcess,
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    pauses: list[float],
+) -> None:
+    """The second one still has the place of before in memory: it once took the batch again."""
+    client.publish(topic, "a")
+    slow = client.subscriber(topic, counter.process, positions=positions, wait=0)
+    slow.step()
+    fast = client.subscriber(topic, counter.process, positions=positions, wait=0)
+    client.publish(topic, "b")
+
+    assert (fast.step(), slow.step()) == (1, 0)
+    assert counter.batches == [[b"a"], [b"b"]]
+    client.publish(topic, "c")
+
+    def be_overtaken(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        if not pauses:
+            fast.step()
+        counter.process(messages, tx)
+
+    overtaken = client.subscriber(topic, be_overtaken, positions=positions, wait=0)
+    assert overtaken.step() == 0
+    assert len(pauses) == 1
+    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_a_lost_reply_of_a_commit_counts_no_message_twice(
+    server: ServerProcess,
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    client.publish(topic, ["a", "b", "c", "d"])
+    with losing(server.url) as (url, losses), tuff.connect(url, retries=1) as through:
+        subscriber = through.subscriber(
+            topic, counter.process, positions=positions, batch=1, wait=0
+        )
+        losses.lose_reply("commit", times=3)
+        losses.lose_request("poll", times=1)
+
+        while subscriber.step():
+            pass
+
+    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1", b"d": b"1"}
+
+
+def test_messages_that_a_batch_publishes_commit_with_its_position(
+    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    echo = tuff.TopicId(topic.namespace, f"{topic.name}-echo")
+    client.topics.create(echo)
+    client.publish(topic, ["a", "b"])
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        tx.publish(echo, *(message.payload.upper() for message in messages))
+
+    client.subscriber(topic, process, positions=positions, wait=0).step()
+
+    read = client.poll(echo, isolation="committed")
+    assert [message.payload for message in read] == [b"A", b"B"]
+
+
+def test_run_goes_on_while_the_server_is_away_and_ends_when_it_is_stopped(
+    client: tuff.Client,
+    server: ServerProcess,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    pauses: list[float],
+) -> None:
+    client.publish(topic, "a")
+    with losing(server.url) as (url, losses), tuff.connect(url, retries=0) as through:
+        through._driver._pause = pauses.append
+        losses.lose_request("poll", times=3)
+
+        def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+            counter.process(messages, tx)
+            subscriber.stop()
+
+        subscriber = through.subscriber(topic, process, positions=positions, wait=0)
+        subscriber.run()
+
+    assert counter.batches == [[b"a"]]
+    assert len(pauses) == 3
+
+
+def test_one_that_was_stopped_before_it_ran_does_nothing(
+    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, counter: Counter
+) -> None:
+    client.publish(topic, "a")
+    subscriber = client.subscriber(topic, counter.process, positions=positions)
+    subscriber.stop()
+
+    subscriber.run()
+
+    assert counter.batches == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_rolls_back_and_counts_for_no_message(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    positions: tuff.TablePositions,
+    counter: Counter,
+    kind: Callable[[], Exception],
+) -> None:
+    client.publish(topic, "a")
+    counter.poison[b"a"] = kind()
+    subscriber = client.subscriber(topic, counter.process, positions=positions, attempts=1)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        subscriber.run()
+
+    counter.poison.clear()
+    assert subscriber.step() == 1
+    assert counted(client, table) == {b"a": b"1"}
+
+
+async def test_with_asyncio_everything_may_be_a_coroutine(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    client.publish(topic, ["a", "b", "c"])
+    seen: list[bytes] = []
+
+    async def process(messages: Sequence[tuff.Message], tx: tuff.AsyncTransactionContext) -> None:
+        await tx.poll(topic)
+        seen.extend(message.payload for message in messages)
+
+    async with tuff.connect_async(server.url) as on_loop:
+        subscriber = on_loop.subscriber(topic, process, positions=positions, batch=2, wait=0)
+
+        assert [await subscriber.step() for _ in range(3)] == [2, 1, 0]
+
+    assert seen == [b"a", b"b", b"c"]
+
+
+def test_what_can_not_be_is_refused_at_once(
+    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, counter: Counter
+) -> None:
+    with pytest.raises(tuff.BadRequestError, match="attempts"):
+        client.subscriber(topic, counter.process, positions=positions, attempts=0)
+    long = tuff.TopicId("client", "x" * 126)
+    with pytest.raises(tuff.BadRequestError, match="legal name"):
+        client.subscriber(long, counter.process, positions=positions)

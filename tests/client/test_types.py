@@ -1,0 +1,136 @@
+"""What `mypy --strict` says of programs that use the library."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RIGHT = """
+import asyncio
+from collections.abc import Collection, Sequence
+
+import tuff
+
+orders = tuff.TopicId("shop", "orders")
+
+
+class Rows:
+    name = "rows"
+
+    def start_tx(self, transaction: tuff.Transaction) -> None: ...
+    def update_tx(self, transaction: tuff.Transaction) -> None: ...
+    def tx_changes(self) -> Collection[bytes]:
+        return [b"apple"]
+    def commit_tx(self) -> None: ...
+    def post_commit(self) -> None: ...
+    def rollback_tx(self) -> None: ...
+
+
+class LoopRows:
+    name = "rows on a loop"
+
+    async def start_tx(self, transaction: tuff.Transaction) -> None: ...
+    async def update_tx(self, transaction: tuff.Transaction) -> None: ...
+    async def tx_changes(self) -> Collection[bytes]:
+        return [b"apple"]
+    async def commit_tx(self) -> None: ...
+    async def post_commit(self) -> None: ...
+    async def rollback_tx(self) -> None: ...
+
+
+def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+    tx.publish(orders, *[message.payload for message in messages])
+
+
+def sell(tx: tuff.TransactionContext) -> int:
+    return tx.transaction.write_pointer
+
+
+def blocking() -> None:
+    with tuff.connect(retries=2, token="secret") as client:
+        client.publish(orders, ["text", b"bytes"], ttl=60)
+        with client.transaction(Rows(), timeout=3.5) as tx:
+            tx.publish(orders, "one", b"two")
+        sold: int = client.run(sell, Rows(), attempts=3)
+        last: tuff.MessageId = client.poll(orders, limit=sold)[-1].id
+        for message in client.subscribe(orders, last):
+            payload: bytes = message.payload
+        positions = tuff.TablePositions(tuff.TransactionalTable("stock"), "me")
+        client.subscriber(orders, process, positions=positions).run()
+
+
+async def sell_on_a_loop(tx: tuff.AsyncTransactionContext) -> int:
+    await tx.publish(orders, "sold")
+    return 1
+
+
+async def on_a_loop() -> None:
+    async with tuff.connect_async() as client:
+        async with client.transaction(Rows(), LoopRows()) as tx:
+            await tx.publish(orders, "one")
+        sold: int = await client.run(sell_on_a_loop, LoopRows())
+        async for message in client.subscribe(orders):
+            payload: bytes = message.payload
+    other = await tuff.connect_async()
+    await other.close()
+
+
+asyncio.run(on_a_loop())
+"""
+
+# Each line is wrong, and says so.
+WRONG = """
+import tuff
+
+client = tuff.connect(timeout="30")  # E
+client = tuff.connect()
+client.publish("shop:orders", "text")  # E
+client.publish(tuff.TopicId("shop", "orders"), 5)  # E
+client.transaction(object())  # E
+client.run(lambda: 5)  # E
+client.poll(tuff.TopicId("shop", "orders"), tx=5)  # E
+text: str = client.poll(tuff.TopicId("shop", "orders"))[0].payload  # E
+client.transaction().publish(tuff.TopicId("shop", "orders"), 5)  # E
+with tuff.connect_async() as loop_client:  # E
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
+    """The lines of both programs that are refused."""
+    home = tmp_path_factory.mktemp("types")
+    (home / "right.py").write_text(RIGHT)
+    (home / "wrong.py").write_text(WRONG)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-version=3.11",
+            f"--cache-dir={home / 'cache'}", "right.py", "wrong.py",
+        ],
+        cwd=home,
+        env={"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    lines: dict[str, set[int]] = {"right.py": set(), "wrong.py": set()}
+    for line in done.stdout.splitlines():
+        file, _, rest = line.partition(":")
+        if ": error:" in line:
+            lines.setdefault(file, set()).add(int(rest.partition(":")[0]))
+    assert done.returncode == 1, done.stdout + done.stderr
+    return lines
+
+
+def test_a_right_program_is_accepted(said: dict[str, set[int]]) -> None:
+    assert said["right.py"] == set()
+    assert set(said) == {"right.py", "wrong.py"}
+
+
+def test_each_wrong_use_is_refused(said: dict[str, set[int]]) -> None:
+    wrong = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# E")}
+
+    assert said["wrong.py"] == wrong

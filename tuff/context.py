@@ -32,7 +32,12 @@ class TransactionContext:
         return self._protocol.transaction
 
     def __enter__(self) -> "TransactionContext":
-        self._driver.run(self._protocol.begin())
+        try:
+            self._driver.run(self._protocol.begin())
+        except BaseException as error:
+            # An interrupt can come when all has begun; without its block nobody would end it.
+            self._driver.run(self._protocol.undo(error))
+            raise
         return self
 
     def __exit__(
@@ -121,7 +126,13 @@ class AsyncTransactionContext:
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncTransactionContext":
-        await self._driver.run(self._protocol.begin())
+        try:
+            await self._driver.run(self._protocol.begin())
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self._driver.run(self._protocol.undo(error))
+            raise
         return self
 
     async def __aexit__(

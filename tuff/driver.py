@@ -29,8 +29,10 @@ class Driver:
         error: BaseException | None = None
         while True:
             try:
-                step = flow.send(answer) if error is None else flow.throw(error)
-                answer, error = self._do(step), None
+                # A loop of its own, as the jump back to its head is where interrupts come.
+                while True:
+                    step = flow.send(answer) if error is None else flow.throw(error)
+                    answer, error = self._attempt(step)
             except BaseException as raised:
                 if is_under_way(flow):
                     error = raised
@@ -39,6 +41,12 @@ class Driver:
                     return result
                 else:
                     raise
+
+    def _attempt(self, step: Step) -> tuple[object, BaseException | None]:
+        try:
+            return self._do(step), None
+        except BaseException as error:  # noqa: BLE001 - the flow's to answer
+            return None, error
 
     def _do(self, step: Step) -> object:
         match step:

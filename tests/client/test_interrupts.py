@@ -1,0 +1,88 @@
+"""An interrupt at every line of the blocking driver: all is rolled back, or all is done."""
+
+import sys
+from types import FrameType
+
+import pytest
+
+import tuff
+from tests.client.recording import Record, Service, Shelf
+from tuff import driver
+from tuff.protocol.errors import TransactionCommittedError
+from tuff.retries import Retries
+
+LINE_COUNT_MAX = 1_000  # lines of the driver in one transaction; it takes about a hundred
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt before the n-th line of the driver that is run.
+
+    Lines before a flow has moved do not count: an interrupt there is one that came before the
+    `with` block was left. Python itself runs nothing of ours then, and the server ends the
+    transaction when its time is over.
+    """
+
+    def __init__(self, line_number: int) -> None:
+        self.left = line_number
+        self._has_moved = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "Interrupter | None":
+        if frame.f_code.co_filename != driver.__file__:
+            return None
+        if event == "call":
+            self._has_moved = frame.f_code.co_name != "run"
+        if event == "line" and self._has_moved:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+class FencedService(Service):
+    """Refuses to invalidate what has committed, as the real one does."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record)
+        self._steps = record.steps
+        self._fail = record.fail
+
+    def send(self, call: object) -> object:
+        if any(step.startswith("commit") for step in self._steps):
+            self._fail["invalidate"] = TransactionCommittedError("it did")
+        return super().send(call)
+
+
+def interrupted_at(line_number: int) -> tuple[Record, bool]:
+    """What had happened in the end, and whether the interrupt came at all."""
+    record = Record()
+    client = tuff.Client(FencedService(record), "tests", Retries(0))
+    interrupter = Interrupter(line_number)
+    sys.settrace(interrupter)
+    try:
+        with client.transaction(Shelf("a", record, changes=[b"x"])):
+            record.note("body")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return record, interrupter.left <= 0
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage traces already")
+def test_wherever_an_interrupt_comes_nothing_is_left_half_done() -> None:
+    """One that came between two steps of the commit left the participant in a dead transaction."""
+    for line_number in range(1, LINE_COUNT_MAX):
+        record, was_interrupted = interrupted_at(line_number)
+        steps = record.steps
+        is_committed = "commit" in steps
+        is_ended = is_committed or "abort" in steps or "invalidate" in steps
+        assert is_ended or steps in ([], ["start"]), (line_number, steps)
+        # A hook that the interrupt came in place of counts as one that failed.
+        assert not (is_committed and "a.rollback_tx" in steps), (line_number, steps)
+        assert is_committed or "a.post_commit" not in steps, (line_number, steps)
+        is_told = "a.rollback_tx" in steps or "invalidate" in steps
+        assert is_committed or is_told or "body" not in steps, (line_number, steps)
+        if not was_interrupted:
+            assert line_number > 50
+            return
+    raise AssertionError("it never came to an end")

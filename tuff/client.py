@@ -219,7 +219,8 @@ class Client:
 
         Within one iteration nothing is skipped and nothing comes twice, also when the server is
         restarted or away meanwhile: it waits for it. Keep `message.id` yourself to go on later, or
-        use `subscriber`. `limit` and `wait` (seconds, up to 60) are those of each long poll.
+        use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`; `limit` and
+        `wait` (seconds, up to 60) are of each long poll.
 
         Raises:
             TopicNotFoundError: there is none of that name, or it was deleted.
@@ -305,7 +306,8 @@ class Client:
 
         Each batch of at most `batch` messages is processed in a transaction that also keeps the new
         position, in the participant `positions`; so both are done, or neither. `start` is where it
-        begins when there is no position yet. An error rolls the batch back; then each message of it
+        begins when there is no position yet; it is that of `poll`, as is `isolation`. It waits up
+        to `wait` seconds for messages. An error rolls the batch back; then each message of it
         is tried alone, with growing waits, and one that has failed `attempts` times (that batch
         included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
         as JSON with the reason. Conflicts and a server that is away count for nothing.

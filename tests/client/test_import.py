@@ -10,6 +10,8 @@ import tuff
 HEAVY = {"aiohttp", "asyncio", "click", "fastavro", "happybase", "msgpack", "plyvel", "pyspark",
          "rich"}  # fmt: skip
 
+IMPORT_S_MAX = 0.15  # seconds; a command or a test run begins with it
+
 
 def test_importing_and_connecting_loads_nothing_heavy() -> None:
     program = "import sys, tuff; tuff.connect(); print(*sys.modules)"
@@ -19,6 +21,38 @@ def test_importing_and_connecting_loads_nothing_heavy() -> None:
     ).stdout.split()
 
     assert HEAVY & {name.partition(".")[0] for name in loaded} == set()
+
+
+def loaded_by(program: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_a_transaction_and_a_subscriber_load_nothing_heavy_either() -> None:
+    program = "import tuff; tuff.connect().transaction(); tuff.Subscriber, tuff.TablePositions"
+
+    assert HEAVY & loaded_by(program) == set()
+
+
+def test_connecting_for_asyncio_loads_what_that_needs_and_no_more() -> None:
+    loaded = loaded_by("import tuff; tuff.connect_async()")
+
+    assert HEAVY & loaded == {"aiohttp", "asyncio"}
+
+
+def test_importing_costs_little_time() -> None:
+    program = (
+        "import time; began = time.perf_counter(); import tuff;print(time.perf_counter() - began)"
+    )
+
+    # The best of a few: what a busy machine adds is none of ours.
+    spent_s = min(float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(5))
+    assert spent_s < IMPORT_S_MAX
 
 
 def test_every_public_name_can_be_had() -> None:

@@ -1,0 +1,71 @@
+"""`help(…)` is enough to use what is public: promise, units, defaults, errors, an example."""
+
+import inspect
+
+import pytest
+
+import tuff
+
+BLOCKING = (
+    tuff.Client, tuff.TransactionContext, tuff.Subscriber, type(tuff.connect().topics),
+    type(tuff.connect().transactions),
+)  # fmt: skip
+TWINS = (
+    (tuff.Client, tuff.AsyncClient),
+    (tuff.TransactionContext, tuff.AsyncTransactionContext),
+    (tuff.Subscriber, tuff.AsyncSubscriber),
+    (type(tuff.connect().topics), type(tuff.connect_async().topics)),
+    (type(tuff.connect().transactions), type(tuff.connect_async().transactions)),
+)
+
+
+def methods(kind: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(value)
+        for name, value in vars(kind).items()
+        if not name.startswith("_") and callable(value)
+    }
+
+
+@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
+def test_every_public_method_says_what_it_promises(kind: type) -> None:
+    silent = [name for name in methods(kind) if not inspect.getdoc(getattr(kind, name))]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", ["publish", "poll", "subscribe", "transaction", "run",
+                                  "subscriber"])  # fmt: skip
+def test_what_everybody_uses_shows_an_example_its_units_and_its_errors(name: str) -> None:
+    method = getattr(tuff.Client, name)
+    doc = inspect.getdoc(method) or ""
+
+    assert "\n    " in doc, "an example"
+    assert "Raises" in doc
+    unsaid = [
+        parameter
+        for parameter in inspect.signature(method).parameters
+        if parameter not in {"self", "topic", "messages", "function", "participants", "process"}
+        and f"`{parameter}" not in doc
+    ]
+    assert unsaid == []
+
+
+@pytest.mark.parametrize(("blocking", "on_a_loop"), TWINS, ids=lambda kind: kind.__name__)
+def test_both_clients_have_the_same_methods_with_the_same_parameters(
+    blocking: type, on_a_loop: type
+) -> None:
+    ours, theirs = methods(blocking), methods(on_a_loop)
+
+    assert list(ours) == list(theirs)
+    for name, signature in ours.items():
+        assert [(p.name, p.kind, p.default) for p in signature.parameters.values()] == [
+            (p.name, p.kind, p.default) for p in theirs[name].parameters.values()
+        ], name
+
+
+def test_both_ways_to_connect_take_the_same() -> None:
+    blocking = inspect.signature(tuff.connect)
+    on_a_loop = inspect.signature(tuff.connect_async)
+
+    assert blocking.parameters == on_a_loop.parameters

@@ -1,0 +1,126 @@
+"""What goes over the wire, and how long anybody waits for it."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+import tuff
+
+TOPIC = tuff.TopicId("shop", "orders")
+EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
+
+
+@contextmanager
+def answering(*answers: bytes | None) -> Iterator[tuple[str, list[str]]]:
+    """The address of one that answers each connection's request with these bytes, in their order;
+    None: it says nothing, and hangs up when the caller does. And what it was sent."""
+    heard: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for said in answers:
+                caller, _ = listener.accept()
+                with caller:
+                    heard.append(caller.recv(65536).decode())
+                    if said is not None:
+                        caller.sendall(said)
+                    else:
+                        caller.recv(1)
+
+        thread = Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+        thread.join()
+
+
+def namespaces_blocking(url: str, *, token: str | None = None, timeout: float = 30) -> list[str]:
+    with tuff.connect(url, token=token, timeout=timeout, retries=0) as client:
+        return client.topics.namespaces()
+
+
+def namespaces_on_a_loop(url: str, *, token: str | None = None, timeout: float = 30) -> list[str]:
+    async def main() -> list[str]:
+        async with tuff.connect_async(url, token=token, timeout=timeout, retries=0) as client:
+            return await client.topics.namespaces()
+
+    return asyncio.run(main())
+
+
+Namespaces = Callable[..., list[str]]
+BOTH = pytest.mark.parametrize("namespaces", [namespaces_blocking, namespaces_on_a_loop])
+
+
+@BOTH
+def test_the_token_travels_in_a_header(namespaces: Namespaces) -> None:
+    with answering(EMPTY_LIST) as (url, heard):
+        assert namespaces(url, token="secret") == []
+
+    assert "\r\nAuthorization: Bearer secret\r\n" in heard[0]
+
+
+@BOTH
+def test_without_a_token_there_is_no_such_header(namespaces: Namespaces) -> None:
+    with answering(EMPTY_LIST) as (url, heard):
+        namespaces(url)
+
+    assert "authorization" not in heard[0].lower()
+
+
+@BOTH
+def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(
+    namespaces: Namespaces,
+) -> None:
+    with answering(None) as (url, _), pytest.raises(tuff.ConnectionLostError, match="imeout"):
+        namespaces(url, timeout=0.05)
+
+
+@BOTH
+def test_half_an_answer_is_none(namespaces: Namespaces) -> None:
+    with answering(EMPTY_LIST[:-1]) as (url, _), pytest.raises(tuff.ConnectionLostError):
+        namespaces(url)
+
+
+@BOTH
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>"])
+def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes) -> None:
+    with answering(said) as (url, _), pytest.raises(tuff.TuffError):
+        namespaces(url)
+
+
+@pytest.mark.parametrize("connect", [tuff.connect, tuff.connect_async])
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"url": "ftp://here"}, "no address"),
+        ({"url": "127.0.0.1:7411"}, "no address"),
+        ({"timeout": 0}, "above 0"),
+        ({"connect_timeout": -1}, "above 0"),
+        ({"retries": -1}, "from 0 to 100"),
+        ({"token": "line\r\nX-Other: header"}, "printable"),
+    ],
+)
+def test_settings_that_can_not_be_are_refused(
+    connect: Callable[..., object], settings: dict[str, object], match: str
+) -> None:
+    with pytest.raises(tuff.BadRequestError, match=match):
+        connect(**settings)
+
+
+def test_a_refused_token_is_not_shown() -> None:
+    with pytest.raises(tuff.BadRequestError) as caught:
+        tuff.connect(token="sécret")
+
+    assert "cret" not in str(caught.value)
+
+
+def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout() -> None:
+    """A thousandth of a second is over before anybody answers."""
+    late = b"HTTP/1.1 200 OK\r\nTuff-Next: %b\r\nContent-Length: 2\r\n\r\n[]" % (b"0" * 40)
+    with answering(late) as (url, heard), tuff.connect(url, timeout=0.001) as client:
+        assert len(client.poll(TOPIC, wait=20)) == 0
+
+    assert "wait=20" in heard[0]

@@ -2,12 +2,13 @@
 
     key   := "r" row 00 00 version(8)        one version of a row
            | "u" transaction(8) number(4)    what a transaction wrote, to be able to undo it
-           | "t" name                        a fact about the table: version, id, compacted
+           | "a" name | "z" name             a fact about the table: format, id, compacted
     row   := the user's key, each 00 in it as 00 01
     value := flags(1) crc(4) body            flags: 1 is a delete marker, which has no body
 
 `version` is 2^63 - 1 less the write pointer, so that the newest comes first. The CRC-32 covers the
-whole key, the flags and the body, so that a whole value under another's key is damage too.
+whole key, the flags and the body, so that a whole value under another's key is damage too. A fact
+is kept twice, at both ends of the table, so that one damaged block leaves one of them.
 """
 
 import struct
@@ -24,7 +25,7 @@ TABLE_ID_BYTES = 16
 
 ROWS_START, ROWS_STOP = b"r", b"s"
 UNDO_START, UNDO_STOP = b"u", b"v"
-VERSION_KEY, ID_KEY, COMPACTED_KEY = b"tversion", b"tid", b"tcompacted"
+FORMAT, TABLE_ID, COMPACTED = b"format", b"id", b"compacted"  # names of facts
 
 _PLAIN, _DELETED = 0, 1
 _END_OF_ROW = b"\x00\x00"
@@ -34,6 +35,10 @@ _UNDO_KEY = struct.Struct(">cQI")
 _UNDO_ENTRY = struct.Struct(">QI")
 _COMPACTED = struct.Struct(">QQI")
 assert (_HEAD.size, _UNDO_KEY.size, _UNDO_ENTRY.size, _COMPACTED.size) == (5, 13, 12, 20)
+
+
+class MalformedKeyError(Exception):
+    """No version of a row is stored under such a key; the sentence says under which."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,7 +82,7 @@ class Compacted:
             bound, started, count = _COMPACTED.unpack_from(body)
             pointers = struct.unpack(f">{count}Q", body[_COMPACTED.size :])
         except struct.error:
-            raise damaged(COMPACTED_KEY, "it is cut off") from None
+            raise damaged(fact_keys(COMPACTED)[0], "it is cut off") from None
         return cls(bound=bound, started=started, open=pointers)
 
 
@@ -92,14 +97,14 @@ def row_stop(key: bytes) -> bytes:
 
 
 def read_version(stored_key: bytes) -> Version:
-    """Raises: DamagedRecordError: no version of a row is stored under such a key."""
+    """Raises: MalformedKeyError."""
     row, end, pointer = stored_key[1:-10], stored_key[-10:-8], stored_key[-8:]
     if len(pointer) == _POINTER.size and end == _END_OF_ROW:
         (inverted,) = _POINTER.unpack(pointer)
         found = Version(row.replace(b"\x00\x01", b"\x00"), POINTER_MAX - inverted)
         if inverted <= POINTER_MAX and found.stored_key == stored_key:
             return found
-    raise damaged(stored_key, "no row has such a key")
+    raise MalformedKeyError(f"no row is stored under {stored_key!r}")
 
 
 def pack_value(stored_key: bytes, value: bytes | None) -> bytes:
@@ -118,6 +123,11 @@ def read_value(stored_key: bytes, data: bytes) -> bytes | None:
     return body
 
 
+def fact_keys(name: bytes) -> tuple[bytes, bytes]:
+    """Where a fact is kept, twice."""
+    return b"a" + name, b"z" + name
+
+
 def pack_fact(key: bytes, body: bytes) -> bytes:
     """The body of a fact or an undo row under its checksum."""
     return _frame(key, _PLAIN, body)
@@ -132,7 +142,7 @@ def read_fact(key: bytes, data: bytes) -> bytes:
 
 
 def pack_format() -> bytes:
-    """The body of the fact `version`."""
+    """The body of the fact `format`."""
     return struct.pack(">H", FORMAT_VERSION)
 
 

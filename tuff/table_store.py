@@ -100,7 +100,10 @@ class TableStore:
 
         `row_start` says where the versions of the row of a stored key begin. None: there is none.
         """
-        with self._using(), closing(self._db.iterator(start=start, stop=stop)) as rows:
+        # A block that was read unverified must not stay in the cache: LevelDB verifies what it
+        # reads from the file, and gave the damaged rows to every later reader.
+        unverified = self._db.iterator(start=start, stop=stop, fill_cache=False)
+        with self._using(), closing(unverified) as rows:
             try:
                 for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
                     found = row_start(key)

@@ -1,6 +1,6 @@
 """The versions of a table's rows on disk: what may be read, what undoes them, what may go."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -15,18 +15,20 @@ from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 from tuff.table_compaction import BATCH_ROWS, droppable
 from tuff.table_rows import (
-    COMPACTED_KEY,
-    ID_KEY,
+    COMPACTED,
+    FORMAT,
     ROWS_START,
     ROWS_STOP,
+    TABLE_ID,
     UNDO_START,
     UNDO_STOP,
-    VERSION_KEY,
     Compacted,
+    MalformedKeyError,
     Version,
     check_format,
     damaged,
     damaged_row,
+    fact_keys,
     pack_fact,
     pack_format,
     pack_undo,
@@ -45,6 +47,7 @@ from tuff.table_store import Rows, StoreDamagedError, TableStore
 from tuff.table_work import Found, Work
 
 Founds = Generator[Found, None, None]
+Versions = Generator[tuple[Version, bytes], None, None]  # with the stored value
 
 
 class VersionStore:
@@ -61,7 +64,7 @@ class VersionStore:
         self._store = TableStore(directory)
         try:
             self.table_id = self._open(new_id)
-            self._compacted = self._read_compacted()
+            self._compacted = Compacted.from_bytes(self._required_fact(COMPACTED))
         except BaseException:
             self._store.close()
             raise
@@ -162,22 +165,28 @@ class VersionStore:
         return self._resolved(rows, transaction, first_key)
 
     def _resolved(self, rows: Rows, transaction: Transaction, first_key: bytes) -> Founds:
-        last, is_done = first_key, False
+        done: bytes | None = None
+        with closing(self._versions_in(rows, first_key)) as versions:
+            for version, data in versions:
+                if version.key == done:
+                    continue
+                value = read_value(version.stored_key, data)
+                if transaction.is_visible(version.pointer):
+                    done = version.key
+                    yield version, value
+
+    def _versions_in(self, rows: Rows, first_key: bytes) -> Versions:
+        last = first_key
         with closing(rows):
             try:
                 for stored_key, data in rows:
                     version = read_version(stored_key)
-                    if is_done and version.key == last:
-                        continue
-                    last, is_done = version.key, False
-                    value = read_value(stored_key, data)
-                    if transaction.is_visible(version.pointer):
-                        is_done = True
-                        yield version, value
-            except StoreDamagedError as error:
+                    last = version.key
+                    yield version, data
+            except (StoreDamagedError, MalformedKeyError) as error:
                 raise self._damaged_behind(last, error) from error
 
-    def _damaged_behind(self, key: bytes, error: StoreDamagedError) -> DamagedRecordError:
+    def _damaged_behind(self, key: bytes, error: Exception) -> DamagedRecordError:
         found = self._store.readable_from(row_prefix(key), ROWS_STOP, row_start=_row_start)
         next_key = None if found is None else found[1:-2].replace(b"\x00\x01", b"\x00")
         return damaged_row(key, str(error), next_key=next_key)
@@ -245,29 +254,19 @@ class VersionStore:
             self._compacted = compacted
             # From here on who has ended writes no more; and who was writing has to be waited for.
             self._gate.wait_for(lambda: not any(map(compacted.has_ended, self._writers)))
-        self._store.write([(COMPACTED_KEY, pack_fact(COMPACTED_KEY, compacted.to_bytes()))])
+        self._write_facts({COMPACTED: compacted.to_bytes()})
         return compacted
 
     def _rows_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
+        rows = self._store.scan(ROWS_START, ROWS_STOP)
         found = (
             (version, read_value(version.stored_key, data) is None)
-            for version, data in self._all_versions()
+            for version, data in self._versions_in(rows, b"")
         )
         for key, group in groupby(found, key=lambda one: one[0].key):
             versions = ((version.pointer, is_marker) for version, is_marker in group)
             for pointer in droppable(versions, bound=bound, invalids=now.invalids):
                 yield Version(key, pointer).stored_key
-
-    def _all_versions(self) -> Iterator[tuple[Version, bytes]]:
-        last = b""
-        with closing(self._store.scan(ROWS_START, ROWS_STOP)) as rows:
-            try:
-                for stored_key, data in rows:
-                    version = read_version(stored_key)
-                    last = version.key
-                    yield version, data
-            except StoreDamagedError as error:
-                raise self._damaged_behind(last, error) from error
 
     def _undo_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
         for key, _ in self._undo_rows(UNDO_START, UNDO_STOP):
@@ -289,14 +288,11 @@ class VersionStore:
 
     def _open(self, new_id: Callable[[], bytes]) -> bytes:
         """The table's id, read or made."""
-        version = self._fact(VERSION_KEY)
+        version = self._fact(FORMAT)
         if version is None:
             return self._create(new_id())
         check_format(version)
-        table_id = self._fact(ID_KEY)
-        if table_id is None:
-            raise damaged(ID_KEY, "it is missing")
-        return table_id
+        return self._required_fact(TABLE_ID)
 
     def _create(self, table_id: bytes) -> bytes:
         with closing(self._store.scan(b"", b"\xff")) as rows:
@@ -305,24 +301,40 @@ class VersionStore:
                     f"{self._store.directory} holds a LevelDB database that is no table of Tuff; "
                     "give another directory"
                 )
-        facts = {VERSION_KEY: pack_format(), ID_KEY: table_id}
-        self._store.write([(key, pack_fact(key, body)) for key, body in facts.items()])
+        facts = {FORMAT: pack_format(), TABLE_ID: table_id, COMPACTED: Compacted().to_bytes()}
+        self._write_facts(facts)
         return table_id
 
-    def _read_compacted(self) -> Compacted:
-        body = self._fact(COMPACTED_KEY)
-        return Compacted() if body is None else Compacted.from_bytes(body)
+    def _required_fact(self, name: bytes) -> bytes:
+        body = self._fact(name)
+        if body is None:
+            raise damaged(fact_keys(name)[0], "it is missing")
+        return body
 
-    def _fact(self, key: bytes) -> bytes | None:
-        try:
-            data = self._store.get(key)
-        except StoreDamagedError as error:
-            raise damaged(key, str(error)) from error
-        return None if data is None else read_fact(key, data)
+    def _fact(self, name: bytes) -> bytes | None:
+        """The body of a fact; None: it was never written. Raises: DamagedRecordError."""
+        first: DamagedRecordError | None = None
+        for key in fact_keys(name):
+            try:
+                data = self._store.get(key)
+                if data is not None:
+                    return read_fact(key, data)
+            except StoreDamagedError as error:
+                first = first or damaged(key, str(error))
+            except DamagedRecordError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return None
+
+    def _write_facts(self, facts: Mapping[bytes, bytes]) -> None:
+        self._store.write(
+            [(key, pack_fact(key, body)) for name, body in facts.items() for key in fact_keys(name)]
+        )
 
 
 def _row_start(stored_key: bytes) -> bytes | None:
     try:
         return row_prefix(read_version(stored_key).key)
-    except DamagedRecordError:
+    except MalformedKeyError:
         return None

@@ -1,0 +1,321 @@
+"""What compaction takes, and what it must leave."""
+
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tests.table.crash import copy_as_crashed
+from tests.table.service import Service
+from tuff.protocol.errors import (
+    BadRequestError,
+    StorageUnavailableError,
+    TransactionNotInProgressError,
+)
+from tuff.protocol.transaction import Transaction
+from tuff.table import TransactionalTable
+from tuff.table_compaction import droppable
+from tuff.table_store import Batch, TableStore
+
+
+def write(service: Service, table: TransactionalTable, **rows: bytes | None) -> Transaction:
+    """Commit these rows; None deletes."""
+    transaction = service.start()
+    table.start_tx(transaction)
+    for name, value in rows.items():
+        if value is None:
+            table.delete(name.encode())
+        else:
+            table.put(name.encode(), value)
+    table.commit_tx()
+    service.commit(transaction)
+    table.post_commit()
+    return transaction
+
+
+def left_invalid(service: Service, table: TransactionalTable, key: bytes) -> Transaction:
+    """A transaction that wrote, timed out, and was never heard of again."""
+    transaction = service.start()
+    table.start_tx(transaction)
+    table.put(key, b"never")
+    table.commit_tx()
+    table.leave_tx()
+    service.invalidate(transaction)
+    return transaction
+
+
+def stored(table: TransactionalTable, kind: bytes = b"r") -> list[bytes]:
+    """What lies in the directory, by the first byte of the key."""
+    store = table._versions._store
+    return [key for key, _ in store.scan(kind, bytes((kind[0] + 1,)))]
+
+
+def read(service: Service, table: TransactionalTable) -> dict[bytes, bytes]:
+    transaction = service.start()
+    table.start_tx(transaction)
+    rows = dict(table.scan())
+    table.commit_tx()
+    service.commit(transaction)
+    table.post_commit()
+    return rows
+
+
+@contextmanager
+def copies_before_each_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """What a crash leaves: the directory `table` as it is before each batch."""
+    copies: list[Path] = []
+    real = TableStore.write
+
+    def copying(store: TableStore, batch: Batch) -> None:
+        copies.append(home / f"copy-{len(copies)}")
+        copy_as_crashed(home / "table", copies[-1])
+        real(store, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableStore, "write", copying)
+        yield copies
+
+
+@pytest.mark.parametrize(
+    ("versions", "invalids", "dropped"),
+    [
+        ([], [], []),
+        ([(5, False)], [], []),
+        ([(5, True)], [], [5]),
+        ([(5, False), (4, False), (3, True)], [], [3, 4]),
+        ([(5, True), (4, False)], [], [4, 5]),
+        ([(8, False), (5, False), (4, False)], [], [4]),
+        ([(8, True), (7, False), (5, True), (4, False)], [], [4, 5]),
+        ([(8, False), (7, False)], [], []),
+        ([(5, False), (4, False)], [5], [5]),
+        ([(8, False), (5, True), (4, False), (3, False)], [5, 8], [3, 5, 8]),
+    ],
+)
+def test_a_version_goes_when_a_newer_one_is_seen_by_all_or_it_is_invalid(
+    versions: list[tuple[int, bool]], invalids: Sequence[int], dropped: list[int]
+) -> None:
+    assert droppable(versions, bound=6, invalids=invalids) == dropped
+
+
+def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
+    service: Service, table: TransactionalTable
+) -> None:
+    for number in range(5):
+        write(service, table, a=b"%d" % number, b=b"%d" % number)
+    write(service, table, b=None)
+    assert len(stored(table)) == 11
+
+    assert table.compact(service) == []
+
+    assert len(stored(table)) == 1
+    assert stored(table, b"u") == []
+    assert read(service, table) == {b"a": b"4"}
+
+
+def test_an_open_transaction_keeps_what_it_reads(
+    service: Service, table: TransactionalTable
+) -> None:
+    write(service, table, a=b"old")
+    writer = service.start()
+    reader = Context()
+    reader_transaction = service.start()  # the writer is in progress for it
+    reader.run(table.start_tx, reader_transaction)
+    table.start_tx(writer)
+    table.put(b"a", b"new")
+    table.commit_tx()
+    service.commit(writer)
+    table.post_commit()
+
+    table.compact(service)
+
+    assert reader.run(table.get, b"a") == b"old"
+    assert read(service, table) == {b"a": b"new"}
+
+
+def test_a_snapshot_that_joins_after_the_compaction_reads_what_it_would_have_before(
+    service: Service, table: TransactionalTable
+) -> None:
+    write(service, table, a=b"old")
+    early = service.start()
+    write(service, table, a=b"new")
+
+    table.compact(service)
+
+    table.start_tx(early)
+    assert table.get(b"a") == b"old"
+
+
+def test_versions_of_invalid_transactions_go_and_their_pointers_are_told(
+    service: Service, table: TransactionalTable
+) -> None:
+    write(service, table, a=b"1")
+    lost = left_invalid(service, table, b"a")
+    elsewhere = service.start()
+    service.invalidate(elsewhere)
+
+    told = table.compact(service)
+
+    assert told == [lost.transaction_id, elsewhere.transaction_id]
+    service.truncate(told)
+    assert read(service, table) == {b"a": b"1"}
+    assert len(stored(table)) == 1
+
+
+def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
+    service: Service, tmp_path: Path
+) -> None:
+    """Its pointer may be off the invalid list by then, so that what it wrote would be seen."""
+    table = TransactionalTable(tmp_path / "table")
+    late = service.start()
+    table.start_tx(late)
+    table.put(b"a", b"late")
+    service.invalidate(late)
+    service.truncate(table.compact(service))
+
+    with pytest.raises(TransactionNotInProgressError, match="start another"):
+        table.get(b"b")
+    with pytest.raises(TransactionNotInProgressError, match="start another"):
+        table.commit_tx()
+    table.rollback_tx()
+    table.close()
+
+    with TransactionalTable(tmp_path / "table") as again:
+        again.start_tx(late)
+        again.put(b"a", b"late")
+        with pytest.raises(TransactionNotInProgressError, match="start another"):
+            again.commit_tx()
+        again.rollback_tx()
+        assert read(service, again) == {}
+
+
+def test_a_compaction_waits_for_who_was_writing_when_it_began(
+    service: Service, table: TransactionalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = service.start()
+    begun, go_on = Event(), Event()
+    real = TableStore.write
+
+    def slow(store: TableStore, batch: Batch) -> None:
+        if len(batch) == 2:  # the row and its undo row
+            begun.set()
+            assert go_on.wait(10)
+        real(store, batch)
+
+    def work() -> None:
+        table.start_tx(late)
+        table.put(b"a", b"late")
+        table.commit_tx()
+
+    monkeypatch.setattr(TableStore, "write", slow)
+    writer = Thread(target=work)
+    writer.start()
+    assert begun.wait(10)
+    service.invalidate(late)
+    told: list[list[int]] = []
+    compactor = Thread(target=lambda: told.append(table.compact(service)))
+    compactor.start()
+    go_on.set()
+    writer.join()
+    compactor.join()
+
+    assert told == [[late.transaction_id]]
+    assert stored(table) == []
+
+
+def test_the_transactions_of_another_server_are_refused(
+    service: Service, table: TransactionalTable
+) -> None:
+    for _ in range(3):
+        service.commit(service.start())
+    table.compact(service)
+
+    with pytest.raises(BadRequestError, match="own server"):
+        table.compact(Service())
+
+
+@pytest.mark.parametrize("has_reader", [True, False])
+def test_a_crash_between_any_two_writes_changes_nothing_that_is_read(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_reader: bool
+) -> None:
+    monkeypatch.setattr("tuff.table_versions.BATCH_ROWS", 1)
+    table = TransactionalTable(tmp_path / "table")
+    write(service, table, a=b"1", b=b"1", c=b"1")
+    reader = service.start()
+    write(service, table, a=b"2", b=None)
+    left_invalid(service, table, b"c")
+    if not has_reader:
+        service.commit(reader)
+
+    with copies_before_each_write(tmp_path, monkeypatch) as copies:
+        table.compact(service)
+    table.close()
+
+    # One to say how far, and one for each version or undo row that goes.
+    assert len(copies) == (3 if has_reader else 6)
+    for copy in copies:
+        with TransactionalTable(copy) as crashed:
+            if has_reader:
+                crashed.start_tx(reader)
+                assert dict(crashed.scan()) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+            assert read(service, crashed) == {b"a": b"2", b"c": b"1"}
+
+
+def test_a_crash_in_the_middle_of_a_rollback_leaves_one_that_can_be_repeated(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TransactionalTable(tmp_path / "table", buffer_bytes=1)
+    write(service, table, a=b"1")
+    doomed = service.start()
+    table.start_tx(doomed)
+    for key in (b"a", b"b", b"c"):
+        table.put(key, b"never")
+    with copies_before_each_write(tmp_path, monkeypatch) as copies:
+        table.rollback_tx()
+    table.close()
+
+    assert len(copies) == 3
+    for copy in copies:
+        with TransactionalTable(copy) as crashed:
+            crashed.start_tx(doomed)
+            crashed.rollback_tx()
+            assert len(stored(crashed)) == 1
+            assert stored(crashed, b"u") == []
+
+
+@contextmanager
+def full_disk(home: Path) -> Iterator[None]:
+    """No file of this process grows beyond the table's log as it is."""
+    size = max(path.stat().st_size for path in home.glob("*.log"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_failed_is_undone_only_where_that_can_be_proved(
+    service: Service, tmp_path: Path
+) -> None:
+    """The batch may come back with LevelDB's log: an abort would bring it to light."""
+    home = tmp_path / "table"
+    table = TransactionalTable(home)
+    write(service, table, a=b"1")
+    doomed = service.start()
+    table.start_tx(doomed)
+    table.put(b"a", b"never")
+
+    with full_disk(home), pytest.raises(StorageUnavailableError, match="failed"):
+        table.commit_tx()
+    with pytest.raises(StorageUnavailableError, match="opened again"):
+        table.rollback_tx()
+    assert table.get(b"a") == b"never"
+    table.close()
+
+    service.invalidate(doomed)
+    with TransactionalTable(home) as again:
+        assert read(service, again) == {b"a": b"1"}

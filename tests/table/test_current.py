@@ -1,0 +1,189 @@
+"""Who is in which transaction: threads, tasks, transactions within transactions, and nobody."""
+
+import asyncio
+from contextvars import Context, copy_context
+from threading import Thread
+
+import pytest
+
+from tests.table.service import Service
+from tests.table.working import fill, put_and_fail, read, transaction
+from tuff.protocol.errors import (
+    BadRequestError,
+)
+from tuff.table import NESTED_COUNT_MAX, TransactionalTable
+
+
+@pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])
+def test_outside_of_a_transaction_a_call_is_refused(
+    service: Service, table: TransactionalTable, call: str
+) -> None:
+    arguments = {"get": (b"a",), "delete": (b"a",), "scan": (), "put": (b"a", b"b")}[call]
+
+    with pytest.raises(BadRequestError, match=r"client\.transaction"):
+        getattr(table, call)(*arguments)
+    fill(service, table, "a")
+    with pytest.raises(BadRequestError, match=r"client\.transaction"):
+        getattr(table, call)(*arguments)
+
+
+def test_after_commit_tx_nothing_more_is_read_or_written(
+    service: Service, table: TransactionalTable
+) -> None:
+    table.start_tx(service.start())
+    table.put(b"a", b"b")
+    table.commit_tx()
+
+    with pytest.raises(BadRequestError, match="no transaction"):
+        table.put(b"a", b"late")
+    with pytest.raises(BadRequestError, match="no transaction"):
+        table.get(b"a")
+
+
+def test_a_hook_without_a_start_is_refused(service: Service, table: TransactionalTable) -> None:
+    for hook in (table.commit_tx, table.post_commit, table.rollback_tx, table.tx_changes):
+        with pytest.raises(BadRequestError, match="start_tx"):
+            hook()
+    table.leave_tx()
+    table.start_tx(service.start())
+    with pytest.raises(BadRequestError, match="not current"):
+        table.update_tx(service.start())
+
+
+def test_what_committed_can_not_be_rolled_back_by_mistake(
+    service: Service, table: TransactionalTable
+) -> None:
+    fill(service, table, "apple")
+
+    with pytest.raises(BadRequestError, match="committed"):
+        table.rollback_tx()
+    assert read(service, table) == [(b"apple", b"apple")]
+
+
+def test_a_scan_ends_with_its_transaction(service: Service, table: TransactionalTable) -> None:
+    fill(service, table, *"abc")
+    with transaction(service, table):
+        rows = table.scan()
+        next(rows)
+
+    with pytest.raises(BadRequestError, match="no transaction"):
+        next(rows)
+
+
+def test_each_thread_works_in_its_own_transaction(
+    service: Service, table: TransactionalTable
+) -> None:
+    started = [service.start() for _ in range(8)]
+    seen: dict[int, list[tuple[bytes, bytes]]] = {}
+
+    def work(number: int) -> None:
+        table.start_tx(started[number])
+        for row in range(50):
+            table.put(b"%d/%d" % (number, row), b"%d" % row)
+        seen[number] = list(table.scan())
+        table.commit_tx()
+        if number % 2:
+            table.rollback_tx()
+        else:
+            table.post_commit()
+
+    threads = [Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, one in enumerate(started):
+        (service.abort if number % 2 else service.commit)(one)
+
+    for number in range(8):
+        assert {key.split(b"/")[0] for key, _ in seen[number]} == {b"%d" % number}
+    rows = dict(read(service, table))
+    assert len(rows) == 4 * 50
+    assert {key.split(b"/")[0] for key in rows} == {b"0", b"2", b"4", b"6"}
+
+
+async def test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents(
+    service: Service, table: TransactionalTable
+) -> None:
+    async def child(name: bytes) -> None:
+        table.put(name + b"/child", b"")
+
+    async def parent(name: bytes) -> list[bytes]:
+        with transaction(service, table):
+            await asyncio.sleep(0)
+            await asyncio.gather(child(name))
+            await asyncio.to_thread(table.put, name + b"/thread", b"")
+            return [key for key, _ in table.scan()]
+
+    found = await asyncio.gather(parent(b"a"), parent(b"b"))
+
+    assert found == [[b"a/child", b"a/thread"], [b"b/child", b"b/thread"]]
+    assert len(read(service, table)) == 4
+
+
+def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
+    service: Service, table: TransactionalTable
+) -> None:
+    with transaction(service, table) as started:
+        elsewhere = Context()
+        elsewhere.run(table.start_tx, started)
+        elsewhere.run(table.put, b"there", b"1")
+        table.put(b"here", b"1")
+        assert [key for key, _ in table.scan()] == [b"here", b"there"]
+
+    with pytest.raises(BadRequestError, match="no transaction"):
+        elsewhere.run(table.get, b"there")
+    assert [key for key, _ in read(service, table)] == [b"here", b"there"]
+
+
+def test_an_inner_transaction_is_independent_and_the_outer_goes_on(
+    service: Service, table: TransactionalTable
+) -> None:
+    with transaction(service, table):
+        table.put(b"outer", b"1")
+        put_and_fail(service, table, b"inner")
+        table.put(b"outer", b"2")
+
+    assert read(service, table) == [(b"outer", b"2")]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_two_participants_that_share_a_table_leave_the_transaction_around_them_alone(
+    service: Service, table: TransactionalTable, is_committed: bool
+) -> None:
+    with transaction(service, table):
+        table.put(b"outer", b"1")
+        if is_committed:
+            with transaction(service, table, table):
+                table.put(b"inner", b"1")
+        else:
+            put_and_fail(service, table, b"inner", times=2)
+        table.put(b"outer", b"2")
+
+    inner = [(b"inner", b"1")] if is_committed else []
+    assert read(service, table) == [*inner, (b"outer", b"2")]
+
+
+def test_a_transaction_that_was_left_is_current_no_more(
+    service: Service, table: TransactionalTable
+) -> None:
+    table.start_tx(service.start())
+    table.leave_tx()
+
+    with pytest.raises(BadRequestError, match="no transaction"):
+        table.put(b"a", b"b")
+    with pytest.raises(BadRequestError, match="start_tx"):
+        table.rollback_tx()
+    fill(service, table, "apple")
+
+
+def test_transactions_that_never_end_are_bounded(
+    service: Service, table: TransactionalTable
+) -> None:
+    def start_many() -> None:
+        for _ in range(NESTED_COUNT_MAX):
+            table.start_tx(service.start())
+        with pytest.raises(BadRequestError, match="never ended"):
+            table.start_tx(service.start())
+
+    copy_context().run(start_many)

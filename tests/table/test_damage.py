@@ -1,0 +1,221 @@
+"""Damage is loud: never a wrong value, and what is whole can be read."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from tests.table.service import Service
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
+from tuff.protocol.transaction import Transaction
+from tuff.table import TransactionalTable
+from tuff.table_rows import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
+
+ROW_COUNT = 150
+BIT_STEP = 61 * 8 + 3  # bits; every byte in turn would take minutes, and this meets each kind
+
+Rows = list[tuple[bytes, bytes]]
+
+
+def key_of(number: int) -> bytes:
+    return b"row-%03d" % number
+
+
+ROWS = [(key_of(number), b"%03d" % number * 30) for number in range(ROW_COUNT)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A table whose rows lie in a few blocks of one file, with an older version of each."""
+    service, home = Service(), tmp_path / "table"
+    with TransactionalTable(home) as table:
+        for old in (b"old", b""):
+            transaction = service.start()
+            table.start_tx(transaction)
+            for key, value in ROWS:
+                table.put(key, old or value)
+            table.commit_tx()
+            service.commit(transaction)
+            table.post_commit()
+        table._versions._store._db.compact_range()
+    return home
+
+
+def reader() -> Transaction:
+    return Transaction(transaction_id=5000, read_pointer=4999, write_pointer=5000)
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def set_record(home: Path, key: bytes, value: bytes | None) -> None:
+    """Behind the table's back, so that LevelDB has a good checksum of a bad value."""
+    database = plyvel.DB(str(home), create_if_missing=True)
+    if value is None:
+        database.delete(key)
+    else:
+        database.put(key, value)
+    database.close()
+
+
+def read_all(table: TransactionalTable) -> tuple[Rows, list[DamagedRecordError]]:
+    """Every row that a scan gives, going on behind each damage."""
+    rows: Rows = []
+    errors: list[DamagedRecordError] = []
+    start: bytes | None = b""
+    while start is not None:
+        try:
+            for row in table.scan(start):
+                rows.append(row)
+            start = None
+        except DamagedRecordError as error:
+            errors.append(error)
+            found = error.members["next"]
+            assert found is None or isinstance(found, str)
+            start = None if found is None else found.encode()
+    return rows, errors
+
+
+def damaged_files(home: Path, tmp_path: Path) -> Iterator[Path]:
+    for file in home.glob("*.ldb"):
+        for bit in range(0, 8 * file.stat().st_size, BIT_STEP):
+            copy = tmp_path / f"bit-{bit}"
+            shutil.copytree(home, copy)
+            flip(copy / file.name, bit)
+            yield copy
+            shutil.rmtree(copy)
+
+
+def test_a_flipped_bit_anywhere_never_shows_a_wrong_value(home: Path, tmp_path: Path) -> None:
+    gets, lost_counts = [], []
+    for copy in damaged_files(home, tmp_path):
+        with suppress(StorageUnavailableError, DamagedRecordError), TransactionalTable(copy) as it:
+            it.start_tx(reader())
+            rows, errors = read_all(it)
+            assert set(rows) <= set(ROWS)
+            assert rows == sorted(rows)
+            assert errors or rows == ROWS
+            lost_counts.append(ROW_COUNT - len(rows))
+            for key, value in ROWS[::10]:
+                with suppress(DamagedRecordError):
+                    gets.append(it.get(key) == value)
+
+    assert all(gets)
+    assert len(lost_counts) > 30
+    # A block holds some 25 rows of these; the ends of the file hold what finds them.
+    assert sorted(lost_counts)[len(lost_counts) // 2] < 60
+
+
+def test_a_damaged_value_is_named_and_the_rest_is_read(home: Path) -> None:
+    stored_key = Version(key_of(7), 1002).stored_key
+    set_record(home, stored_key, b"\x00\x00\x00\x00\x00wrong")
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        with pytest.raises(DamagedRecordError, match="row-007"):
+            table.get(key_of(7))
+        rows, [error] = read_all(table)
+
+        assert error.members == {"key": "row-007", "next": "row-007\x00"}
+        assert rows == [row for row in ROWS if row[0] != key_of(7)]
+        assert table.get(key_of(8)) == ROWS[8][1]
+        with pytest.raises(DamagedRecordError, match="row-007"):
+            table.compact(Service())
+
+
+def test_a_row_can_be_written_over_damage(home: Path) -> None:
+    set_record(home, Version(key_of(7), 1002).stored_key, b"wrong")
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        table.put(key_of(7), b"anew")
+        assert table.get(key_of(7)) == b"anew"
+
+
+def test_a_value_under_another_key_is_damage(home: Path) -> None:
+    with TransactionalTable(home) as table:
+        foreign = table._versions._store.get(Version(key_of(8), 1002).stored_key)
+    set_record(home, Version(key_of(7), 1002).stored_key, foreign)
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        with pytest.raises(DamagedRecordError, match="row-007"):
+            table.get(key_of(7))
+
+
+def test_damage_in_what_undoes_a_transaction_fails_its_rollback(tmp_path: Path) -> None:
+    transaction = Service().start()
+    with TransactionalTable(tmp_path) as table:
+        table.start_tx(transaction)
+        table.put(b"a", b"1")
+        table.commit_tx()
+        [undo] = [key for key, _ in table._versions._store.scan(b"u", b"v")]
+    set_record(tmp_path, undo, b"wrong")
+
+    with TransactionalTable(tmp_path) as table:
+        table.start_tx(transaction)
+        with pytest.raises(DamagedRecordError):
+            table.rollback_tx()
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+@pytest.mark.parametrize("name", [FORMAT, TABLE_ID, COMPACTED])
+def test_a_fact_is_read_from_its_other_copy_when_one_is_damaged(
+    home: Path, name: bytes, copy: int
+) -> None:
+    set_record(home, fact_keys(name)[copy], b"wrong")
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        assert list(table.scan()) == ROWS
+
+
+@pytest.mark.parametrize("name", [FORMAT, TABLE_ID, COMPACTED])
+def test_a_table_whose_facts_are_damaged_is_not_opened(home: Path, name: bytes) -> None:
+    for key in fact_keys(name):
+        set_record(home, key, b"wrong")
+
+    with pytest.raises(DamagedRecordError, match=name.decode()):
+        TransactionalTable(home)
+
+
+@pytest.mark.parametrize("name", [TABLE_ID, COMPACTED])
+def test_a_table_that_lost_a_fact_is_not_given_another(home: Path, name: bytes) -> None:
+    for key in fact_keys(name):
+        set_record(home, key, None)
+
+    with pytest.raises(DamagedRecordError, match="missing"):
+        TransactionalTable(home)
+
+
+def test_a_record_with_a_key_of_no_row_is_named_and_passed(home: Path) -> None:
+    set_record(home, b"r" + key_of(7) + b"\x01", b"wrong")
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        rows, [error] = read_all(table)
+
+    assert (error.members["key"], error.members["next"]) == ("row-007", "row-008")
+    assert rows == ROWS
+
+
+def test_another_database_is_left_alone(tmp_path: Path) -> None:
+    set_record(tmp_path, b"m", b"somebody's")
+
+    with pytest.raises(BadRequestError, match="no table"):
+        TransactionalTable(tmp_path)
+    with plyvel.DB(str(tmp_path)) as database:
+        assert list(database) == [(b"m", b"somebody's")]
+
+
+def test_a_database_that_leveldb_can_not_open_is_named(home: Path) -> None:
+    (home / "CURRENT").write_bytes(b"nonsense\n")
+
+    with pytest.raises(StorageUnavailableError, match="LevelDB can't open"):
+        TransactionalTable(home)

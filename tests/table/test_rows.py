@@ -1,0 +1,192 @@
+"""The stored form of a table: order, golden bytes, and that no changed byte goes unseen."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.pointers import POINTER_MAX
+from tuff.table_rows import (
+    COMPACTED,
+    FORMAT,
+    TABLE_ID,
+    Compacted,
+    MalformedKeyError,
+    Version,
+    check_format,
+    fact_keys,
+    pack_fact,
+    pack_format,
+    pack_undo,
+    pack_value,
+    read_fact,
+    read_undo,
+    read_undo_key,
+    read_value,
+    read_version,
+    row_prefix,
+    row_stop,
+    undo_key,
+    undo_range,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = json.loads((ROOT / "tests/golden/table-rows.json").read_text("utf-8"))
+P = 1_480_000_000_000_000_007
+
+# Few bytes, and those that the format itself uses: what could be taken for something else, is.
+tricky_keys = st.lists(st.sampled_from([0, 1, 2, 0x61, 0xFF]), max_size=6).map(bytes)
+pointers = st.integers(0, POINTER_MAX)
+versions = st.builds(Version, tricky_keys, pointers)
+
+
+def rows() -> dict[str, tuple[bytes, bytes]]:
+    """A record of each kind, by its name in the golden file and in docs/formats.md."""
+    apple, zero = Version(b"apple", P), Version(b"a\x00", P)
+    undo = undo_key(P, 0)
+    compacted = Compacted(bound=P - 4, started=P, open=(P - 3, P - 1))
+    form, table_id, how_far = (fact_keys(name)[0] for name in (FORMAT, TABLE_ID, COMPACTED))
+    return {
+        "version": (apple.stored_key, pack_value(apple.stored_key, b"41")),
+        "version-with-a-zero": (zero.stored_key, pack_value(zero.stored_key, b"")),
+        "delete-marker": (apple.stored_key, pack_value(apple.stored_key, None)),
+        "undo": (undo, pack_undo(undo, [apple, zero])),
+        "fact-format": (form, pack_fact(form, pack_format())),
+        "fact-id": (table_id, pack_fact(table_id, bytes(range(16)))),
+        "fact-compacted": (how_far, pack_fact(how_far, compacted.to_bytes())),
+    }
+
+
+def test_every_record_is_byte_for_byte_what_it_was() -> None:
+    made = {name: [key.hex(), value.hex()] for name, (key, value) in rows().items()}
+
+    assert made == GOLDEN
+
+
+def test_the_page_of_formats_shows_the_golden_records() -> None:
+    page = (ROOT / "docs/formats.md").read_text("utf-8")
+    section = page[page.index(". TransactionalTable") :]
+    shown = {
+        name: [key.replace(" ", ""), value.replace(" ", "")]
+        for name, key, value in re.findall(r"^table (\S+)\nkey +(.*)\nvalue (.*)$", section, re.M)
+    }
+
+    assert shown == GOLDEN
+
+
+def test_every_record_is_read_back() -> None:
+    made = rows()
+
+    assert read_version(made["version"][0]) == Version(b"apple", P)
+    assert read_version(made["version-with-a-zero"][0]) == Version(b"a\x00", P)
+    assert read_value(*made["version"]) == b"41"
+    assert read_value(*made["version-with-a-zero"]) == b""
+    assert read_value(*made["delete-marker"]) is None
+    assert read_undo_key(made["undo"][0]) == (P, 0)
+    assert list(read_undo(*made["undo"])) == [Version(b"apple", P), Version(b"a\x00", P)]
+    check_format(read_fact(*made["fact-format"]))
+    assert Compacted.from_bytes(read_fact(*made["fact-compacted"])) == Compacted(
+        bound=P - 4, started=P, open=(P - 3, P - 1)
+    )
+
+
+@given(st.lists(versions, unique=True))
+def test_rows_sort_by_key_and_the_versions_of_one_newest_first(found: list[Version]) -> None:
+    expected = sorted(found, key=lambda one: (one.key, -one.pointer))
+
+    assert sorted(found, key=lambda one: one.stored_key) == expected
+
+
+@given(versions)
+def test_a_stored_key_is_read_back(version: Version) -> None:
+    assert read_version(version.stored_key) == version
+
+
+@given(versions, tricky_keys)
+def test_no_version_lies_within_another_row(version: Version, key: bytes) -> None:
+    is_within = row_prefix(key) <= version.stored_key < row_stop(key)
+
+    assert is_within == (version.key == key)
+
+
+@given(st.binary(max_size=24))
+def test_any_bytes_are_the_one_key_of_a_version_or_damage(tail: bytes) -> None:
+    stored_key = b"r" + tail
+    try:
+        version = read_version(stored_key)
+    except MalformedKeyError:
+        return
+    assert version.stored_key == stored_key
+
+
+@given(pointers.filter(lambda pointer: pointer < POINTER_MAX), st.integers(0, 2**32 - 1), pointers)
+def test_the_undo_rows_of_a_transaction_are_its_own(
+    transaction_id: int, number: int, other: int
+) -> None:
+    start, stop = undo_range(transaction_id)
+
+    assert start <= undo_key(transaction_id, number) < stop
+    assert (start <= undo_key(other, number) < stop) == (other == transaction_id)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_any_flipped_bit_is_seen(name: str) -> None:
+    key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
+    read = read_undo if name == "undo" else read_fact if name.startswith("fact") else read_value
+    record = key + value
+
+    def spoilt(bit: int) -> tuple[bytes, bytes]:
+        changed = bytearray(record)
+        changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed[: len(key)]), bytes(changed[len(key) :])
+
+    for bit in range(8 * len(record)):
+        with pytest.raises(DamagedRecordError):
+            list(read(*spoilt(bit)) or ())
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_value_that_is_cut_off_is_seen(name: str) -> None:
+    key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
+
+    for length in range(len(value)):
+        with pytest.raises(DamagedRecordError):
+            read_value(key, value[:length])
+
+
+def test_a_body_that_is_whole_but_of_another_form_is_damage() -> None:
+    undo = undo_key(P, 0)
+
+    for body in (b"\x00" * 5, b"\x00" * 8 + b"\x00\x00\x00\x09abc"):
+        with pytest.raises(DamagedRecordError, match="cut off"):
+            list(read_undo(undo, pack_fact(undo, body)))
+    for body in (b"\x00" * 5, Compacted(open=(1, 2)).to_bytes()[:-1]):
+        with pytest.raises(DamagedRecordError, match="cut off"):
+            Compacted.from_bytes(body)
+    with pytest.raises(DamagedRecordError):
+        read_undo_key(b"u123")
+
+
+def test_damage_names_the_key_and_where_to_go_on() -> None:
+    key, value = rows()["version"]
+
+    with pytest.raises(DamagedRecordError) as caught:
+        read_value(key, value[:-1] + b"2")
+
+    assert caught.value.members == {"key": "apple", "next": "apple\x00"}
+    assert "b'apple'" in caught.value.detail
+
+
+def test_another_version_of_the_format_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="0002"):
+        check_format(b"\x00\x02")
+
+
+def test_who_had_ended_when_the_table_was_compacted() -> None:
+    compacted = Compacted(bound=5, started=10, open=(7,))
+
+    assert [one for one in range(5, 12) if not compacted.has_ended(one)] == [7, 10, 11]

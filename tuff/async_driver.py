@@ -27,17 +27,14 @@ class AsyncDriver:
 
     async def run(self, flow: Flow[T]) -> T:
         """What the flow returns, or raises. Cancellation is thrown into it as any error is, and
-        is raised when it has cleaned up."""
+        is raised when it has cleaned up. When the loop is gone GeneratorExit is, and then nothing
+        can be awaited any more: flows let it pass."""
         answer: object = None
         error: BaseException | None = None
         while True:
             try:
                 step = flow.send(answer) if error is None else flow.throw(error)
                 answer, error = await self._do(step), None
-            except GeneratorExit:
-                # The loop is gone, so nothing can be awaited any more: no flow could clean up.
-                flow.close()
-                raise
             except BaseException as raised:
                 if is_under_way(flow):
                     error = raised

@@ -54,6 +54,13 @@ class Shelf:
         self._record.note(f"{self.name}.rollback_tx")
 
 
+class NestingShelf(Shelf):
+    """One that wants to know where a transaction is over without a last hook."""
+
+    def leave_tx(self) -> None:
+        self._record.note(f"{self.name}.leave_tx")
+
+
 class AsyncShelf:
     """As `Shelf`, with coroutine functions."""
 

@@ -1,14 +1,20 @@
 """The asyncio client against a real server: the same calls, as coroutines (protocol §2, §3, §5)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import tuff
-from tests.client.recording import AsyncShelf, Record
+from tests.client.recording import AsyncShelf, Record, Service
+from tuff.async_transport import AsyncTransport
+from tuff.calls import Call
 from tuff.launch import ServerProcess
+from tuff.retries import Retries
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -157,10 +163,86 @@ async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert not caught.value.outcome_unknown
 
 
-async def test_a_loop_that_is_gone_leaves_no_flow_behind(loop_client: tuff.AsyncClient) -> None:
-    """A coroutine that is closed half-way can't await its clean-up: it must not try to."""
-    context = loop_client.transaction(AsyncShelf("a", Record()))
-    beginning = context.__aenter__()
-    beginning.send(None)
+class Suspension:
+    """Awaited, it gives the loop a turn that never comes back."""
 
-    beginning.close()
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class SlowService(Service):
+    """The played service, which can only be awaited."""
+
+    async def send(self, call: Call[T]) -> T:
+        answer = super().send(call)
+        await Suspension()
+        return answer
+
+
+class StuckShelf(AsyncShelf):
+    """A participant that never gets beyond one of its hooks."""
+
+    def __init__(self, record: Record, hook: str) -> None:
+        super().__init__("a", record, changes=[b"x"])
+        setattr(self, hook, self.be_stuck)
+
+    async def be_stuck(self, *arguments: object) -> None:
+        self._shelf._record.note("stuck")
+        await Suspension()
+
+
+@pytest.mark.parametrize(
+    "hook", ["start_tx", "tx_changes", "commit_tx", "post_commit", "rollback_tx"]
+)
+def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> None:
+    """The loop is gone, so nothing can be awaited any more: Python refuses one that tries."""
+    record = Record()
+    client = tuff.AsyncClient(SlowService(record), "tests", Retries(0))
+
+    async def transact() -> None:
+        async with client.transaction(StuckShelf(record, hook)) as tx:
+            if hook == "rollback_tx":
+                await tx.abort()
+
+    running = transact()
+    while "stuck" not in record.steps:
+        running.send(None)
+    running.close()
+
+    assert record.steps[-1] == "stuck"
+
+
+class CancelledTransport:
+    """Passes calls on, and is cancelled at the commit: before it is sent, or once it is answered."""
+
+    def __init__(self, transport: AsyncTransport, *, when: str) -> None:
+        self._transport = transport
+        self._when = when
+
+    async def send(self, call: Call[T]) -> T:
+        is_commit = call.request.path.endswith("/commit")
+        if is_commit and self._when == "before":
+            raise asyncio.CancelledError
+        answer = await self._transport.send(call)
+        if is_commit:
+            raise asyncio.CancelledError
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("when", "last", "state"),
+    [("before", "a.rollback_tx", "aborted"), ("after", "a.post_commit", "committed")],
+)
+async def test_cancelling_a_commit_leaves_no_doubt_about_it(
+    loop_client: tuff.AsyncClient, when: str, last: str, state: str
+) -> None:
+    record = Record()
+    transport = CancelledTransport(loop_client._transport, when=when)
+    client = tuff.AsyncClient(transport, "tests", Retries(0))
+
+    with pytest.raises(asyncio.CancelledError):
+        async with client.transaction(AsyncShelf("a", record, changes=[b"row"])):
+            pass
+
+    assert record.steps[-1] == last
+    assert (await loop_client.transactions.outcome(record.pointer)).state == state

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service, Shelf
+from tests.client.recording import NestingShelf, Record, Service, Shelf
 from tuff.commit import OutcomeUnknownError
 from tuff.context import TransactionContext
 from tuff.protocol.errors import (
@@ -163,17 +163,24 @@ def test_who_nests_transactions_goes_back_to_the_outer_one_where_another_can_not
 ) -> None:
     """The next write was meant for the transaction around it, and went into the dead one."""
 
-    class Nesting(Shelf):
-        def leave_tx(self) -> None:
-            record.note(f"{self.name}.leave_tx")
-
     record.fail["b.start_tx"] = OSError("no")
-    shelves = [Nesting("a", record), Nesting("b", record)]
+    shelves = [NestingShelf("a", record), NestingShelf("b", record)]
 
     with pytest.raises(OSError, match="no"), client.transaction(*shelves):
         pass
 
     assert record.steps == [*BEGUN, "a.leave_tx", "abort"]
+
+
+def test_who_nests_transactions_goes_back_to_the_outer_one_where_the_outcome_is_unknown(
+    client: tuff.Client, record: Record
+) -> None:
+    record.fail = {"commit": lost(), "invalidate": lost()}
+
+    with pytest.raises(OutcomeUnknownError), client.transaction(NestingShelf("a", record)):
+        pass
+
+    assert record.steps[-3:] == ["commit read-only", "invalidate", "a.leave_tx"]
 
 
 def test_a_post_commit_that_fails_stops_no_other_and_undoes_nothing(

@@ -10,7 +10,9 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
+from tuff.calls import PollQuestion
 from tuff.launch import ServerProcess
+from tuff.subscription import Subscription
 
 
 def payloads(messages: Iterator[tuff.Message], count: int) -> list[bytes]:
@@ -38,6 +40,24 @@ def test_a_subscription_starts_where_it_is_told(client: tuff.Client, topic: tuff
 
     assert payloads(client.subscribe(topic, published.last_id), 1) == [b"two"]
     assert payloads(client.subscribe(topic, published.last_id.hex()), 1) == [b"two"]
+
+
+def test_an_empty_reply_leads_on_and_not_back(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """The place of the last message is not enough: what was skipped behind it came up again, and
+    where there was no message yet, everything did."""
+    subscription = Subscription(topic, PollQuestion(isolation="committed"))
+
+    def read() -> list[bytes]:
+        return [message.payload for message in client._driver.run(subscription.poll())]
+
+    client.publish(topic, "one")
+    assert [read(), read()] == [[b"one"], []]
+    undone = client.transactions.start()
+    client.publish(topic, "undone", transaction=undone)
+    client.transactions.abort(undone)
+    assert read() == []
+    client.publish(topic, "two")
+    assert [read(), read()] == [[b"two"], []]
 
 
 def test_what_was_rolled_back_is_never_handed_to_a_committed_reader(

@@ -1,0 +1,281 @@
+"""Tables in transactions of a real server: isolation, conflicts, messages, compaction, crashes."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextvars import Context
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import tuff
+from tests.table import transfers
+from tests.table.transfers import TOTAL, account, move, total
+from tuff.launch import ServerProcess
+
+KILL_ROUNDS = 3
+TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("server")
+    with ServerProcess(home / "data", log=home / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[tuff.Client]:
+    with tuff.connect(server.url, client="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    with tuff.TransactionalTable(tmp_path / "table") as made:
+        yield made
+
+
+def read(client: tuff.Client, table: tuff.TransactionalTable) -> dict[bytes, bytes]:
+    with client.transaction(table):
+        return dict(table.scan())
+
+
+def put(client: tuff.Client, table: tuff.TransactionalTable, key: bytes, value: bytes) -> None:
+    with client.transaction(table):
+        table.put(key, value)
+
+
+def test_a_row_and_a_message_appear_together_or_not_at_all(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    topic = tuff.TopicId("table", "together")
+    client.topics.create(topic)
+
+    def sell(*, fails: bool) -> None:
+        with client.transaction(table) as tx:
+            table.put(b"apple", b"41")
+            tx.publish(topic, "sold one apple")
+            if fails:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        sell(fails=True)
+    assert (read(client, table), len(client.poll(topic, isolation="committed"))) == ({}, 0)
+    sell(fails=False)
+
+    assert read(client, table) == {b"apple": b"41"}
+    assert len(client.poll(topic, isolation="committed")) == 1
+
+
+def test_an_update_is_never_lost(client: tuff.Client, table: tuff.TransactionalTable) -> None:
+    put(client, table, b"stock", b"1")
+
+    def overtaken() -> None:
+        with client.transaction(table):
+            assert table.get(b"stock") == b"1"
+            put(client, table, b"stock", b"2")
+            assert table.get(b"stock") == b"1"
+            table.put(b"stock", b"1 + 1")
+
+    with pytest.raises(tuff.TransactionConflictError) as caught:
+        overtaken()
+
+    assert caught.value.key is not None
+    assert caught.value.key.endswith(b"stock")
+    assert read(client, table) == {b"stock": b"2"}
+
+
+def test_rows_of_one_name_in_two_tables_are_no_conflict(
+    client: tuff.Client, table: tuff.TransactionalTable, tmp_path: Path
+) -> None:
+    with tuff.TransactionalTable(tmp_path / "other" / "table") as other:
+        with client.transaction(table):
+            table.put(b"stock", b"1")
+            put(client, other, b"stock", b"2")
+        assert (read(client, table), read(client, other)) == (
+            {b"stock": b"1"},
+            {b"stock": b"2"},
+        )
+
+
+def test_write_skew_is_possible(client: tuff.Client, table: tuff.TransactionalTable) -> None:
+    """Each doctor leaves because the other one is there: conflicts are per row that is written.
+
+    Whoever must rule that out writes a row that both transactions have in common.
+    """
+    with client.transaction(table):
+        table.put(b"doctor/a", b"on call")
+        table.put(b"doctor/b", b"on call")
+
+    def leave(name: bytes) -> None:
+        on_call = [key for key, value in table.scan(b"doctor/") if value == b"on call"]
+        assert len(on_call) == 2
+        table.put(name, b"off")
+
+    with client.transaction(table):
+        leave(b"doctor/a")
+        with client.transaction(table):
+            leave(b"doctor/b")
+
+    assert set(read(client, table).values()) == {b"off"}
+
+
+def test_two_tables_commit_and_roll_back_as_one(
+    client: tuff.Client, table: tuff.TransactionalTable, tmp_path: Path
+) -> None:
+    with tuff.TransactionalTable(tmp_path / "other") as other:
+        other_id = other._table_id
+
+        def work() -> None:
+            with client.transaction(table, other):
+                table.put(b"a", b"1")
+                other.put(b"b", b"1")
+                blocker = client.transactions.start()
+                client.transactions.commit(blocker, changes=[other_id + b"b"])
+
+        with pytest.raises(tuff.TransactionConflictError):
+            work()
+        assert (read(client, table), read(client, other)) == ({}, {})
+        with client.transaction(table, other):
+            table.put(b"a", b"1")
+            other.put(b"b", b"1")
+        assert (read(client, table), read(client, other)) == ({b"a": b"1"}, {b"b": b"1"})
+
+
+def test_a_checkpointed_transaction_commits_all_it_wrote(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    with client.transaction(table) as tx:
+        table.put(b"a", b"1")
+        tx.checkpoint()
+        table.put(b"b", b"2")
+
+    assert read(client, table) == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_long_transaction_of_nothing_but_rows_is_not_read_only(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    with client.transaction(table, type="long") as tx:
+        table.put(b"a", b"1")
+        assert list(table.tx_changes()) != []
+        transaction = tx.transaction
+
+    assert client.transactions.outcome(transaction).state == "committed"
+    assert read(client, table) == {b"a": b"1"}
+
+
+def test_compaction_leaves_a_snapshot_that_joins_later_what_it_reads(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    """The writer had not ended when the reader started, and has when the table is compacted."""
+    put(client, table, b"a", b"old")
+    writer = Context()
+    context = client.transaction(table)
+    writer.run(context.__enter__)
+    reader = client.transactions.start()
+    writer.run(table.put, b"a", b"new")
+    writer.run(context.__exit__, None, None, None)
+
+    table.compact(client)
+
+    table.start_tx(reader)
+    assert table.get(b"a") == b"old"
+    table.rollback_tx()
+    client.transactions.abort(reader)
+    assert read(client, table) == {b"a": b"new"}
+
+
+def test_what_a_compaction_answers_may_leave_the_invalid_list(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    lost = client.transactions.start()
+    table.start_tx(lost)
+    table.put(b"a", b"never")
+    table.commit_tx()
+    table.leave_tx()
+    client.transactions.invalidate(lost)
+
+    told = table.compact(client)
+    client.transactions.truncate(ids=told)
+
+    assert lost.transaction_id in told
+    assert lost.transaction_id not in client.transactions.invalids().invalids
+    assert read(client, table) == {}
+
+
+def run_all(threads: list[Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_money_is_neither_made_nor_lost_by_many_threads(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    transfers.fill(client, table)
+    seen: list[int] = []
+    conflicts: list[str] = []
+
+    def work(thread: int) -> None:
+        chance = random.Random(thread)
+        for number in range(10):
+            try:
+                move(client, table, f"{thread}/{number}", chance)
+            except tuff.TransactionConflictError:
+                conflicts.append(f"{thread}/{number}")
+
+    def watch() -> None:
+        for _ in range(5):
+            table.compact(client)
+            for _ in range(4):
+                with client.transaction(table):
+                    seen.append(total(table))
+
+    run_all([*(Thread(target=work, args=(thread,)) for thread in range(8)), Thread(target=watch)])
+
+    rows = read(client, table)
+    assert seen == [TOTAL] * 20
+    assert len([key for key in rows if key.startswith(b"done/")]) + len(conflicts) == 80
+    assert sum(int(rows[account(number)]) for number in range(6)) == TOTAL
+
+
+def run_and_kill(server: ServerProcess, home: Path, round_number: int) -> set[bytes]:
+    """The transfers that the program was seen to have committed before it was killed."""
+    command = [sys.executable, "-m", "tests.table.transfers", server.url, str(home)]
+    program = subprocess.Popen([*command, str(round_number)], stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    with program, program.stdout:
+        lines = [program.stdout.readline() for _ in range(TRANSFERS_PER_ROUND)]
+        program.kill()
+        rest = program.stdout.read()
+    whole, _, _ = rest.rpartition(b"\n")
+    return {b"done/" + line.strip() for line in [*lines, *whole.splitlines()]}
+
+
+def test_a_writer_that_is_killed_leaves_whole_transfers_and_all_that_it_reported(
+    server: ServerProcess, client: tuff.Client, tmp_path: Path
+) -> None:
+    home, reported = tmp_path / "table", set[bytes]()
+    with tuff.TransactionalTable(home) as table:
+        transfers.fill(client, table)
+
+    for round_number in range(KILL_ROUNDS):
+        reported |= run_and_kill(server, home, round_number)
+        for left in client.transactions.overview().in_progress:
+            client.transactions.invalidate(left.transaction_id)
+        with tuff.TransactionalTable(home) as table:
+            before = read(client, table)
+            client.transactions.truncate(ids=table.compact(client))
+            after = read(client, table)
+            with client.transaction(table):
+                assert total(table) == TOTAL
+
+        assert reported <= set(before)
+        assert after == before
+
+    assert len(reported) >= KILL_ROUNDS * TRANSFERS_PER_ROUND

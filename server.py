@@ -34,7 +34,9 @@ if __name__ == "__main__" and sys.argv[1:2] == ["inspect"]:
 if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in ("fsck", "salvage"):
     from process import repair
 
-    sys.exit(repair.main(sys.argv[1:], now_ms=time.time_ns() // 1_000_000))
+    wall_ms = time.time_ns() // 1_000_000
+    new_store_id = partial(secrets.token_hex, 16)
+    sys.exit(repair.main(sys.argv[1:], now_ms=wall_ms, new_store_id=new_store_id))
 
 from process.clock import SteadyClock
 from process.http import Listener, explain

@@ -7,11 +7,13 @@ what may as well be in order; the last line is of the kind `checked` or `salvage
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from messaging.storage.seam import StoreError
 from process.checks import Data, NoDataError, check
+from process.salvaging import salvage
 from tuff.disk.findings import Finding
 from tuff.disk.lock import DirectoryLockedError
 
@@ -19,7 +21,7 @@ EXIT_DAMAGED = 1
 EXIT_USAGE = 2
 
 
-def main(arguments: list[str], *, now_ms: int) -> int:
+def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     """Run one of the commands; returns the exit code."""
     options = _parser().parse_args(arguments)
     data = Data.below(options.directory, options.snapshots)
@@ -27,8 +29,10 @@ def main(arguments: list[str], *, now_ms: int) -> int:
         with ExitStack() as held:
             data.require_there()
             data.hold(held)
-            return _fsck(data, now_ms=now_ms)
-    except (NoDataError, DirectoryLockedError) as error:
+            if options.command == "fsck":
+                return _fsck(data, now_ms=now_ms)
+            return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+    except (NoDataError, DirectoryLockedError, StoreError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename} can't be used: {error.strerror}")
@@ -41,6 +45,17 @@ def _fsck(data: Data, *, now_ms: int) -> int:
     damage_count = sum(finding.is_damage for finding in findings)
     _print({"kind": "checked", "rows": row_count, "damages": damage_count})
     return EXIT_DAMAGED if damage_count else 0
+
+
+def _salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
+    account = salvage(data, target, now_ms=now_ms, new_store_id=new_store_id)
+    for finding in account.lost:
+        _print({"kind": "lost", "place": finding.place, "reason": finding.reason})
+    for decision in account.decided:
+        _print({"kind": "decided", "place": decision.place, "reason": decision.reason})
+    kept = {f"{table} rows": count for table, count in sorted(account.kept.items())}
+    _print({"kind": "salvaged", **kept, "lost": len(account.lost)})
+    return 0
 
 
 def _row(finding: Finding) -> Mapping[str, object]:
@@ -56,9 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="server.py", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, dest="command")
     fsck = commands.add_parser("fsck", help="read everything, and say what is damaged")
-    for command in (fsck,):
+    saving = commands.add_parser("salvage", help="write what is whole to a new directory")
+    for command in (fsck, saving):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")
+    saving.add_argument("new", type=Path, metavar="NEW")
     return parser
 
 

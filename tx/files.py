@@ -26,8 +26,8 @@ HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
 _NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
 _VERSION = struct.Struct(">H")
 _MAGIC_SIZE = 8
-_HEAD_SIZE = _MAGIC_SIZE + _VERSION.size
-assert _HEAD_SIZE == 10
+HEAD_SIZE = _MAGIC_SIZE + _VERSION.size
+assert HEAD_SIZE == 10
 
 
 class FileKind(Enum):
@@ -91,18 +91,18 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     Raises:
         DamagedFilesError: it can't be read, or is of another format.
     """
-    if len(data) < _HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
+    if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
     (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
     if version != FORMAT_VERSION:
         raise damaged(name, _MAGIC_SIZE, f"it has format {version}, and this server reads 1")
-    frame = read_frame(data, _HEAD_SIZE)
+    frame = read_frame(data, HEAD_SIZE)
     if isinstance(frame, Damage):
         raise damaged(name, frame.offset, frame.reason)
     try:
         return _unpack_header(from_bytes(frame.body)), frame.stop
     except MalformedError as error:
-        raise damaged(name, _HEAD_SIZE, str(error)) from None
+        raise damaged(name, HEAD_SIZE, str(error)) from None
 
 
 def _unpack_header(data: object) -> FileHeader:

@@ -10,7 +10,7 @@ some proof vouches for; anything before was acknowledged, and is damage.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tuff.disk.records import Damage, Frame, pack_frame, read_frame, read_frames
@@ -101,12 +101,19 @@ def _proof(frame: Frame, store_id: str) -> int | None:
     return int(length)
 
 
-def _proven_behind(data: bytes, damage: int, store_id: str) -> int:
-    """What proofs behind a damaged place vouch for, however much of the file it hides."""
-    proven, at = 0, data.find(_MARK, damage)
+def proofs_behind(data: bytes, damage: int) -> Iterator[Frame]:
+    """Every proof from a damaged place on that tells the truth about where it stands: there the
+    frames go on, however much the damage hides."""
+    at = data.find(_MARK, damage)
     while at >= 0:
         frame = read_frame(data, at - _FRAME_HEAD_SIZE) if at >= _FRAME_HEAD_SIZE else None
-        if isinstance(frame, Frame):
-            proven = max(proven, _proof(frame, store_id) or 0)
+        if isinstance(frame, Frame) and len(frame.body) == _PROOF.size:
+            _, _, offset, _ = _PROOF.unpack(frame.body)
+            if offset == frame.start:
+                yield frame
         at = data.find(_MARK, at + 1)
-    return proven
+
+
+def _proven_behind(data: bytes, damage: int, store_id: str) -> int:
+    """What proofs behind a damaged place vouch for, however much of the file it hides."""
+    return max((_proof(frame, store_id) or 0 for frame in proofs_behind(data, damage)), default=0)

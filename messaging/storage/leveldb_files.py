@@ -246,16 +246,21 @@ def _read_damaged(
     """Take the whole rows of a damaged block, and note the holes between them; its last key."""
     last, behind = around
     reason = block.damage or ""
+    deleted: bytes | None = None
     is_torn = False
     for change in read_changes(data, block):
-        if change.value is None or not is_whole(change.key, change.value) or change.key < last:
-            is_torn = True
-            continue
-        if is_torn:
-            found.holes.append(Hole(name, block.offset, reason, last, change.key))
-            is_torn = False
-        found.loose.append(_unsure(name, change))
-        last = change.key
+        if change.value is None:
+            # Nothing vouches for its key, unless a whole row of the same key comes behind.
+            is_torn, deleted = is_torn or deleted is not None, change.key
+        elif change.key < last or not is_whole(change.key, change.value):
+            is_torn, deleted = True, None
+        else:
+            if deleted == change.key:
+                found.loose.append(Version(deleted, change.sequence + 1, None, name, is_sure=False))
+            if is_torn or deleted not in (None, change.key):
+                found.holes.append(Hole(name, block.offset, reason, last, change.key))
+            found.loose.append(_unsure(name, change))
+            is_torn, deleted, last = False, None, change.key
     # How many there should have been nobody knows, so behind the last one there may be a hole.
     found.holes.append(Hole(name, block.offset, reason, last, behind))
     return last

@@ -3,7 +3,8 @@
     table   := block* footer(48)                data blocks, filters, their list, the index
     footer  := handle handle zero* magic(8)     of the list of filters, and of the index
     handle  := varint offset varint size
-    block   := content(size) type(1) crc(4)     crc over content and type; type 0: not compressed
+    block   := content(size) type(1) crc(4)     crc over content and type
+    type    := 0 as it is | 1 Snappy
     content := entry* restart(4)* count(4)
     entry   := varint shared varint fresh varint size key(fresh) value(size)
     key     := user key, then sequence(7) kind(1)         little-endian; kind 1 value, 0 deletion
@@ -14,10 +15,13 @@ each ends with its restart points, whose count and checksum show where.
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 from messaging.storage.crc32c import masked_crc32c
 from messaging.storage.leveldb_log import Change, MalformedError, Readable, read_varint
+from messaging.storage.snappy import unpack
 
 FOOTER_SIZE = 48  # bytes
 RESTARTS_MAX = 65_536  # restart points of a block; one of 4 KiB has some twenty
@@ -27,7 +31,7 @@ _TRAILER = struct.Struct("<BI")
 _NUMBER = struct.Struct("<I")
 _TAG = struct.Struct("<Q")
 assert (_TRAILER.size, _TAG.size) == (5, 8)
-_NOT_COMPRESSED = 0
+_NOT_COMPRESSED, _SNAPPY = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,14 @@ def _outer_damage(data: Readable, blocks: Sequence[Block]) -> list[tuple[int, st
 
 
 def _content(data: Readable, block: Block) -> bytes:
-    return data[block.offset : block.offset + block.size]
+    stop = block.offset + block.size
+    content = data[block.offset : stop]
+    if data[stop : stop + 1] != bytes((_SNAPPY,)):
+        return content
+    try:
+        return unpack(content)
+    except MalformedError:
+        return content  # the type may be what is damaged
 
 
 def _checked(data: Readable, block: Block) -> Block:
@@ -123,7 +134,7 @@ def _checked(data: Readable, block: Block) -> Block:
     kind, crc = _TRAILER.unpack_from(data, stop)
     if masked_crc32c(data[block.offset : stop + 1]) != crc:
         return Block(block.offset, block.size, "the block's checksum does not match")
-    if kind != _NOT_COMPRESSED:
+    if kind not in (_NOT_COMPRESSED, _SNAPPY):
         return Block(block.offset, block.size, f"the block is compressed, by method {kind}")
     return block
 
@@ -148,7 +159,7 @@ def _walk(data: Readable) -> tuple[list[Block], int | None]:
 def _is_data(data: Readable, block: Block) -> bool:
     """Whether a block has rows. The list of filters is empty; the index's values are handles that
     lead to where blocks begin, the first one to the beginning of the file."""
-    entries = list(_entries(_content(data, block)))
+    entries = list(_scraps(_content(data, block)))
     if not entries:
         return False
     try:
@@ -197,15 +208,26 @@ def _entry_head(data: Readable, at: int) -> tuple[int, int, int, int]:
     return shared, fresh, size, at
 
 
-def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Internal keys and values, up to where they can't be told apart any more."""
+def _restarts(content: bytes) -> list[int]:
+    """Where keys stand in full, ascending, and last where the entries stop."""
     if len(content) < _NUMBER.size:
-        return
+        return [0]
     (count,) = _NUMBER.unpack_from(content, len(content) - _NUMBER.size)
     stop = len(content) - _NUMBER.size * (count + 1)
     if stop < 0:
-        stop = len(content) - 2 * _NUMBER.size  # the count is damaged; the entries may not be
-    at, key = 0, b""
+        return [0, len(content) - _NUMBER.size]  # the count is damaged; the entries may not be
+    numbers = [at for (at,) in _NUMBER.iter_unpack(content[stop : -_NUMBER.size])]
+    # A damaged one would lead into the middle of an entry, and the one before leads past it.
+    return sorted({0, *(at for at in numbers if at < stop), stop})
+
+
+def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Internal keys and values. Raises: MalformedError: they can't be told apart any more."""
+    yield from _entries_between(content, 0, _restarts(content)[-1])
+
+
+def _entries_between(content: bytes, at: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
+    key = b""
     while at < stop:
         shared, fresh, size, at = _entry_head(content, at)
         if shared > len(key) or at + fresh + size > stop:
@@ -215,16 +237,21 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += fresh + size
 
 
+def _scraps(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a damaged block: a damaged length hides those up to the next restart only."""
+    for start, stop in pairwise(_restarts(content)):
+        with suppress(MalformedError):
+            yield from _entries_between(content, start, stop)
+
+
 def read_changes(data: Readable, block: Block) -> Iterator[Change]:
     """The changes in a data block, as many as can be told apart; in a damaged one, the keys and
     the sequence numbers may be others than were written."""
-    try:
-        for key, value in _entries(_content(data, block)):
-            if len(key) < _TAG.size:
-                return
+    content = _content(data, block)
+    # A whole block may be malformed only by a bug of LevelDB's, and then is read as far as it goes.
+    for key, value in _scraps(content):
+        if len(key) >= _TAG.size:
             (tag,) = _TAG.unpack_from(key, len(key) - _TAG.size)
             # A deletion has no value: one that has is a value whose kind was damaged.
             is_deletion = tag & 0xFF == 0 and not value
             yield Change(key[: -_TAG.size], None if is_deletion else value, tag >> 8)
-    except MalformedError:
-        return

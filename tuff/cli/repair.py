@@ -43,6 +43,19 @@ def fsck(*, directory: Path, snapshots: Path | None, as_json: bool) -> None:
         )
 
 
+@click.command()
+@click.argument("directory", type=_DATA)
+@click.argument("new", type=click.Path(path_type=Path))
+@_SNAPSHOTS
+@output_options
+def salvage(*, directory: Path, new: Path, snapshots: Path | None, as_json: bool) -> None:
+    """Write what is whole in DIRECTORY to NEW, from which a server can start; show what was lost.
+
+    DIRECTORY is not touched.
+    """
+    _run(["salvage", str(directory), str(new), *_placed(snapshots)], as_json=as_json)
+
+
 def _placed(snapshots: Path | None) -> list[str]:
     return [] if snapshots is None else ["--snapshots", str(snapshots)]
 

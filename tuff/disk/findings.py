@@ -1,4 +1,4 @@
-"""What is wrong in files, for people: where, how it shows, and what to do."""
+"""What is wrong in files, for people: where, how it shows, and what to do or what was done."""
 
 from dataclasses import dataclass
 
@@ -12,3 +12,11 @@ class Finding:
     reason: str
     advice: str
     is_damage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something that damage left open, and how it was decided."""
+
+    place: str
+    reason: str

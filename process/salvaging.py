@@ -1,0 +1,131 @@
+"""A new data directory with what is whole of both stores: `tuff salvage` (promise 8).
+
+The transaction files say first what they can prove; with that every row is decided; and what the
+rows prove and deny in turn ends up in the new transaction files.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from messaging.check import check_store
+from messaging.rows import is_whole
+from messaging.salvage import Ending, Salvage, Salvaged
+from messaging.storage.leveldb import LevelDbTable
+from process.checks import Data, NoDataError, check, recorded
+from tuff.disk.files import make_directory, sync_directory
+from tuff.disk.findings import Decision, Finding
+from tx.records import EndedState
+from tx.salvage import Proven, Rest, finish, prove, write_files
+
+PART_SUFFIX = ".part"  # of a directory that is still being written
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How many rows of which table were kept, what was lost, and what damage left to decide."""
+
+    kept: Counter[str]
+    lost: list[Finding]
+    decided: list[Decision]
+
+
+def salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[], str]) -> Account:
+    """Write what is whole to a new directory, which is there whole or not at all. Blocks.
+
+    Raises:
+        NoDataError: the new directory holds something.
+        OSError, StoreError: something can't be read or written.
+    """
+    require_empty(target)
+    part = target.with_name(target.name + PART_SUFFIX)
+    require_empty(part)
+    make_directory(part)
+    try:
+        account = _write(data, part, now_ms=now_ms, new_store_id=new_store_id)
+        part.replace(target)
+    except BaseException:
+        shutil.rmtree(part)
+        raise
+    sync_directory(target.parent)
+    return account
+
+
+def _write(data: Data, part: Path, *, now_ms: int, new_store_id: Callable[[], str]) -> Account:
+    proven = _prove(data, now_ms=now_ms)
+    rows = _salvage_rows(data, part, proven, now_ms=now_ms, new_store_id=new_store_id)
+    _, findings = check(Data.below(part, None), now_ms=now_ms)
+    assert not findings, f"what was written is not whole: {findings}"
+    decided = [*proven.decided, *rows.decided, *_hidden(rows)]
+    return Account(rows.kept, [*proven.lost, *rows.lost], decided)
+
+
+def require_empty(target: Path) -> None:
+    """Raises: NoDataError: there is something in it already."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise NoDataError(f"{target} holds something already; name a directory that is new")
+
+
+def _prove(data: Data, *, now_ms: int) -> Proven:
+    mark = None
+    if data.has_messages:
+        mark = recorded(check_store(data.messages, now_ms=now_ms))
+    return prove(data.snapshots, mark)
+
+
+def _salvage_rows(
+    data: Data, part: Path, proven: Proven, *, now_ms: int, new_store_id: Callable[[], str]
+) -> Salvaged:
+    if not data.has_messages:
+        _write_files(part, proven, Salvaged(), now_ms=now_ms, new_store_id=new_store_id)
+        return Salvaged()
+    store = LevelDbTable(part / "messages", is_whole=is_whole)
+    try:
+        rows = Salvage(data.messages, store, ending=cache(partial(_ending, proven)))
+        account = rows.run()
+        store_id, highest = _write_files(
+            part, proven, account, now_ms=now_ms, new_store_id=new_store_id
+        )
+        facts = replace(account.facts, store_id=store_id, highest_pointer=highest)
+        rows.finish(facts, proven.last_published)
+    finally:
+        store.close()
+    return account
+
+
+def _write_files(
+    part: Path,
+    proven: Proven,
+    rows: Salvaged,
+    *,
+    now_ms: int,
+    new_store_id: Callable[[], str],
+) -> tuple[str | None, int]:
+    """Write the transaction files; their store's id, and the highest pointer they reserve."""
+    highest = max(rows.highest_pointer, rows.facts.highest_pointer)
+    store_id = proven.store_id or rows.facts.store_id
+    if store_id is None and not highest:
+        return None, 0  # there never was a transaction
+    rest = Rest(rows.settled, rows.hidden, highest)
+    image = finish(proven, rest, now_ms=now_ms)
+    store_id = store_id or new_store_id()
+    write_files(part / "snapshots", image, store_id=store_id, now_ms=now_ms)
+    return store_id, image.highest_reserved
+
+
+def _ending(proven: Proven, pointer: int) -> Ending:
+    ended = proven.ended_as(pointer)
+    if ended is not None:
+        return Ending.COMMITTED if ended is EndedState.COMMITTED else Ending.NOT_COMMITTED
+    if proven.is_open(pointer):
+        # Of files that lack their end, it may have committed since.
+        return Ending.NOT_COMMITTED if proven.is_whole else Ending.UNKNOWN
+    return Ending.FORGOTTEN if proven.is_forgotten(pointer) else Ending.UNKNOWN
+
+
+def _hidden(rows: Salvaged) -> list[Decision]:
+    reason = "its commit is not proven: its rows are hidden from readers in a snapshot"
+    return [Decision(f"transaction {pointer}", reason) for pointer in sorted(rows.hidden)]

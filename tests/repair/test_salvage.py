@@ -1,0 +1,221 @@
+"""`tuff salvage` keeps what is whole, invents nothing, and brings nothing undecided to light."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from process.checks import Data
+from process.salvaging import Account, salvage
+from tests.formats.history import History
+from tests.http.calls import Topic, begin, payloads
+from tests.http.client import ok
+from tests.http.process import serve
+from tests.repair.files import Past, flipped, found_in, now_ms, sample, stored_files
+from tests.repair.judge import Seen, look
+
+STORE_ID = "ab" * 16
+ROWS_OF_A_RESTART = 16  # rows of a table whose keys lean on each other: a damaged length hides them
+
+
+def salvaged(data: Path, new: Path) -> tuple[Account, Seen]:
+    account = salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: STORE_ID)
+    return account, look(new)
+
+
+def assert_nothing_new(truth: Seen, seen: Seen) -> None:
+    assert seen.payloads.items() <= truth.payloads.items()
+    assert seen.visible <= truth.visible
+
+
+def assert_goes_on(truth: Seen, seen: Seen) -> None:
+    assert seen.state is not None
+    assert seen.state.open == {}
+    assert seen.state.highest_reserved > max(truth.pointers)
+
+
+def assert_kept(data: Path, tmp_path: Path, *, count: int) -> None:
+    truth = look(data)
+    number = 0
+    for path in stored_files(data):
+        for at in sample(path.stat().st_size, count=count):
+            number += 1
+            with flipped(path, at):
+                _, seen = salvaged(data, tmp_path / f"new-{number}")
+
+            assert_nothing_new(truth, seen)
+            assert_goes_on(truth, seen)
+            lost = len(truth.payloads) - len(seen.payloads)
+            is_table = path.suffix == ".ldb"
+            assert lost <= (ROWS_OF_A_RESTART if is_table else 4), f"{path.name} at byte {at}"
+            assert lost == 0 or path.parent.name == "messages"
+
+
+def test_what_is_whole_is_kept_whole(data: Path, tmp_path: Path) -> None:
+    truth = look(data)
+
+    account, seen = salvaged(data, tmp_path / "new")
+
+    assert account.lost == []
+    assert seen.payloads == truth.payloads
+    assert seen.visible == truth.visible
+    assert max(seen.places) >= max(truth.places)
+    assert_goes_on(truth, seen)
+    assert found_in(tmp_path / "new") == []
+
+
+def test_a_flipped_byte_costs_few_rows_and_reveals_none(data: Path, tmp_path: Path) -> None:
+    assert_kept(data, tmp_path, count=3)
+
+
+@pytest.mark.slow
+def test_no_flipped_byte_reveals_anything(data: Path, tmp_path: Path) -> None:
+    assert_kept(data, tmp_path, count=200)
+
+
+def test_a_file_that_is_cut_or_missing_reveals_nothing(data: Path, tmp_path: Path) -> None:
+    truth = look(data)
+    for number, path in enumerate(stored_files(data)):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        _, seen = salvaged(data, tmp_path / f"cut-{number}")
+        assert_nothing_new(truth, seen)
+
+        path.unlink()
+        _, seen = salvaged(data, tmp_path / f"removed-{number}")
+        assert_nothing_new(truth, seen)
+        path.write_bytes(whole)
+
+
+def test_without_transaction_files_the_index_decides(data: Path, tmp_path: Path) -> None:
+    """Rows without an index row are those of settled transactions (docs/formats.md, 8.5)."""
+    truth = look(data)
+    for path in (data / "snapshots").iterdir():
+        path.unlink()
+
+    _, seen = salvaged(data, tmp_path / "new")
+
+    assert seen.payloads == truth.payloads
+    assert_nothing_new(truth, seen)
+    assert len(truth.visible - seen.visible) <= 4  # of commits whose index rows were still there
+    assert_goes_on(truth, seen)
+
+
+def test_without_messages_the_transactions_are_kept(data: Path, tmp_path: Path) -> None:
+    truth = look(data)
+    assert truth.state is not None
+    for path in (data / "messages").iterdir():
+        path.unlink()
+
+    salvage(
+        Data.below(data, None), tmp_path / "new", now_ms=now_ms(), new_store_id=lambda: STORE_ID
+    )
+
+    assert found_in(tmp_path / "new") == []
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["snapshots"]
+
+
+def test_a_lost_topic_row_is_made_anew_and_told(data: Path, tmp_path: Path) -> None:
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    database.delete(b"tone:again:")
+    database.close()
+
+    account, _ = salvaged(data, tmp_path / "new")
+
+    [told] = [each for each in account.decided if each.place == "topic one:again"]
+    assert "made anew with generation 2" in told.reason
+
+
+def test_facts_that_are_lost_come_from_the_transaction_files(data: Path, tmp_path: Path) -> None:
+    truth = look(data)
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    database.delete(b"sfacts")
+    database.delete(b"smark")
+    database.close()
+
+    _, seen = salvaged(data, tmp_path / "new")
+
+    assert seen.visible == truth.visible
+    assert max(seen.places) == max(truth.places)
+    assert found_in(tmp_path / "new") == []
+
+
+def test_a_server_starts_on_what_was_salvaged_and_serves_what_was_there(
+    past: Past, data: Path, tmp_path: Path
+) -> None:
+    truth = look(data)
+    home = tmp_path / "home"
+    salvaged(data, home / "data")
+
+    server = serve(home)
+    client = server.client()
+    for name, expected in past.told.all_messages.items():
+        namespace, topic = name.split(":")
+        reply = ok(Topic(client, namespace, topic).poll())
+        assert [(m["id"], m["payload"]) for m in reply.json] == expected
+    assert ok(client.get("/health/ready")).json["status"] == "ok"
+    tx = begin(client)
+    held = Topic(client, "one", "held")
+    ok(held.publish("new", tx=tx.id))
+    ok(tx.commit())
+
+    assert int(tx.id) > max(truth.pointers)
+    assert payloads(ok(held.poll(isolation="committed")))[-2:] == ["behind it", "new"]
+    server.end()
+
+
+def test_an_older_set_of_transaction_files_is_taken_for_what_it_is(
+    data: Path, tmp_path: Path
+) -> None:
+    """Commits that the older files know nothing of are proven by the rows."""
+    old = {path.name: path.read_bytes() for path in (data / "snapshots").iterdir()}
+    server = serve(tmp_path)
+    client = server.client()
+    history = History(client, "three").make()
+    ok(Topic(client, "three", "main").publish("after"))
+    assert history.transactions
+    server.end()
+    truth = look(data)
+    for path in (data / "snapshots").iterdir():
+        path.unlink()
+    for name, content in old.items():
+        (data / "snapshots" / name).write_bytes(content)
+
+    _, seen = salvaged(data, tmp_path / "new")
+
+    assert seen.payloads == truth.payloads
+    assert_nothing_new(truth, seen)
+    assert len(truth.visible - seen.visible) <= 4
+    assert_goes_on(truth, seen)
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuff.cli", "salvage", *map(str, arguments)],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_the_command_leaves_the_old_directory_as_it_is(data: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+    done = command(data, tmp_path / "new")
+
+    assert done.returncode == 0
+    assert "tuff: salvaged: " in done.stderr
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_a_directory_that_holds_something_is_refused(data: Path, tmp_path: Path) -> None:
+    done = command(data, data)
+
+    assert done.returncode == 2
+    assert "holds something already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -155,6 +155,13 @@ async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: 
         await client.close()
 
 
+async def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async with tuff.connect_async(server.url, timeout=0.2, retries=0) as client:
+        assert len(await client.poll(topic, wait=0.4)) == 0
+
+
 async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     async with tuff.connect_async("http://127.0.0.1:1", retries=0) as client:
         with pytest.raises(tuff.ConnectionLostError, match=r"127\.0\.0\.1:1") as caught:
@@ -200,9 +207,10 @@ def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> Non
     client = tuff.AsyncClient(SlowService(record), "tests", Retries(0))
 
     async def transact() -> None:
-        async with client.transaction(StuckShelf(record, hook)) as tx:
+        shelves = [StuckShelf(record, hook), AsyncShelf("b", record)]
+        async with client.transaction(*shelves):
             if hook == "rollback_tx":
-                await tx.abort()
+                raise ZeroDivisionError
 
     running = transact()
     while "stuck" not in record.steps:
@@ -213,7 +221,7 @@ def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> Non
 
 
 class CancelledTransport:
-    """Passes calls on, and is cancelled at the commit: before it is sent, or once it is answered."""
+    """Passes calls on, and is cancelled at the commit: before it is sent, or after its answer."""
 
     def __init__(self, transport: AsyncTransport, *, when: str) -> None:
         self._transport = transport

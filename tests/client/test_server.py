@@ -187,6 +187,27 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
         assert payloads(client.poll(topic)) == [b"somebody is"]
 
 
+def test_a_kept_connection_whose_server_was_restarted_costs_no_call(tmp_path: Path) -> None:
+    """Nothing may be sent on it: a publish was lost there, and nobody knew its outcome."""
+    topic = tuff.TopicId("default", "restarts")
+    log = tmp_path / "log.txt"
+    with ServerProcess(tmp_path / "data", log=log) as first:
+        client = tuff.connect(first.url, retries=0)
+        client.topics.create(topic)
+        port = first.url.rpartition(":")[2]
+
+    with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]), client:
+        client.publish(topic, "still here")
+        assert payloads(client.poll(topic)) == [b"still here"]
+
+
+def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    with tuff.connect(server.url, timeout=0.2, retries=0) as client:
+        assert len(client.poll(topic, wait=0.4)) == 0
+
+
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no_such"):
         ServerProcess(

@@ -10,7 +10,6 @@ import pytest
 
 import tuff
 
-TOPIC = tuff.TopicId("shop", "orders")
 EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
 
 
@@ -115,12 +114,3 @@ def test_a_refused_token_is_not_shown() -> None:
         tuff.connect(token="sécret")
 
     assert "cret" not in str(caught.value)
-
-
-def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout() -> None:
-    """A thousandth of a second is over before anybody answers."""
-    late = b"HTTP/1.1 200 OK\r\nTuff-Next: %b\r\nContent-Length: 2\r\n\r\n[]" % (b"0" * 40)
-    with answering(late) as (url, heard), tuff.connect(url, timeout=0.001) as client:
-        assert len(client.poll(TOPIC, wait=20)) == 0
-
-    assert "wait=20" in heard[0]

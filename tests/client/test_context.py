@@ -18,13 +18,8 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.names import TopicId
 from tuff.retries import Retries
-from tuff.transport import ConnectionLostError
 
 ORDERS = TopicId("shop", "orders")
-
-
-def lost() -> ConnectionLostError:
-    return ConnectionLostError("lost", outcome_unknown=True)
 
 
 @pytest.fixture

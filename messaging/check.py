@@ -31,6 +31,7 @@ from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 
 SALVAGE = "read what is whole into a new directory with `tuff salvage`, or restore a backup"
+NEWER = "use the version of tuff that wrote it, or a later one"
 
 _Owned = tuple[bytes, int]  # a prefix, and the pointer of its rows
 
@@ -108,7 +109,8 @@ class _Check:
     def take(self, remain: Remain) -> None:
         """Note what a row says, or how it is damaged."""
         if remain.damage is not None:
-            self._find(shown(remain.key), remain.damage, SALVAGE)
+            advice = NEWER if remain.is_newer else SALVAGE
+            self._find(shown(remain.key), remain.damage, advice)
         if remain.value is None:
             return
         self.account.row_count += 1
@@ -224,8 +226,8 @@ class _Check:
         elif mark is not None and self._last > mark.last:
             reason = f"it stands at {_text(mark.last)}, and rows up to {_text(self._last)}"
             self._find("the mark of the store", reason, SALVAGE)
-        if self.account.facts is None and self.account.highest_pointer:
-            reason = "it is missing, though transactions wrote rows"
+        if self.account.facts is None and self.account.row_count:
+            reason = "it is missing, and the first batch of rows wrote it"
             self._find("the store's record of the transaction files", reason, SALVAGE)
 
 

@@ -23,7 +23,7 @@ from messaging.keys import (
     split_prefix,
     split_topic,
 )
-from messaging.rows import DamagedRowError, MessageRow, PayloadRow, is_whole
+from messaging.rows import DamagedRowError, MessageRow, NewerRowError, PayloadRow, is_whole
 from messaging.storage.leveldb_files import Hole, Survey, Version, survey
 from messaging.topics import TopicRecord
 
@@ -40,13 +40,15 @@ LOG_SUFFIX = ".log"
 @dataclass(frozen=True, slots=True)
 class Remain:
     """What is left under a key. `value` is None where nothing is whole; `damage` is how the newest
-    version is damaged, None where it is not; `file` holds what is left, or the damage."""
+    version is damaged, None where it is not; `file` holds what is left, or the damage. `is_newer`:
+    it is no damage, but written by a newer version of this program."""
 
     key: bytes
     value: bytes | None
     file: str
     damage: str | None = None
     is_doubtful: bool = False
+    is_newer: bool = False
 
 
 class Remains:
@@ -77,7 +79,7 @@ class Remains:
         return any(hole.covers(low, high) for hole in self.holes)
 
     def _remain(self, versions: Sequence[Version]) -> Remain | None:
-        damage: str | None = None
+        damage: DamagedRowError | None = None
         for version in versions:
             if version.value is None:
                 break
@@ -86,22 +88,29 @@ class Remains:
                 # Of a torn batch nobody knows what else was in it.
                 is_torn = not version.is_sure and version.file.endswith(LOG_SUFFIX)
                 is_doubtful = damage is not None or is_torn or self.hides(version.key, version.key)
-                return Remain(version.key, version.value, version.file, damage, is_doubtful)
+                text = None if damage is None else str(damage)
+                return Remain(version.key, version.value, version.file, text, is_doubtful)
             damage = damage or error
+            if isinstance(error, NewerRowError):
+                break  # the ones before it are older than what is there
         if damage is None:
             return None
-        return Remain(versions[0].key, None, versions[0].file, damage, is_doubtful=True)
+        is_newer = isinstance(damage, NewerRowError)
+        first = versions[0]
+        return Remain(first.key, None, first.file, str(damage), is_doubtful=True, is_newer=is_newer)
 
 
-def row_error(key: bytes, value: bytes) -> str | None:
+def row_error(key: bytes, value: bytes) -> DamagedRowError | None:
     """Why a row can't be read; None if it can, or is of a table that nobody knows."""
     check = _CHECKS.get(key[:1])
     if check is None:
         return None
     try:
         check(key, value)
-    except (DamagedRowError, ValueError, IndexError, struct.error) as error:
-        return str(error)
+    except DamagedRowError as error:
+        return error
+    except (ValueError, IndexError, struct.error) as error:
+        return DamagedRowError(str(error))
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from messaging.check import SALVAGE, hole_finding
+from messaging.check import NEWER, SALVAGE, hole_finding
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.keys import (
@@ -34,7 +34,7 @@ from messaging.remains import LOG_SUFFIX, TABLES, Remain, Remains, shown
 from messaging.rows import MessageRow, PayloadRange
 from messaging.sequence import BEFORE_ALL
 from messaging.storage.leveldb_files import Version
-from messaging.storage.seam import Store
+from messaging.storage.seam import Store, StoreError
 from messaging.topics import TTL_S_MAX, TopicRecord
 from tuff.disk.findings import Decision, Finding
 from tuff.protocol.ids import Place
@@ -128,6 +128,9 @@ class Salvage:
 
     def _lose(self, remain: Remain) -> None:
         assert remain.damage is not None
+        if remain.is_newer:
+            # Left out, it would be lost to the version that can read it.
+            raise StoreError(f"{shown(remain.key)}: {remain.damage}; {NEWER}")
         self.account.lost.append(Finding(shown(remain.key), remain.damage, SALVAGE))
         if remain.value is not None:
             reason = "its newest version is damaged, and the one before it was taken"

@@ -8,6 +8,9 @@ from pathlib import Path
 import plyvel
 import pytest
 
+from messaging.check import NEWER
+from messaging.keys import prefix_of
+from messaging.rows import frame
 from process.checks import Data
 from process.salvaging import Account, salvage
 from tests.formats.history import History
@@ -16,6 +19,7 @@ from tests.http.client import ok
 from tests.http.process import serve
 from tests.repair.files import Past, flipped, found_in, now_ms, sample, stored_files
 from tests.repair.judge import Seen, look
+from tuff.protocol.names import TopicId
 
 STORE_ID = "ab" * 16
 ROWS_OF_A_RESTART = 16  # rows of a table whose keys lean on each other: a damaged length hides them
@@ -96,9 +100,13 @@ def test_without_transaction_files_the_index_decides(data: Path, tmp_path: Path)
     for path in (data / "snapshots").iterdir():
         path.unlink()
 
-    _, seen = salvaged(data, tmp_path / "new")
+    account, seen = salvaged(data, tmp_path / "new")
 
     assert seen.payloads == truth.payloads
+    assert seen.state is not None
+    hidden = {each.place for each in account.decided if "rows are hidden" in each.reason}
+    assert hidden <= {f"transaction {pointer}" for pointer in seen.state.invalid}
+    assert len(hidden) >= 4
     assert_nothing_new(truth, seen)
     assert len(truth.visible - seen.visible) <= 4  # of commits whose index rows were still there
     assert_goes_on(truth, seen)
@@ -190,6 +198,20 @@ def test_an_older_set_of_transaction_files_is_taken_for_what_it_is(
     assert_nothing_new(truth, seen)
     assert len(truth.visible - seen.visible) <= 4
     assert_goes_on(truth, seen)
+
+
+def test_what_a_newer_version_wrote_is_not_left_out(data: Path, tmp_path: Path) -> None:
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    key = b"m" + prefix_of(TopicId("one", "main"), 1) + bytes(10)
+    database.put(key, frame(key, 0x80, b"unheard of"))
+    database.close()
+
+    done = command(data, tmp_path / "new")
+
+    assert done.returncode == 2
+    assert "a newer version wrote it" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert [finding.advice for finding in found_in(data)] == [NEWER]
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,88 @@
+"""Edits behind damage in a transaction log still say what they say."""
+
+from pathlib import Path
+
+from tuff.protocol.transaction import TransactionType
+from tx.edits import BlockReserved, Committed, Edit, InvalidReason, PointerRange, Started
+from tx.files import FileHeader, FileKind, pack_header
+from tx.filestore import FileStore
+from tx.log import DiskFile
+from tx.logfile import pack_edits, pack_proof
+from tx.records import EndedState
+from tx.recovery import recover
+from tx.salvage import Rest, finish, prove, write_files
+from tx.state import TransactionState, fresh_image
+
+STORE_ID = "0f" * 16
+CUT_OFF, PROVEN = 1_000_001, 1_000_002
+
+
+def started(pointer: int) -> Started:
+    return Started(1, pointer, TransactionType.SHORT, 30_000, 30_001, "c", 1)
+
+
+def committed(pointer: int) -> Committed:
+    return Committed(2, pointer, frozenset({b"k%d" % pointer}), False, (), (), None)
+
+
+BATCHES: list[list[Edit]] = [
+    [BlockReserved(1, PointerRange(1_000_001, 1_000_065)), started(CUT_OFF), started(PROVEN)],
+    [committed(CUT_OFF)],
+    [committed(PROVEN)],
+]
+
+
+def log_with_a_damaged_length(directory: Path) -> None:
+    """Three batches; the length of the second one's edit is damaged."""
+    FileStore(directory, open_file=DiskFile).put_snapshot(
+        FileHeader(sequence=1, store_id=STORE_ID, created_ms=1, lsn=0), fresh_image(now_ms=1)
+    )
+    header = FileHeader(sequence=2, store_id=STORE_ID, created_ms=1, lsn=1)
+    data, lsn = bytearray(pack_header(FileKind.LOG, header)), 1
+    starts = []
+    for batch in BATCHES:
+        data += pack_proof(STORE_ID, offset=len(data), length=len(data))
+        starts.append(len(data))
+        data += pack_edits(enumerate(batch, lsn))
+        lsn += len(batch)
+    data[starts[1] + 3] ^= 0x40
+    (directory / "txlog.1").write_bytes(data)
+
+
+def test_a_commit_behind_the_damage_is_a_commit_and_one_inside_is_not(tmp_path: Path) -> None:
+    log_with_a_damaged_length(tmp_path)
+
+    proven = prove(tmp_path, None)
+    image = finish(proven, Rest((), (), 0), now_ms=5)
+
+    assert not proven.is_whole
+    outcomes = {each.transaction_id: (each.state, each.reason) for each in image.outcomes}
+    assert outcomes == {
+        CUT_OFF: (EndedState.INVALID, InvalidReason.LOST_IN_CRASH),
+        PROVEN: (EndedState.COMMITTED, None),
+    }
+    assert CUT_OFF in image.view.invalid
+    assert PROVEN not in image.view.invalid
+
+
+def test_rows_that_prove_a_commit_decide_what_was_cut_off(tmp_path: Path) -> None:
+    log_with_a_damaged_length(tmp_path)
+
+    proven = prove(tmp_path, None)
+    image = finish(proven, Rest({CUT_OFF}, (), 0), now_ms=5)
+
+    assert {each.state for each in image.outcomes} == {EndedState.COMMITTED}
+
+
+def test_a_server_recovers_from_what_is_written(tmp_path: Path) -> None:
+    log_with_a_damaged_length(tmp_path)
+    image = finish(prove(tmp_path, None), Rest((), {77}, 2_000_000), now_ms=5)
+
+    write_files(tmp_path / "new", image, store_id=STORE_ID, now_ms=5)
+
+    recovered = recover(tmp_path / "new", None)
+    assert recovered is not None
+    assert recovered.state.image() == TransactionState(image).image()
+    assert recovered.state.last_pointer > 2_000_000
+    assert recovered.state.view.read_pointer == recovered.state.last_pointer
+    assert 77 in recovered.state.view.invalid

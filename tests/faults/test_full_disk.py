@@ -89,7 +89,9 @@ class Writer:
         return done
 
 
-@pytest.mark.parametrize("torn_bytes", [0, 1, 40, 300])
+@pytest.mark.parametrize(
+    "torn_bytes", [40, *(pytest.param(torn, marks=pytest.mark.slow) for torn in (0, 1, 300))]
+)
 def test_a_full_disk_loses_nothing_and_the_server_comes_back_by_itself(
     new_server: NewServer, running: ServerProcess, torn_bytes: int
 ) -> None:

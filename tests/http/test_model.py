@@ -189,13 +189,13 @@ class Program:
             start = str(reply.header("Tuff-Next"))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 def test_readers_find_what_the_model_says(client: Client, new_topic: NewTopic, seed: int) -> None:
     Program(client, [new_topic(), new_topic()], seed).run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 40))
+@pytest.mark.parametrize("seed", range(2, 40))
 def test_readers_find_what_the_model_says_in_many_programs(
     client: Client, new_topic: NewTopic, seed: int
 ) -> None:

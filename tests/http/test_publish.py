@@ -148,6 +148,7 @@ def test_messages_of_one_request_stay_adjacent_and_in_order_under_load(
         assert own_groups == list(range(15))
 
 
+@pytest.mark.slow
 def test_a_publish_of_more_rows_than_a_millisecond_holds_keeps_its_order(topic: Topic) -> None:
     count = 66_000  # a sequence id has 16 bits
 

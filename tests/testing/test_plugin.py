@@ -68,6 +68,7 @@ def test_one_server_serves_the_session_and_ends_with_it(pytester: pytest.Pyteste
     assert not is_running(pid)
 
 
+@pytest.mark.slow
 def test_each_worker_of_a_parallel_run_has_a_server_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -89,6 +90,7 @@ def test_each_worker_of_a_parallel_run_has_a_server_of_its_own(pytester: pytest.
     assert [pid for pid in found if is_running(pid)] == []
 
 
+@pytest.mark.slow
 def test_a_failed_test_shows_what_the_server_said(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -122,6 +124,7 @@ def test_a_server_that_does_not_start_is_told_in_one_sentence(pytester: pytest.P
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_run_without_the_fixtures_starts_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(tmp_path_factory): print(tmp_path_factory.getbasetemp())")
 
@@ -131,6 +134,7 @@ def test_a_run_without_the_fixtures_starts_nothing(pytester: pytest.Pytester) ->
     assert list((pytester.path / "temporary").glob("tuff*")) == []
 
 
+@pytest.mark.slow
 def test_it_can_be_named_although_it_is_on_and_be_turned_off(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(tuff_topic): pass")
 

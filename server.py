@@ -31,7 +31,8 @@ if __name__ == "__main__" and sys.argv[1:2] == ["inspect"]:
 
     sys.exit(inspection.main(sys.argv[2:]))
 
-if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in ("fsck", "salvage"):
+_REPAIRS = ("fsck", "salvage", "backup", "restore")
+if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in _REPAIRS:
     from process import repair
 
     wall_ms = time.time_ns() // 1_000_000

@@ -1,11 +1,13 @@
 """Both stores of a data directory looked at together: what `tuff fsck` finds (promise 8)."""
 
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from messaging.check import StoreAccount, check_store
+from tuff.disk.files import make_directory, sync_directory
 from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tuff.protocol.errors import TransactionUnknownError
@@ -14,11 +16,12 @@ from tx.files import list_files
 from tx.recovery import StoreMark
 from tx.state import TransactionState
 
+PART_SUFFIX = ".part"  # of a directory that is still being written
 ADVICE = "put files of one backup together, or use `tuff salvage`"
 
 
 class NoDataError(Exception):
-    """A directory that was named is no server's; the sentence says which."""
+    """A directory that was named has no data, or has some already; the sentence says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,24 @@ def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Fi
                     f"and the message store was written up to {tuple(last)} only"
                 )
                 yield Finding("both stores", reason, ADVICE)
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Where to write what will be the new directory, once all of it is there.
+
+    Raises:
+        NoDataError: there is something in it already.
+    """
+    part = target.with_name(target.name + PART_SUFFIX)
+    for directory in (target, part):
+        if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+            raise NoDataError(f"{directory} holds something already; name a directory that is new")
+    make_directory(part)
+    try:
+        yield part
+        part.replace(target)
+    except BaseException:
+        shutil.rmtree(part)
+        raise
+    sync_directory(target.parent)

@@ -1,7 +1,7 @@
-"""`server.py fsck …` and `server.py salvage …`: JSON, one object a line (promise 8).
+"""`server.py fsck|salvage|backup|restore …`: JSON, one object a line (promise 8).
 
 In a process of its own, as `server.py inspect` is. A finding has the kind `damage`, or `doubt` for
-what may as well be in order; the last line is of the kind `checked` or `salvaged`.
+what may as well be in order; the last line sums up.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from messaging.storage.seam import StoreError
+from process.backups import DamagedDataError, copy
 from process.checks import Data, NoDataError, check
 from process.salvaging import salvage
 from tuff.disk.findings import Finding
@@ -19,6 +20,7 @@ from tuff.disk.lock import DirectoryLockedError
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
+COPIES = {"backup": "backed up", "restore": "restored"}  # the command, and what it has done
 
 
 def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) -> int:
@@ -31,7 +33,12 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
             data.hold(held)
             if options.command == "fsck":
                 return _fsck(data, now_ms=now_ms)
+            if options.command in COPIES:
+                return _copy(data, options, now_ms=now_ms)
             return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+    except DamagedDataError as error:
+        print(f"tuff: {error}", file=sys.stderr)
+        return EXIT_DAMAGED
     except (NoDataError, DirectoryLockedError, StoreError) as error:
         return _fail(str(error))
     except OSError as error:
@@ -45,6 +52,13 @@ def _fsck(data: Data, *, now_ms: int) -> int:
     damage_count = sum(finding.is_damage for finding in findings)
     _print({"kind": "checked", "rows": row_count, "damages": damage_count})
     return EXIT_DAMAGED if damage_count else 0
+
+
+def _copy(data: Data, options: argparse.Namespace, *, now_ms: int) -> int:
+    copied = copy(data, options.new, now_ms=now_ms)
+    kind = COPIES[options.command]
+    _print({"kind": kind, "files": copied.file_count, "bytes": copied.size_bytes})
+    return 0
 
 
 def _salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
@@ -72,10 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, dest="command")
     fsck = commands.add_parser("fsck", help="read everything, and say what is damaged")
     saving = commands.add_parser("salvage", help="write what is whole to a new directory")
-    for command in (fsck, saving):
+    backup = commands.add_parser("backup", help="copy whole data to a new directory")
+    restore = commands.add_parser("restore", help="copy a backup to a new directory")
+    for command in (fsck, saving, backup, restore):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")
-    saving.add_argument("new", type=Path, metavar="NEW")
+    for command in (saving, backup, restore):
+        command.add_argument("new", type=Path, metavar="NEW")
     return parser
 
 

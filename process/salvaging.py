@@ -4,7 +4,6 @@ The transaction files say first what they can prove; with that every row is deci
 rows prove and deny in turn ends up in the new transaction files.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,13 +14,10 @@ from messaging.check import check_store
 from messaging.rows import is_whole
 from messaging.salvage import Ending, Salvage, Salvaged
 from messaging.storage.leveldb import LevelDbTable
-from process.checks import Data, NoDataError, check, recorded
-from tuff.disk.files import make_directory, sync_directory
+from process.checks import Data, check, new_directory, recorded
 from tuff.disk.findings import Decision, Finding
 from tx.records import EndedState
 from tx.salvage import Proven, Rest, finish, prove, write_files
-
-PART_SUFFIX = ".part"  # of a directory that is still being written
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +36,8 @@ def salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[],
         NoDataError: the new directory holds something.
         OSError, StoreError: something can't be read or written.
     """
-    require_empty(target)
-    part = target.with_name(target.name + PART_SUFFIX)
-    require_empty(part)
-    make_directory(part)
-    try:
-        account = _write(data, part, now_ms=now_ms, new_store_id=new_store_id)
-        part.replace(target)
-    except BaseException:
-        shutil.rmtree(part)
-        raise
-    sync_directory(target.parent)
-    return account
+    with new_directory(target) as part:
+        return _write(data, part, now_ms=now_ms, new_store_id=new_store_id)
 
 
 def _write(data: Data, part: Path, *, now_ms: int, new_store_id: Callable[[], str]) -> Account:
@@ -61,12 +47,6 @@ def _write(data: Data, part: Path, *, now_ms: int, new_store_id: Callable[[], st
     assert not findings, f"what was written is not whole: {findings}"
     decided = [*proven.decided, *rows.decided, *_hidden(rows)]
     return Account(rows.kept, [*proven.lost, *rows.lost], decided)
-
-
-def require_empty(target: Path) -> None:
-    """Raises: NoDataError: there is something in it already."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise NoDataError(f"{target} holds something already; name a directory that is new")
 
 
 def _prove(data: Data, *, now_ms: int) -> Proven:

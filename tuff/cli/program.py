@@ -12,7 +12,7 @@ from tuff.cli.completion import VARIABLE, complete, completion
 from tuff.cli.files import log, snapshot, table
 from tuff.cli.options import Session
 from tuff.cli.publishing import pub
-from tuff.cli.repair import fsck, salvage
+from tuff.cli.repair import backup, fsck, restore, salvage
 from tuff.cli.serving import serve
 from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
@@ -69,7 +69,8 @@ def program(context: click.Context, url: str | None) -> None:
 
 
 tx.add_command(blockers)
-for command in (serve, topics, pub, tail, tx, snapshot, log, table, fsck, salvage, completion):
+FILES = (snapshot, log, table, fsck, salvage, backup, restore)
+for command in (serve, topics, pub, tail, tx, *FILES, completion):
     program.add_command(command)
 
 

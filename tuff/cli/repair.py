@@ -1,4 +1,4 @@
-"""`tuff fsck` and `tuff salvage`: what is damaged in a stopped server's data, and what is whole.
+"""`tuff fsck`, `salvage`, `backup`, `restore`: a stopped server's data, looked at and copied.
 
 The server's own code reads the files, in a process of its own (`server.py fsck …`), which prints
 one JSON object per line.
@@ -18,8 +18,14 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError
 
 Row = dict[str, object]
 
+EXIT_DAMAGED = 1
 EXIT_USAGE = 2
-SUMMARIES = ("checked", "salvaged")  # kinds of the last row, which counts the others
+SUMMARIES = (
+    "checked",
+    "salvaged",
+    "backed up",
+    "restored",
+)  # kinds of the last row, which counts the others
 REASON_LENGTH_MAX = 2_000  # characters; a sentence that says what was lost is shown whole
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -56,6 +62,25 @@ def salvage(*, directory: Path, new: Path, snapshots: Path | None, as_json: bool
     _run(["salvage", str(directory), str(new), *_placed(snapshots)], as_json=as_json)
 
 
+@click.command()
+@click.argument("directory", type=_DATA)
+@click.argument("target", type=click.Path(path_type=Path))
+@_SNAPSHOTS
+@output_options
+def backup(*, directory: Path, target: Path, snapshots: Path | None, as_json: bool) -> None:
+    """Copy DIRECTORY (a stopped server's --data) to TARGET, which is new, and verify the copy."""
+    _run(["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json)
+
+
+@click.command()
+@click.argument("source", type=_DATA)
+@click.argument("directory", type=click.Path(path_type=Path))
+@output_options
+def restore(*, source: Path, directory: Path, as_json: bool) -> None:
+    """Copy the backup SOURCE to DIRECTORY, which is new, for a server's --data; verify it."""
+    _run(["restore", str(source), str(directory)], as_json=as_json)
+
+
 def _placed(snapshots: Path | None) -> list[str]:
     return [] if snapshots is None else ["--snapshots", str(snapshots)]
 
@@ -85,6 +110,8 @@ def _rows(arguments: list[str]) -> Iterator[Row]:
     if not rows or rows[-1].get("kind") not in SUMMARIES:
         lines = done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"]
         sentence = lines[-1].removeprefix("tuff: ")
+        if done.returncode == EXIT_DAMAGED:
+            raise DamagedRecordError(sentence, code="damaged_files")
         if done.returncode == EXIT_USAGE:
             raise click.UsageError(sentence)
         raise BadRequestError(f"{arguments[1]} can't be read: {sentence}", code="unreadable_files")

@@ -1,0 +1,105 @@
+"""A backup is of whole data, of both stores at once; one that mixes ages is refused at start."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.http.calls import Topic, begin
+from tests.http.client import ok, refused
+from tests.http.process import serve
+from tests.repair.files import Past, found_in, stored_files
+from tests.repair.judge import look
+
+
+def tuff(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuff.cli", *map(str, arguments)],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    paths = stored_files(directory)
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_what_is_restored_is_what_was_backed_up(data: Path, tmp_path: Path) -> None:
+    assert tuff("backup", data, tmp_path / "backup").returncode == 0
+    assert tuff("restore", tmp_path / "backup", tmp_path / "again").returncode == 0
+
+    assert contents(tmp_path / "again") == contents(data)
+    assert found_in(tmp_path / "again") == []
+    assert look(tmp_path / "again").visible == look(data).visible
+
+
+def test_snapshots_from_elsewhere_are_backed_up_too(data: Path, tmp_path: Path) -> None:
+    before = contents(data)
+    (data / "snapshots").rename(tmp_path / "elsewhere")
+
+    done = tuff("backup", data, tmp_path / "backup", "--snapshots", tmp_path / "elsewhere")
+
+    assert done.returncode == 0
+    assert contents(tmp_path / "backup") == before
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_damaged_data_is_not_copied(data: Path, tmp_path: Path, command: str) -> None:
+    [table] = (data / "messages").glob("*.ldb")
+    table.write_bytes(table.read_bytes()[:-1])
+
+    done = tuff(command, data, tmp_path / "copy")
+
+    assert done.returncode == 1
+    assert table.name in done.stderr
+    assert "`tuff salvage`" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_copy_replaces_nothing(data: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "mine").write_text("mine")
+
+    done = tuff(command, data, tmp_path / "copy")
+
+    assert done.returncode == 2
+    assert "holds something already" in done.stderr
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
+
+
+def test_a_running_server_is_not_backed_up(tmp_path: Path) -> None:
+    server = serve(tmp_path)
+
+    done = tuff("backup", server.data, tmp_path / "backup")
+
+    server.end()
+    assert done.returncode == 2
+    assert f"is in use by process {server.pid}" in done.stderr
+
+
+def test_transaction_files_that_are_older_than_the_messages_are_refused(
+    past: Past, data: Path, tmp_path: Path
+) -> None:
+    server = serve(tmp_path)
+    client = server.client()
+    tx = begin(client)
+    ok(Topic(client, "one", "main").publish("later", tx=tx.id))
+    ok(tx.commit())
+    server.end()
+    shutil.rmtree(data / "snapshots")
+    shutil.copytree(past.data / "snapshots", data / "snapshots")
+
+    assert tuff("backup", data, tmp_path / "backup").returncode == 1
+    server = serve(tmp_path)
+    problem = refused(server.client().post("/v1/transactions"), 503, "transactions_unavailable")
+    server.end()
+
+    assert "put files of one backup together" in problem["detail"]

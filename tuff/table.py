@@ -234,9 +234,10 @@ class TransactionalTable:
 
     def rollback_tx(self) -> None:
         """Remove every version of this transaction, durably, whichever process wrote it; it is
-        current no more. Repeating it is harmless.
+        current no more, whatever is raised. Repeating it is harmless.
 
-        Raises: BadRequestError: it committed.
+        Raises: BadRequestError: it committed; StorageUnavailableError, DamagedRecordError: some
+            may be left, so the transaction has to be invalidated.
         """
         work = self._latest()
         if work.state is WorkState.COMMITTED:
@@ -245,10 +246,15 @@ class TransactionalTable:
                 "rolled back"
             )
         with work.lock:
-            if not work.has_ended:
-                self._versions.undo(work)
-                work.end(WorkState.UNDONE)
-        self._pop()
+            try:
+                if work.state is not WorkState.UNDONE:
+                    work.state = WorkState.NOT_UNDONE
+                    self._versions.undo(work)
+                    work.end(WorkState.UNDONE)
+            finally:
+                # The caller invalidates what can't be undone. Left current, it took the writes of
+                # the transaction around it, and of a program that forgot to begin one.
+                self._pop()
 
     def leave_tx(self) -> None:
         """Let the transaction be current here no more, and undo nothing: for one that ended without

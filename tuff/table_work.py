@@ -14,12 +14,14 @@ Found = tuple[Version, bytes | None]  # None: it was deleted
 
 
 class WorkState(Enum):
-    """Open: may read and write. Written: `commit_tx` ran. The others: how it ended."""
+    """Open: may read and write. Written: `commit_tx` ran. The others: how it ended; a rollback that
+    failed may be tried again."""
 
     OPEN = "open"
     WRITTEN = "written"
     COMMITTED = "committed"
     UNDONE = "undone"
+    NOT_UNDONE = "not undone"
 
 
 class Work:

@@ -279,3 +279,29 @@ def test_a_writer_that_is_killed_leaves_whole_transfers_and_all_that_it_reported
         assert after == before
 
     assert len(reported) >= KILL_ROUNDS * TRANSFERS_PER_ROUND
+
+
+class RefusingError(Exception):
+    """What a participant raises that does not start."""
+
+
+class Refusing:
+    """A participant that takes no part."""
+
+    name = "refusing"
+
+    def start_tx(self, transaction: tuff.Transaction) -> None:
+        raise RefusingError
+
+
+def test_after_a_start_that_failed_elsewhere_the_table_is_in_no_transaction(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    with client.transaction(table):
+        with pytest.raises(RefusingError):
+            client.transaction(table, Refusing()).__enter__()
+        table.put(b"a", b"1")
+
+    with pytest.raises(tuff.BadRequestError, match="no transaction"):
+        table.get(b"a")
+    assert read(client, table) == {b"a": b"1"}

@@ -42,7 +42,7 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
     except (NoDataError, DirectoryLockedError, StoreError) as error:
         return _fail(str(error))
     except OSError as error:
-        return _fail(f"{error.filename} can't be used: {error.strerror}")
+        return _fail(f"{error.filename or options.directory} can't be used: {error.strerror}")
 
 
 def _fsck(data: Data, *, now_ms: int) -> int:

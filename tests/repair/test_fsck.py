@@ -8,6 +8,8 @@ import plyvel
 import pytest
 
 from messaging.storage.crc32c import crc32c
+from tests.http.calls import Topic, begin
+from tests.http.client import ok
 from tests.http.process import serve
 from tests.repair.files import Past, flipped, found_in, sample, stored_files
 from tuff.disk.lock import DirectoryLock
@@ -46,6 +48,20 @@ def test_nothing_is_found_in_what_a_server_left_behind(data: Path) -> None:
     assert found_in(data) == []
     assert (done.returncode, done.stdout) == (0, "")
     assert "damages 0" in done.stderr
+
+
+def test_nothing_is_found_in_what_a_killed_server_left_behind(tmp_path: Path) -> None:
+    server = serve(tmp_path)
+    client = server.client()
+    topic = Topic(client, "default", "t1")
+    ok(topic.create())
+    tx = begin(client)
+    for payload in ("a", "b" * 100_000, "c"):
+        ok(topic.publish(payload))
+        ok(topic.publish(payload, tx=tx.id))
+    server.kill()
+
+    assert [finding for finding in found_in(server.data) if finding.is_damage] == []
 
 
 def test_it_changes_nothing(data: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_flipped_byte_is_found_with_its_file(data: Path) -> None:
 
 @pytest.mark.slow
 def test_every_flipped_byte_is_found(data: Path) -> None:
-    assert_found(data, count=600)
+    assert_found(data, count=150)
 
 
 def test_a_cut_file_is_found(data: Path) -> None:

@@ -105,7 +105,10 @@ class LevelDbTable:
     def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
         with (
             _as_store_errors(),
-            closing(snapshot.iterator(start=start, verify_checksums=False)) as rows,
+            # Kept in LevelDB's cache, the damaged block would be served to reads that verify.
+            closing(
+                snapshot.iterator(start=start, verify_checksums=False, fill_cache=False)
+            ) as rows,
         ):
             for key, value in rows:
                 if start <= key < stop:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from messaging.storage.crc32c import masked_crc32c
+from crc32c import crc32c
 
 BLOCK_SIZE = 32_768  # bytes; LevelDB's own, in every file
 VARINT_BITS_MAX = 63
@@ -26,6 +26,7 @@ _HEAD = struct.Struct("<IHB")
 _BATCH_HEAD = struct.Struct("<QI")
 assert (_HEAD.size, _BATCH_HEAD.size) == (7, 12)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_MASK_DELTA = 0xA282EAD8
 
 
 class MalformedError(ValueError):
@@ -77,6 +78,12 @@ class Batch:
     stop: int
     changes: list[Change]
     damage: str | None
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum as LevelDB stores it beside the data: rotated, and shifted by a number."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def read_varint(data: Readable, at: int) -> tuple[int, int]:

@@ -19,11 +19,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from messaging.storage.crc32c import masked_crc32c
-from messaging.storage.leveldb_log import Change, MalformedError, Readable, read_varint
-from messaging.storage.snappy import unpack
+import cramjam
+
+from messaging.storage.leveldb_log import (
+    Change,
+    MalformedError,
+    Readable,
+    masked_crc32c,
+    read_varint,
+)
 
 FOOTER_SIZE = 48  # bytes
+UNPACKED_BYTES_MAX = 64 << 20  # bytes; a block holds one row at least, and no row is larger
 RESTARTS_MAX = 65_536  # restart points of a block; one of 4 KiB has some twenty
 
 _MAGIC = bytes.fromhex("57fb808b247547db")
@@ -121,9 +128,12 @@ def _content(data: Readable, block: Block) -> bytes:
     content = data[block.offset : stop]
     if data[stop : stop + 1] != bytes((_SNAPPY,)):
         return content
+    # The server packs nothing; a store that another tool opened may have packed blocks.
     try:
-        return unpack(content)
-    except MalformedError:
+        if read_varint(content, 0)[0] > UNPACKED_BYTES_MAX:
+            return content
+        return bytes(cramjam.snappy.decompress_raw(content))
+    except (MalformedError, cramjam.DecompressionError):
         return content  # the type may be what is damaged
 
 

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all lint types imports check demo clean
 .NOTPARALLEL:
@@ -12,7 +12,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 run: $(VENV)/.installed
 	exec $(BIN)/python server.py --config conf/standalone.toml
 
-# What has to be green before a commit, in about a minute.
+# What has to be green before a commit, in about a minute and a half on two cores.
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
 

@@ -59,6 +59,7 @@ def rows(*arguments: str | Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_shown(files: Files) -> None:
     done = run("snapshot", "show", files.after)
 

@@ -140,6 +140,7 @@ async def test_more_tasks_wait_for_messages_than_a_pool_of_connections_has(
     assert {message.payload for poll in read for message in poll} == {b"for all"}
 
 
+@pytest.mark.slow
 async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: Path) -> None:
     """The loop had not heard of it while the program computed, and a publish was lost on it."""
     topic = tuff.TopicId("default", "restarts")
@@ -155,6 +156,7 @@ async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: 
         await client.close()
 
 
+@pytest.mark.slow
 async def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:

@@ -98,6 +98,7 @@ def _answered(reply: Reply) -> Reply | None:
     return None if reply.status == 503 else reply
 
 
+@pytest.mark.slow
 def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) -> None:
     clients = [running.client() for _ in range(6)]
     admin = running.client()

@@ -91,6 +91,7 @@ def test_what_a_killed_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     server.end()
 
 
+@pytest.mark.slow
 def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_path: Path) -> None:
     crashed = serve(tmp_path, *PATIENT)
     with closing(crashed.client()) as client:
@@ -110,6 +111,7 @@ def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_
     server.end()
 
 
+@pytest.mark.slow
 def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     crashed = serve(tmp_path, *PATIENT)
     with closing(crashed.client()) as client:

@@ -195,6 +195,7 @@ def test_time_goes_on_while_the_server_is_down(after: Client, before: Any) -> No
     assert shown(after, before.late)["reason"] == "timed_out"
 
 
+@pytest.mark.slow
 def test_restarts_lose_nothing_and_give_no_pointer_twice(new_server: NewServer) -> None:
     running = new_server()
     client = running.client()

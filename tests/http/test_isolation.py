@@ -33,6 +33,7 @@ def key(register: Topic) -> str:
     return f"{register.namespace}:{register.name}"
 
 
+@pytest.mark.slow
 def test_no_update_is_lost(clients: list[Client], topic: Topic) -> None:
     ok(topic.publish("0"))
     step_count = 12
@@ -87,6 +88,7 @@ def test_money_that_moves_between_accounts_is_never_more_or_less(
             job.result()
 
 
+@pytest.mark.slow
 def test_two_readers_never_see_two_writers_in_opposite_orders(
     clients: list[Client], new_topic: NewTopic
 ) -> None:

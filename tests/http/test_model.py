@@ -190,6 +190,7 @@ class Program:
 
 
 @pytest.mark.parametrize("seed", [1])
+@pytest.mark.slow
 def test_readers_find_what_the_model_says(client: Client, new_topic: NewTopic, seed: int) -> None:
     Program(client, [new_topic(), new_topic()], seed).run()
 

@@ -51,6 +51,7 @@ def test_a_ready_server_prints_one_line_with_its_address(launch: Launch) -> None
     assert (running.home / "here" / "snapshots").is_dir()
 
 
+@pytest.mark.slow
 def test_it_takes_the_port_and_host_it_is_told(launch: Launch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -171,6 +172,7 @@ def test_an_impossible_file_ends_the_start_and_is_named(
     assert named in one_sentence(running)
 
 
+@pytest.mark.slow
 def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> None:
     running = launch("--config", "nowhere.toml", "--data", "d", "--port", "0")
 
@@ -188,6 +190,7 @@ def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> 
         ),
     ],
 )
+@pytest.mark.slow
 def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
     running = launch("--data", "d", *arguments)
 
@@ -195,6 +198,7 @@ def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) ->
     assert arguments[0].lstrip("-") in one_sentence(running)
 
 
+@pytest.mark.slow
 def test_it_listens_beyond_this_machine_only_when_told_so(launch: Launch) -> None:
     refused = launch("--data", "d", "--host", "0.0.0.0", "--port", "0")
     assert refused.wait_exit() == 2
@@ -225,6 +229,7 @@ def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
     client.close()
 
 
+@pytest.mark.slow
 def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> None:
     first = launch("--port", "0").wait_ready()
     other = tmp_path / "other"
@@ -290,6 +295,7 @@ def test_a_stopping_server_finishes_what_is_under_way(new_server: NewServer) -> 
     client.close()
 
 
+@pytest.mark.slow
 def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
     running = new_server()
     idle = [running.client() for _ in range(5)]
@@ -305,6 +311,7 @@ def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_system_topics_are_made_at_the_start(new_server: NewServer) -> None:
     setting = 'messaging.system_topics=["audit","metrics:3"]'
     running = new_server(setting)
@@ -336,6 +343,7 @@ def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) ->
     client.close()
 
 
+@pytest.mark.slow
 def test_snapshots_are_taken_at_intervals_and_a_bounded_number_is_kept(
     new_server: NewServer,
 ) -> None:

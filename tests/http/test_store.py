@@ -202,6 +202,7 @@ def test_the_ttl_of_a_stored_message_must_be_legal(client: Client, new_topic: Ne
     assert topic.read() == []
 
 
+@pytest.mark.slow
 def test_the_ttl_of_a_stored_message_counts_from_the_publish(client: Client, topic: Topic) -> None:
     tx = begin(client)
     ok(topic.store("a", {"payload": "long", "ttl": 1000}, tx=tx.id, ttl=1))

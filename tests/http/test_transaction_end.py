@@ -248,6 +248,7 @@ def forgetful_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     running.end()
 
 
+@pytest.mark.slow
 def test_an_outcome_is_forgotten_after_its_retention(forgetful_server: ServerProcess) -> None:
     client = forgetful_server.client()
     committed, aborted, invalid = begin(client), begin(client), begin(client)

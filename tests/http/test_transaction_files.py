@@ -121,6 +121,7 @@ def test_damaged_files_are_named_and_stop_transactions_only(
     refused(client.post(f"{TRANSACTIONS}/service/start"), 503, "transactions_unavailable")
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_of_the_log_stops_transactions(
     copy: Copy, new_server: NewServer
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     goes_on_with_transactions(new_server(home=home).client(), tx)
 
 
+@pytest.mark.slow
 def test_unknown_files_are_left_alone(copy: Copy, new_server: NewServer) -> None:
     home, tx = copy("killed")
     running = new_server(home=home)
@@ -168,6 +170,7 @@ def test_unknown_files_are_left_alone(copy: Copy, new_server: NewServer) -> None
     assert (running.data / "snapshots" / "snapshot.backup").read_bytes() == b"not one of ours"
 
 
+@pytest.mark.slow
 def test_a_torn_tail_of_the_log_is_cut(copy: Copy, new_server: NewServer) -> None:
     home, tx = copy("killed")
     with files(home, "txlog")[-1].open("ab") as log:
@@ -176,6 +179,7 @@ def test_a_torn_tail_of_the_log_is_cut(copy: Copy, new_server: NewServer) -> Non
     goes_on_with_transactions(new_server(home=home).client(), tx)
 
 
+@pytest.mark.slow
 def test_files_of_another_server_are_damage(
     copy: Copy, new_server: NewServer, tmp_path: Path
 ) -> None:
@@ -189,6 +193,7 @@ def test_files_of_another_server_are_damage(
     goes_on_without_transactions(new_server(home=home).client(), tx)
 
 
+@pytest.mark.slow
 def test_an_older_copy_of_the_transaction_files_is_damage(
     copy: Copy, new_server: NewServer
 ) -> None:

@@ -234,6 +234,7 @@ def blocked_until_plain(topic: Topic) -> None:
     until(lambda: topic.committed() == ["plain"], within_s=5)
 
 
+@pytest.mark.slow
 def test_max_block_counts_on_across_a_restart(new_server: NewServer) -> None:
     first = new_server("messaging.max_block=0.5")
     client = first.client()

@@ -85,6 +85,7 @@ def test_a_running_server_is_not_backed_up(tmp_path: Path) -> None:
     assert f"is in use by process {server.pid}" in done.stderr
 
 
+@pytest.mark.slow
 def test_transaction_files_that_are_older_than_the_messages_are_refused(
     past: Past, data: Path, tmp_path: Path
 ) -> None:

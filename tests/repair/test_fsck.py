@@ -92,6 +92,7 @@ def test_every_flipped_byte_is_found(data: Path) -> None:
     assert_found(data, count=150)
 
 
+@pytest.mark.slow
 def test_a_cut_file_is_found(data: Path) -> None:
     lengths = vouched_lengths(data / "snapshots")
     for path in stored_files(data):

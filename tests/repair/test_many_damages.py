@@ -46,6 +46,7 @@ def assert_nothing_is_revealed(past: Past, scratch: Path, *, seed: int) -> None:
     assert seen.visible <= truth.visible, done
 
 
+@pytest.mark.slow
 def test_some_damages(past: Past, tmp_path: Path) -> None:
     for seed in range(10):
         assert_nothing_is_revealed(past, tmp_path, seed=seed)

@@ -71,6 +71,7 @@ def test_what_is_whole_is_kept_whole(data: Path, tmp_path: Path) -> None:
     assert found_in(tmp_path / "new") == []
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_costs_few_rows_and_reveals_none(data: Path, tmp_path: Path) -> None:
     assert_kept(data, tmp_path, count=3)
 
@@ -80,6 +81,7 @@ def test_no_flipped_byte_reveals_anything(data: Path, tmp_path: Path) -> None:
     assert_kept(data, tmp_path, count=60)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_or_missing_reveals_nothing(data: Path, tmp_path: Path) -> None:
     truth = look(data)
     for number, path in enumerate(stored_files(data)):

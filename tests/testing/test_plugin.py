@@ -53,6 +53,7 @@ def test_a_test_is_given_a_client_and_a_topic_of_its_own(pytester: pytest.Pytest
     result.assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_one_server_serves_the_session_and_ends_with_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

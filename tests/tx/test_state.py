@@ -255,6 +255,7 @@ def test_truncation_takes_single_pointers() -> None:
     assert list(played.state.view.invalid) == [FIRST + 5]
 
 
+@pytest.mark.slow
 def test_ten_thousand_open_transactions_make_a_small_snapshot_file() -> None:
     played = Played()
     played.record(BlockReserved(NOW_MS, PointerRange(FIRST + 100, FIRST + 11_000)))

@@ -65,15 +65,14 @@ class Query:
 class Reading:
     """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
 
-    `held_by` is the pointer of the row that holds this reader back, `held_at` its place. `finished`
-    is False when the read stopped only because it had passed over so many rows.
+    `held_by` is the pointer of the row that holds this reader back. `finished` is False when the
+    read stopped only because it had passed over so many rows.
     """
 
     next_id: bytes
     items: list[tuple[bytes, bytes]] = field(default_factory=list)
     caught_up: bool = False
     held_by: int | None = None
-    held_at: Place | None = None
     finished: bool = True
 
 
@@ -182,7 +181,7 @@ class _Read:
             return True
         found = verdict(row.tx_pointer, self._query.snapshot)
         if found is Verdict.HOLD and self._query.undecided is Undecided.HOLD:
-            self._reading.held_by, self._reading.held_at = row.tx_pointer, place
+            self._reading.held_by = row.tx_pointer
             raise _Stop
         return found is not Verdict.ACCEPT
 

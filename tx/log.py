@@ -135,11 +135,6 @@ class Log:
         """Edits that wait to be written."""
         return self._writer.pending_count
 
-    @property
-    def file_bytes(self) -> int:
-        """The size of the newest file."""
-        return self._length
-
     def append(self, edit: Edit) -> int:
         """Hand the edit over; its LSN. Raises: TransactionsUnavailableError: the log failed."""
         self._require_whole()

@@ -105,11 +105,6 @@ class TransactionManager:
         """What an operator should know of the last recovery."""
         return self._ledger.notes
 
-    @property
-    def last_snapshot(self) -> str | None:
-        """The name of the newest snapshot file."""
-        return self._ledger.snapshot_name
-
     def figures(self) -> Figures:
         """What is in progress and invalid now; nothing while the service is not running."""
         if self.status.state is not ServiceState.RUNNING:

@@ -10,8 +10,6 @@ from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 
-PER_TOPIC_TTL = None  # a message without a time to live of its own
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest:

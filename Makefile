@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
-.PHONY: run test test-all lint types imports check demo clean
+.PHONY: run test test-all prove prove-long mutants lint types imports check demo clean
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -19,6 +19,17 @@ test: $(VENV)/.installed-dev
 # And the longer programs.
 test-all: $(VENV)/.installed-dev
 	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+# Every attack on the promises, in twenty minutes on two cores; prove-long takes hours.
+prove: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.prove
+
+prove-long: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.prove --long
+
+# Plants bugs in copies of the tree; each must make the test fail that is named for it.
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutants
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,125 @@
+"""`python -m tests.prove [--long] [--only NAME]`: run every attack, and show what each found.
+
+Prints a table, writes the figures to build/prove/figures.json and what each program said to a file
+beside it, and exits with 1 if one of them failed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.prove.programs import PROGRAMS, Program
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "build" / "prove"
+LONG_FACTOR = 10  # times `within_s`; what a program may take with its full numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one program. `figure` is the last line that it printed."""
+
+    name: str
+    promises: tuple[int, ...]
+    figure: str
+    seconds: float
+    passed: bool
+
+
+def run(program: Program, *, is_long: bool) -> Result:
+    """Run it to its end, or until its time is over; what it said is in a file of its name."""
+    command = program.full if is_long else program.scaled
+    within_s = program.within_s * (LONG_FACTOR if is_long else 1)
+    said = RESULTS / f"{program.name}.txt"
+    began = time.monotonic()
+    with said.open("wb") as output:
+        try:
+            code: int | str = subprocess.run(
+                command, cwd=ROOT, stdout=output, stderr=output, timeout=within_s, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = f"not done within {within_s} s"
+    lines = said.read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+    return Result(
+        name=program.name,
+        promises=program.promises,
+        figure=lines[-1].strip("= ") if code == 0 else f"exit {code}: {lines[-1].strip('= ')}",
+        seconds=round(time.monotonic() - began, 1),
+        passed=code == 0,
+    )
+
+
+def machine() -> dict[str, object]:
+    """On what the figures were taken."""
+    cores = len(os.sched_getaffinity(0))
+    return {"python": platform.python_version(), "system": platform.platform(), "cores": cores}
+
+
+def chosen(names: Sequence[str]) -> list[Program]:
+    """Those of these names, or all."""
+    return [program for program in PROGRAMS if not names or program.name in names]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
+    parser.add_argument("--long", action="store_true", help="with the full numbers: hours")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=[each.name for each in PROGRAMS]
+    )
+    options = parser.parse_args(arguments)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    results = []
+    for program in chosen(options.only):
+        print(f"{program.name:14} {program.attack} …", flush=True)
+        results.append(result := run(program, is_long=options.long))
+        verdict = "ok" if result.passed else f"FAILED, see {RESULTS / result.name}.txt"
+        print(f"{'':14} {result.figure} · {result.seconds} s · {verdict}", flush=True)
+    write(results, began=began, is_long=options.long)
+    return summed_up(results)
+
+
+def write(results: Sequence[Result], *, began: str, is_long: bool) -> None:
+    """Keep the figures for the documents."""
+    figures = {
+        "began": began,
+        "long": is_long,
+        "machine": machine(),
+        "programs": {
+            each.name: {
+                "promises": each.promises,
+                "figure": each.figure,
+                "seconds": each.seconds,
+                "passed": each.passed,
+            }
+            for each in results
+        },
+    }
+    text = json.dumps(figures, indent=2, ensure_ascii=False)
+    (RESULTS / "figures.json").write_text(text + "\n", "utf-8")
+
+
+def summed_up(results: Sequence[Result]) -> int:
+    """Print the table; the exit code."""
+    print("\nprogram        promises             seconds  verdict  figure")
+    for each in results:
+        promises = " ".join(map(str, each.promises))
+        verdict = "ok" if each.passed else "FAILED"
+        print(f"{each.name:14} {promises:20} {each.seconds:7.1f}  {verdict:7}  {each.figure}")
+    failed_count = sum(not each.passed for each in results)
+    seconds = sum(each.seconds for each in results)
+    print(f"{len(results)} programs, {failed_count} failed, {seconds:.0f} s")
+    return 1 if failed_count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """A consumer that is killed: it counts in a table what it is handed, and says each step it takes.
 
-python tests/client/consumer.py URL TABLE NAMESPACE:TOPIC COUNT
+python tests/client/consumer.py URL TABLE NAMESPACE:TOPIC COUNT BATCH
 """
 
 import sys
@@ -35,7 +35,7 @@ class TalkingPositions(tuff.TablePositions):
 
 
 def main() -> None:
-    url, path, topic_name, count = sys.argv[1:]
+    url, path, topic_name, count, batch = sys.argv[1:]
     namespace, _, name = topic_name.partition(":")
     topic = tuff.TopicId(namespace, name)
     table = tuff.TransactionalTable(path)
@@ -49,7 +49,9 @@ def main() -> None:
 
     with tuff.connect(url) as client:
         positions = TalkingPositions(table, "consumer")
-        subscriber = client.subscriber(topic, process, positions=positions, batch=3, wait=0)
+        subscriber = client.subscriber(
+            topic, process, positions=positions, batch=int(batch), wait=0
+        )
         for _ in range(ROUND_COUNT_MAX):
             if not subscriber.step():
                 with client.transaction(table):

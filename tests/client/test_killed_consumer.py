@@ -12,16 +12,18 @@ from tuff.launch import ServerProcess
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 ROOT = CONSUMER.parents[2]
-MESSAGE_COUNT = 60
-LINE_COUNT_MAX = 40  # lines that a consumer may say before it is killed: a few batches
+LINES_PER_BATCH = 9  # what a consumer says of one; it may be killed after any of them
 
 
 class Consumers:
     """Starts one consumer after the other over the same table."""
 
-    def __init__(self, url: str, table: Path, topic: tuff.TopicId) -> None:
+    def __init__(
+        self, url: str, table: Path, topic: tuff.TopicId, *, message_count: int, batch: int
+    ) -> None:
         self._command = [
-            sys.executable, str(CONSUMER), url, str(table), str(topic), str(MESSAGE_COUNT),
+            sys.executable, str(CONSUMER), url, str(table), str(topic), str(message_count),
+            str(batch),
         ]  # fmt: skip
 
     def run(self, *, line_count: int | None) -> str:
@@ -41,24 +43,36 @@ class Consumers:
 
 
 @pytest.mark.parametrize(
-    "round_count", [4, pytest.param(20, marks=pytest.mark.slow)], ids=lambda n: f"{n}-kills"
+    ("kill_count", "message_count", "batch"),
+    [
+        (4, 60, 3),
+        pytest.param(20, 60, 3, marks=pytest.mark.slow),
+        pytest.param(20, 10_000, 100, marks=pytest.mark.slow),
+    ],
 )
 def test_every_message_is_processed_exactly_once(
     server: ServerProcess,
     client: tuff.Client,
     topic: tuff.TopicId,
     tmp_path: Path,
-    round_count: int,
+    kill_count: int,
+    message_count: int,
+    batch: int,
 ) -> None:
     echo = tuff.TopicId(topic.namespace, f"{topic.name}-echo")
     client.topics.create(echo)
-    published = [b"%03d" % number for number in range(MESSAGE_COUNT)]
+    published = [b"%05d" % number for number in range(message_count)]
     client.publish(topic, published)
-    chance = random.Random(round_count)
-    consumers = Consumers(server.url, tmp_path / "table", topic)
+    chance = random.Random(kill_count)
+    consumers = Consumers(
+        server.url, tmp_path / "table", topic, message_count=message_count, batch=batch
+    )
+    # Twice what each would say if all said as much, so that they are killed all along the way.
+    line_count_max = 2 * LINES_PER_BATCH * message_count // batch // (kill_count + 1)
 
-    for _ in range(round_count):
-        consumers.run(line_count=chance.randrange(1, LINE_COUNT_MAX))
+    for _ in range(kill_count):
+        last = consumers.run(line_count=chance.randrange(1, line_count_max))
+        assert last != "finished", "there was nothing left to be killed in"
     # What those who were killed left in progress holds readers back until its time is over.
     for one in client.transactions.overview().in_progress:
         client.transactions.invalidate(one.transaction_id)
@@ -69,3 +83,4 @@ def test_every_message_is_processed_exactly_once(
     assert counted == dict.fromkeys(published, b"1")
     echoed = client.poll(echo, isolation="committed", limit=10_000)
     assert [message.payload for message in echoed] == published
+    assert echoed.caught_up

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.http.client import Client, until
@@ -18,18 +19,29 @@ _READY = re.compile(r"tuff ready on http://(\S+):(\d+)\n")
 
 
 class ServerProcess:
-    """`python server.py` with its data under `home`; what it says is kept in files there."""
+    """`python server.py` with its data under `home`; what it says is kept in files there.
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    `environment` None: that of the tests; `under`: a command that runs the server as its own last
+    step, by `exec`; `program`: another one in its place, which ends up as the server.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        under: Sequence[str] = (),
+        program: Path = SERVER,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.data = home / "data"
         number = len(list(home.glob("stdout-*.txt")))
         self._stdout, self._stderr = home / f"stdout-{number}.txt", home / f"stderr-{number}.txt"
-        command = [sys.executable, str(SERVER), *arguments]
+        command = [*under, sys.executable, str(program), *arguments]
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                command, cwd=home, stdout=out, stderr=err, start_new_session=True
+                command, cwd=home, env=environment, stdout=out, stderr=err, start_new_session=True
             )
         self.host, self.port = "127.0.0.1", 0
         self._clients: list[Client] = []
@@ -92,11 +104,17 @@ class ServerProcess:
         assert not (bare if self.may_log_traces else "Traceback" in said), said
 
 
-def serve(home: Path, *settings: str) -> ServerProcess:
+def serve(
+    home: Path,
+    *settings: str,
+    environment: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+    program: Path = SERVER,
+) -> ServerProcess:
     """A server on a free port with its data in `home/data` and these `section.key=value`."""
     flags = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--data", str(home / "data"), "--port", "0", *flags]
-    server = ServerProcess(home, *arguments)
+    server = ServerProcess(home, *arguments, environment=environment, under=under, program=program)
     try:
         return server.wait_ready()
     except BaseException:

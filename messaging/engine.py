@@ -2,14 +2,51 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from messaging.storage.seam import Store, StoreError
+from messaging.storage.seam import Rows, Store, StoreError
 from tuff.disk.group import InThread
 from tuff.protocol.errors import StorageUnavailableError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class RowView:
+    """The rows of one moment, read piece by piece for as long as it takes. Lives on the event loop.
+
+    An engine waits for its readers before it closes. One that reads slowly must not keep it, and
+    with it everybody's writes, waiting; so the engine closes its views first.
+    """
+
+    def __init__(self, rows: Rows, *, in_thread: InThread) -> None:
+        self._rows = rows
+        self._in_thread = in_thread
+        self._closed_for: str | None = None
+
+    async def read(self, take: Callable[[Rows], T]) -> T:
+        """What `take` makes, on a reading thread, of the rows that come next; one at a time.
+
+        Raises:
+            StorageUnavailableError: the store was closed, or can't be read.
+        """
+        if self._closed_for is not None:
+            raise StorageUnavailableError(
+                f"the message store was closed while it was read: {self._closed_for}"
+            )
+        try:
+            return await self._in_thread(lambda: take(self._rows))
+        except StoreError as error:
+            raise StorageUnavailableError(f"the message store can't be read: {error}") from error
+
+    def close(self, reason: str) -> None:
+        """Let go of the moment; repeating it is harmless."""
+        self._closed_for = self._closed_for or reason
+        # A thread that reads just now refuses to have it closed under it. It ends by itself: at the
+        # next row when its store closes, else with this piece, and then nobody holds it any more.
+        with suppress(ValueError):
+            self._rows.close()
 
 
 class Engine:
@@ -26,6 +63,7 @@ class Engine:
         self._in_thread_write = in_thread_write
         self._in_thread_read = in_thread_read
         self._store: Store | None = None
+        self._views: list[RowView] = []
         self.reason = "the message store is not open yet"
 
     @property
@@ -61,6 +99,9 @@ class Engine:
         """Be down from now on, for this reason; closes the store if one is open."""
         self.reason = reason
         store, self._store = self._store, None
+        views, self._views = self._views, []
+        for view in views:
+            view.close(reason)
         if store is not None:
             await self._in_thread_write(store.close)
 
@@ -82,3 +123,23 @@ class Engine:
             raise StorageUnavailableError(
                 f"the message store can't be read: {error}; try again later"
             ) from error
+
+    def view(self, start: bytes, stop: bytes) -> RowView:
+        """The rows as they are at this very moment, taken without a wait; hand it to `forget`.
+
+        Raises:
+            StorageUnavailableError: the store can't be read now.
+        """
+        try:
+            rows = self.require_up().scan(start, stop)
+        except StoreError as error:
+            raise StorageUnavailableError(f"the message store can't be read: {error}") from error
+        view = RowView(rows, in_thread=self._in_thread_read)
+        self._views.append(view)
+        return view
+
+    def forget(self, view: RowView) -> None:
+        """Nobody reads this view any more."""
+        view.close("nobody reads it any more")
+        if view in self._views:
+            self._views.remove(view)

@@ -7,12 +7,13 @@ Everything here runs on one event loop and needs no locks; blocking work goes th
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from messaging.batch import Batch
 from messaging.endings import Endings
-from messaging.engine import Engine
+from messaging.engine import Engine, RowView
 from messaging.live import Live
 from messaging.loading import load
 from messaging.polls import Isolation, Offsets, Poll, PollResult, Polls
@@ -229,6 +230,16 @@ class MessagingService:
     def stop_waiting(self) -> None:
         """End every long poll with nothing, now and from now on."""
         self._polls.stop_waiting()
+
+    @contextmanager
+    def view(self, start: bytes, stop: bytes) -> Iterator[RowView]:
+        """Every stored row of a range of keys, as it is at this very moment. Raises:
+        StorageUnavailableError."""
+        view = self._engine.view(start, stop)
+        try:
+            yield view
+        finally:
+            self._engine.forget(view)
 
     # What transactions ask of the rows (tx/rows.py has the same methods as a protocol).
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from process.openapi_schemas import AVRO, AVRO_OF_SCHEMA, SCHEMAS, Schema, ref
 from tuff.protocol.errors import BY_CODE
-from tuff.protocol.media import PROBLEM_TYPE, MediaType
+from tuff.protocol.media import BACKUP_TYPE, PROBLEM_TYPE, MediaType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +204,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_ONE}/checkpoint", name="checkpoint", tag="transactions",
         summary="A new write pointer inside the same transaction", reply="Transaction",
         errors=(*_ENDED, "transaction_conflict", _DOWN),
+    ),
+    Endpoint(
+        method="GET", path="/v1/backup", name="backup", tag="data",
+        summary="Everything that is stored, as it is at one moment", reply="Backup",
+        reply_type=BACKUP_TYPE, errors=(_STORED, _DOWN),
     ),
     Endpoint(
         method="GET", path="/health/live", name="live", tag="process",

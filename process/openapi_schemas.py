@@ -281,6 +281,7 @@ _CHECK = _given({"status": {"type": "string"}, "detail": {"type": "string"}}, op
 _PROCESS: dict[str, Schema] = {
     "Health": _given({"status": {"type": "string"}}),
     "Text": {"type": "string"},
+    "Backup": _fixed("string", description="the bytes of an archive: docs/formats.md, Backups"),
     "Ready": _given(
         {
             "status": {"type": "string"},

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from messaging.routes import routes as message_routes
-from process import health
+from process import backup_routes, health
 from process.openapi import ENDPOINTS
 from process.settings import SECTIONS, key_of
 from tests.http.client import Client
@@ -67,6 +67,7 @@ def test_the_routes_are_those_of_the_table() -> None:
     routes = (
         addresses(message_routes(nobody))
         | addresses(transaction_routes(nobody))
+        | addresses(backup_routes.routes(nobody))
         | addresses(health.routes(lambda: True, dict))
     )
 

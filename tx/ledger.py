@@ -21,7 +21,7 @@ from tx.filestore import FileStore
 from tx.log import Log, LogFile, OpenFile
 from tx.recovery import Recovered, StoreMark
 from tx.settings import PENDING_EDITS_MAX, RETRY_INTERVAL_MS, RETRY_INTERVAL_MS_MAX
-from tx.state import TransactionState, fresh_image
+from tx.state import StateImage, TransactionState, fresh_image
 from tx.view import ViewChange
 
 log = logging.getLogger(__name__)
@@ -167,6 +167,10 @@ class Ledger:
     def store_mark(self) -> StoreMark:
         """What the message store should remember. Raises: TransactionsUnavailableError: down."""
         return StoreMark(self.store_id, self._live.highest_reserved)
+
+    def image(self) -> StateImage:
+        """Everything decided so far. Raises: TransactionsUnavailableError: down."""
+        return self._live.image()
 
     async def open(self, mark: StoreMark | None) -> None:
         """Recover, and go up; with files that can't be used the service is down, and says why.

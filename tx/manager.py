@@ -297,6 +297,19 @@ class TransactionManager:
         await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
         return self._ledger.state.image()
 
+    def image(self) -> StateImage:
+        """Everything decided up to this very moment, also of a stopped service; what it holds is
+        durable once `durable` of it returned. Raises: TransactionsUnavailableError: down."""
+        return self._ledger.image()
+
+    async def durable(self, image: StateImage) -> None:
+        """Wait until nothing that the image holds can be undone by a crash any more.
+
+        Raises:
+            TransactionsUnavailableError: the log failed, so that some of it may never have been.
+        """
+        await self._ledger.durable(image.lsn)
+
     async def stop_service(self) -> None:
         """Refuse everything until `start_service`. Raises: TransactionsUnavailableError: down."""
         if self.status.state is ServiceState.DOWN:

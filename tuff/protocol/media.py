@@ -17,6 +17,7 @@ class MediaType(Enum):
 
 
 PROBLEM_TYPE = "application/problem+json"
+BACKUP_TYPE = "application/vnd.tuff.backup"
 
 
 def body_type(content_type: str | None, body: bytes) -> MediaType:

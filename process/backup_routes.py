@@ -1,0 +1,152 @@
+"""`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §8).
+
+The moment is one step of the event loop: nothing is decided, and no batch is answered, between the
+view of the rows and the image of the transactions. Taken one after the other with anything in
+between, a restore brought half of a transaction that committed meanwhile (rows first), or rows of
+one that the transactions knew nothing of (transactions first).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from aiohttp import web
+
+from messaging.engine import RowView
+from messaging.service import MessagingService
+from process.backup_form import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
+from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
+from tuff.disk.group import InThread
+from tuff.protocol.errors import (
+    OverloadedError,
+    ShuttingDownError,
+    TuffError,
+)
+from tuff.protocol.media import BACKUP_TYPE, read_query
+from tx.files import FileHeader
+from tx.manager import TransactionManager
+from tx.snapshots import pack_snapshot
+from tx.state import StateImage
+
+log = logging.getLogger(__name__)
+
+# Seconds a client may take for one part. LevelDB keeps what is overwritten for as long as a backup
+# reads, so one that nobody reads any more must end.
+PART_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Both stores as they were; `header` and `image` are None where there are no transactions."""
+
+    rows: RowView
+    header: FileHeader | None
+    image: StateImage | None
+
+
+class Backups:
+    """Lives on the event loop beside both rooms, and makes one backup at a time."""
+
+    def __init__(
+        self,
+        messaging: MessagingService,
+        transactions: TransactionManager,
+        *,
+        has_transactions: bool,
+        now_ms: Callable[[], int],
+        in_thread: InThread,
+    ) -> None:
+        self._messaging = messaging
+        self._transactions = transactions
+        self._has_transactions = has_transactions
+        self._now_ms = now_ms
+        self._in_thread = in_thread
+        self._is_busy = False
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Give up the one that is under way."""
+        self._is_stopping = True
+
+    @contextmanager
+    def moment(self) -> Iterator[Moment]:
+        """Both stores as they are now; held for as long as the block lasts.
+
+        Raises:
+            OverloadedError: another backup is under way.
+            StorageUnavailableError, TransactionsUnavailableError: one of the stores is down.
+        """
+        if self._is_busy:
+            raise OverloadedError("another backup is under way; try again when it is done")
+        # Rows that name transaction files are half of something without them.
+        is_alone = not self._has_transactions and self._messaging.recorded_mark() is None
+        with self._messaging.view(FIRST_KEY, KEYS_STOP) as rows:
+            header, image = (None, None) if is_alone else self._image()
+            self._is_busy = True
+            try:
+                yield Moment(rows, header, image)
+            finally:
+                self._is_busy = False
+
+    def _image(self) -> tuple[FileHeader, StateImage]:
+        image, store_id = self._transactions.image(), self._transactions.store_mark().store_id
+        header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
+        return header, image
+
+    async def parts(self, moment: Moment) -> AsyncIterator[bytes]:
+        """The archive, piece by piece. Raises: TuffError, ArchiveError: the rest can't be had."""
+        yield pack_head()
+        count = 0
+        if moment.header is not None and moment.image is not None:
+            file = await self._in_thread(partial(pack_snapshot, moment.header, moment.image))
+            for part in transaction_parts(file):
+                yield part
+                count += 1
+        rows: bytes | None
+        while (rows := await moment.rows.read(next_rows_part)) is not None:
+            if self._is_stopping:
+                raise ShuttingDownError("the server is stopping; take the backup when it is back")
+            yield rows
+            count += 1
+        yield pack_end(count)
+
+    async def require_durable(self, moment: Moment) -> None:
+        """What a crash could still undo is in no backup. Raises: TransactionsUnavailableError."""
+        if moment.image is not None:
+            await self._transactions.durable(moment.image)
+
+
+def routes(backups: Backups) -> list[web.RouteDef]:
+    async def take(request: web.Request) -> web.StreamResponse:
+        read_query(request.query.items(), parameters=())
+        with backups.moment() as moment:
+            await backups.require_durable(moment)
+            reply = web.StreamResponse(headers={"Content-Type": BACKUP_TYPE})
+            await reply.prepare(request)
+            await _send(backups, moment, reply)
+            return reply
+
+    return [web.get("/v1/backup", take, allow_head=False)]
+
+
+async def _send(backups: Backups, moment: Moment, reply: web.StreamResponse) -> None:
+    try:
+        async for part in backups.parts(moment):
+            await _write(reply, part)
+    except (TuffError, ArchiveError) as error:
+        log.warning("a backup was given up: %s", error)
+        # The status went out long ago: what is missing is said in the last part.
+        await _write(reply, pack_failure(str(error)))
+    await reply.write_eof()
+
+
+async def _write(reply: web.StreamResponse, part: bytes) -> None:
+    try:
+        async with asyncio.timeout(PART_S_MAX):
+            await reply.write(part)
+    except TimeoutError:
+        log.warning("a backup was given up: nobody read it for %s s", PART_S_MAX)
+        raise ConnectionResetError("nobody reads the backup") from None

@@ -1,0 +1,155 @@
+"""What can be wrong with a history, and what the checks of it have in common."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
+
+from tests.faults.checker_history import (
+    Append,
+    Attempt,
+    History,
+    Outcome,
+    Poll,
+    Publish,
+    Read,
+    View,
+)
+
+EXAMPLES_MAX = 5  # findings of one kind that are told in full; the rest is counted
+
+
+class Anomaly(Enum):
+    """Names are those of Adya and of Berenson and others, where the anomaly has one."""
+
+    DIRTY_WRITE = "G0: two transactions wrote over each other's writes"
+    ABORTED_READ = "G1a: what never committed was read"
+    INTERMEDIATE_READ = "G1b: a state was read that its writer went on to change"
+    CIRCULAR_FLOW = "G1c: two transactions saw each other's writes"
+    LOST_UPDATE = "two transactions replaced the same state"
+    READ_SKEW = "G-single: a transaction saw one effect of another and missed an earlier one"
+    LONG_FORK = "G-nonadjacent: two readers saw two writers in different orders"
+    WRITE_SKEW = "G2-item: each of several transactions missed what the next one wrote"
+    TORN = "one part of a publish, or of a transaction, is there without the other"
+    LOST = "what was acknowledged is not shown to somebody who came later"
+    DUPLICATED = "one value is there twice"
+    REORDERED = "values stand in an order that contradicts what was told or shown before"
+    PREFIX_CHANGED = "something appeared before what had been read already"
+    INVENTED = "nobody wrote it"
+
+    @property
+    def is_permitted(self) -> bool:
+        """Whether snapshot isolation allows it."""
+        return self is Anomaly.WRITE_SKEW
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: a sentence, and the places in the history that it is about."""
+
+    anomaly: Anomaly
+    what: str
+    attempts: tuple[int, ...]
+
+
+Findings = Iterator[Finding]
+
+
+class Writers:
+    """Who wrote which value, and of whom it is known that they committed."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._of: dict[str, int] = {}
+        self.written_twice: list[str] = []
+        for number, attempt in enumerate(history):
+            for value in _written(attempt):
+                if value in self._of:
+                    self.written_twice.append(value)
+                self._of[value] = number
+        self._committed_at = self._completions()
+
+    def of(self, value: str) -> int | None:
+        """The number of the attempt that wrote it; None when nobody did."""
+        return self._of.get(value)
+
+    def is_failed(self, value: str) -> bool:
+        writer = self.of(value)
+        return writer is not None and self.history[writer].outcome is Outcome.FAIL
+
+    def is_committed(self, number: int) -> bool:
+        """Whether it was told, or is shown by what others read, to have committed."""
+        return number in self._committed_at
+
+    def committed_at(self, number: int) -> int | None:
+        """When it was known to have committed, at the latest; None for one that is not."""
+        return self._committed_at.get(number)
+
+    def _completions(self) -> dict[int, int]:
+        known = {
+            number: attempt.completed
+            for number, attempt in enumerate(self.history)
+            if attempt.outcome is Outcome.OK and attempt.completed is not None
+        }
+        for reader in self.history:
+            if reader.completed is None:
+                continue
+            for value in _shown_as_committed(reader):
+                writer = self._of.get(value)
+                # Nobody was told how it ended; that it is shown tells that it committed.
+                if writer is None or self.history[writer].outcome is not Outcome.UNKNOWN:
+                    continue
+                if self.history[writer] is not reader:
+                    known[writer] = min(known.get(writer, reader.completed), reader.completed)
+        return known
+
+
+def _written(attempt: Attempt) -> Iterator[str]:
+    for action in attempt.actions:
+        if isinstance(action, Append):
+            yield action.value
+        elif isinstance(action, Publish):
+            yield from action.values
+
+
+def _shown_as_committed(attempt: Attempt) -> Iterator[str]:
+    for action in attempt.actions:
+        if isinstance(action, Read):
+            yield from action.values
+        elif isinstance(action, Poll) and action.view is not View.ALL:
+            yield from (value for _, value in action.found)
+
+
+class KnownBy:
+    """The highest of some values among those that were known by a given time."""
+
+    def __init__(self, known: Iterable[tuple[int, str]]) -> None:
+        ordered = sorted(known)
+        self._times = [time for time, _ in ordered]
+        self._highest = list(accumulate((value for _, value in ordered), max))
+
+    def before(self, time: int) -> str:
+        """The highest that was known before that time; empty when there was none."""
+        index = bisect_left(self._times, time)
+        return self._highest[index - 1] if index else ""
+
+
+def repeated(values: Sequence[str]) -> list[str]:
+    """The values that are in it more than once."""
+    if len(set(values)) == len(values):
+        return []
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """The findings by kind, with examples."""
+    lines: list[str] = []
+    for anomaly in Anomaly:
+        found = [one for one in findings if one.anomaly is anomaly]
+        if found:
+            permitted = " (permitted)" if anomaly.is_permitted else ""
+            lines.append(f"{len(found)} x {anomaly.name}{permitted}, {anomaly.value}")
+            lines += [f"    {one.what}" for one in found[:EXAMPLES_MAX]]
+    return "\n".join(lines)

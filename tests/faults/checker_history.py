@@ -1,0 +1,131 @@
+"""What clients did and were shown, as the checker takes it: a history, and its file.
+
+A *row* holds a list, which is appended to by reading it, adding a value and putting it back, so two
+writers conflict. A *topic* is published to, and nobody conflicts. A value is appended or published
+once in a history, so that whoever shows it tells who wrote it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+BEGINNING = "0" * 40  # a message id before all others
+
+
+class Outcome(Enum):
+    """What became of an attempt. UNKNOWN: nobody was told, and nobody could be asked."""
+
+    OK = "ok"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class View(Enum):
+    """How a topic was read: in the transaction's snapshot, past what is undecided in it; in a fresh
+    one, up to what is undecided; or all rows, whatever became of them."""
+
+    SNAPSHOT = "snapshot"
+    COMMITTED = "committed"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A value put at the end of a row's list."""
+
+    row: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A row's list, as the transaction was shown it."""
+
+    row: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Values that one call published: `invoked` and `completed` are the call's, None without a
+    reply; `ids` are those of its first and last row, where a reply told them."""
+
+    topic: str
+    values: tuple[str, ...]
+    invoked: int
+    completed: int | None = None
+    ids: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """Everything behind `after` up to `until` (Tuff-Next), as (message id, value); `at_end` when
+    nothing was left behind `until` (Tuff-Caught-Up)."""
+
+    topic: str
+    view: View
+    found: tuple[tuple[str, str], ...]
+    after: str = BEGINNING
+    until: str
+    at_end: bool
+
+
+Action = Append | Read | Publish | Poll
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One transaction, or one call without: what it did, in order, and what became of it.
+
+    Times are of one clock, in any unit; a snapshot is not older than `invoked`.
+    """
+
+    client: str
+    invoked: int
+    completed: int | None
+    outcome: Outcome
+    actions: tuple[Action, ...]
+
+
+History = Sequence[Attempt]
+
+_KINDS: dict[str, type[Append | Read | Publish | Poll]] = {
+    kind.__name__: kind for kind in (Append, Read, Publish, Poll)
+}
+
+
+def save(path: Path, history: Iterable[Attempt]) -> None:
+    """Write one attempt per line, as JSON."""
+    with path.open("w", encoding="utf-8") as file:
+        for attempt in history:
+            actions = [{"kind": type(one).__name__, **asdict(one)} for one in attempt.actions]
+            body = {**asdict(attempt), "outcome": attempt.outcome.value, "actions": actions}
+            file.write(json.dumps(body, default=lambda one: one.value) + "\n")
+
+
+def load(path: Path) -> list[Attempt]:
+    """What `save` wrote."""
+    with path.open(encoding="utf-8") as file:
+        return list(_attempts(file))
+
+
+def _attempts(lines: Iterable[str]) -> Iterator[Attempt]:
+    for line in lines:
+        body = json.loads(line)
+        body["outcome"] = Outcome(body["outcome"])
+        body["actions"] = tuple(map(_action, body["actions"]))
+        yield Attempt(**body)
+
+
+def _action(body: dict[str, object]) -> Action:
+    kind = _KINDS[str(body.pop("kind"))]
+    members = {name: _frozen(value) for name, value in body.items()}
+    if "view" in members:
+        members["view"] = View(members["view"])
+    return kind(**members)  # type: ignore[arg-type]  # a file of our own: what save wrote
+
+
+def _frozen(value: object) -> object:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,231 @@
+"""The checks of topics: one order for everybody, whole publishes, nothing lost and nothing late."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.faults.checker_findings import Anomaly, Finding, Findings, KnownBy, Writers, repeated
+from tests.faults.checker_graph import Dependencies
+from tests.faults.checker_history import BEGINNING, History, Outcome, Poll, Publish, View
+
+_PLACE = 20  # hex digits; where a row stands. The rest tells apart the payloads of one reference
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is known of one topic; `placed` has every id that anybody was shown, in order."""
+
+    name: str
+    publishes: list[tuple[int, Publish]] = field(default_factory=list)
+    polls: list[tuple[int, Poll]] = field(default_factory=list)
+    id_of: dict[str, str] = field(default_factory=dict)
+    placed: list[tuple[str, str]] = field(default_factory=list)
+
+    def within(self, poll: Poll) -> list[tuple[str, str]]:
+        """Everything that anybody was shown in the range of a poll."""
+        start = bisect_right(self.placed, (poll.after, "\uffff"))
+        return self.placed[start : bisect_right(self.placed, (poll.until, "\uffff"))]
+
+    def ids(self, publish: Publish) -> tuple[str, str] | None:
+        """The first and last place of a publish, from its reply or from what was shown of it."""
+        if publish.ids is not None:
+            return publish.ids
+        shown = [self.id_of[value] for value in publish.values if value in self.id_of]
+        return (min(shown), max(shown)) if shown else None
+
+
+def topics_of(history: History) -> list[Topic]:
+    """All topics."""
+    topics: dict[str, Topic] = {}
+    for number, attempt in enumerate(history):
+        for action in attempt.actions:
+            if not isinstance(action, Publish | Poll):
+                continue
+            topic = topics.setdefault(action.topic, Topic(action.topic))
+            if isinstance(action, Publish):
+                topic.publishes.append((number, action))
+            else:
+                topic.polls.append((number, action))
+                for message_id, value in action.found:
+                    topic.id_of.setdefault(value, message_id)
+    for topic in topics.values():
+        topic.placed = sorted({found for _, poll in topic.polls for found in poll.found})
+    return list(topics.values())
+
+
+def check_topic(topic: Topic, history: History, writers: Writers) -> Findings:
+    """Everything that one topic alone can tell."""
+    yield from _ids(topic)
+    yield from _told(topic)
+    yield from _publish_order(topic)
+    groups = {value: publish for _, publish in topic.publishes for value in publish.values}
+    for number, poll in topic.polls:
+        yield from _poll(topic, number, poll, writers)
+        yield from _whole(number, poll, groups)
+        yield from _missed(topic, number, poll, history, writers)
+    yield from _lost(topic, history, writers)
+
+
+def topic_edges(topic: Topic, history: History, writers: Writers, edges: Dependencies) -> None:
+    """The dependencies that the snapshots of committed transactions show on this topic."""
+    starts: list[tuple[str, int]] = []
+    for number, publish in topic.publishes:
+        ids = topic.ids(publish)
+        if ids is not None and writers.is_committed(number):
+            starts.append((ids[0], number))
+    starts.sort()
+    tails = edges.tails([number for _, number in starts])
+    for reader, poll in topic.polls:
+        if poll.view is View.SNAPSHOT and writers.is_committed(reader):
+            _poll_edges(topic, reader, poll, writers, edges)
+            index = bisect_left(starts, (poll.until, len(history)))
+            if poll.at_end and index < len(tails):
+                edges.missed_tail(reader, tails[index])
+
+
+def _poll_edges(
+    topic: Topic, reader: int, poll: Poll, writers: Writers, edges: Dependencies
+) -> None:
+    for writer in {writers.of(value) for _, value in poll.found}:
+        if writer is not None and writers.is_committed(writer):
+            edges.was_read(writer, reader)
+    for writer in _missed_writers(topic, poll, writers):
+        edges.was_missed(reader, writer)
+
+
+def _missed_writers(topic: Topic, poll: Poll, writers: Writers) -> set[int]:
+    shown = set(poll.found)
+    missed = {writers.of(value) for id_, value in topic.within(poll) if (id_, value) not in shown}
+    return {each for each in missed if each is not None and writers.is_committed(each)}
+
+
+def _ids(topic: Topic) -> Findings:
+    """Each id is one message, and each message has one id, whoever is shown it."""
+    for (before, one), (after, other) in zip(topic.placed, topic.placed[1:], strict=False):
+        if before == after:
+            what = f"{before} of {topic.name} is {one}, and for somebody else {other}"
+            yield Finding(Anomaly.REORDERED, what, ())
+    for value in repeated([value for _, value in topic.placed]):
+        ids = [message_id for message_id, found in topic.placed if found == value]
+        yield Finding(Anomaly.DUPLICATED, f"{value} is on {topic.name} as {ids}", ())
+
+
+def _told(topic: Topic) -> Findings:
+    """A message stands where its publisher was told."""
+    for number, publish in topic.publishes:
+        for value in publish.values if publish.ids else ():
+            shown = topic.id_of.get(value)
+            first, last = publish.ids or ("", "")
+            if shown and not first[:_PLACE] <= shown[:_PLACE] <= last[:_PLACE]:
+                what = f"{value} is at {shown} of {topic.name}, and not in {first} … {last}"
+                yield Finding(Anomaly.REORDERED, what, (number,))
+
+
+def _publish_order(topic: Topic) -> Findings:
+    """A publish that began when another was acknowledged stands behind it."""
+    placed = [(number, one, ids) for number, one in topic.publishes if (ids := topic.ids(one))]
+    known = KnownBy(
+        (publish.completed, ids[1]) for _, publish, ids in placed if publish.completed is not None
+    )
+    for number, publish, ids in placed:
+        highest = known.before(publish.invoked)
+        if ids[0] <= highest:
+            what = (
+                f"{publish.values} is at {ids[0]} of {topic.name}, and {highest} was there before"
+            )
+            yield Finding(Anomaly.REORDERED, what, (number,))
+
+
+def _poll(topic: Topic, number: int, poll: Poll, writers: Writers) -> Findings:
+    last = poll.after
+    for message_id, value in poll.found:
+        if not last < message_id <= poll.until:
+            what = f"{number} was handed {message_id} of {topic.name} after {last}"
+            yield Finding(Anomaly.REORDERED, what, (number,))
+        last = message_id
+        writer = writers.of(value)
+        if writer is None:
+            yield Finding(Anomaly.INVENTED, f"{number} read {value} on {topic.name}", (number,))
+        elif poll.view is not View.ALL and writers.is_failed(value) and writer != number:
+            what = f"{number} read {value} on {topic.name}, which {writer} never committed"
+            yield Finding(Anomaly.ABORTED_READ, what, (writer, number))
+
+
+def _whole(number: int, poll: Poll, groups: dict[str, Publish]) -> Findings:
+    """Each publish is there as one piece. A limit may cut it at either end of the poll."""
+    values = [value for _, value in poll.found]
+    index = 0
+    while index < len(values):
+        publish = groups.get(values[index])
+        if publish is None:
+            index += 1
+            continue
+        run = [each for each in values[index:] if groups.get(each) is publish]
+        piece = values[index : index + len(run)]
+        may_lack_head = index == 0 and poll.after != BEGINNING
+        may_lack_tail = index + len(run) == len(values) and not poll.at_end
+        if sorted(piece) == sorted(publish.values) and tuple(piece) != publish.values:
+            what = f"{number} read {publish.values} as {piece} on {poll.topic}"
+            yield Finding(Anomaly.REORDERED, what, (number,))
+        elif not _is_piece(piece, publish.values, head=may_lack_head, tail=may_lack_tail):
+            what = f"{number} read {run} of {publish.values} on {poll.topic}"
+            yield Finding(Anomaly.TORN, what, (number,))
+            index += len(values)
+        index += len(run)
+
+
+def _is_piece(piece: list[str], whole: tuple[str, ...], *, head: bool, tail: bool) -> bool:
+    if not piece or piece[0] not in whole:
+        return False
+    start = whole.index(piece[0])
+    stop = start + len(piece)
+    return (
+        piece == list(whole[start:stop]) and (start == 0 or head) and (stop == len(whole) or tail)
+    )
+
+
+def _missed(topic: Topic, number: int, poll: Poll, history: History, writers: Writers) -> Findings:
+    """What others were shown in the range of this poll, and this one was not."""
+    shown = set(poll.found)
+    since = history[number].invoked
+    for message_id, value in topic.within(poll):
+        if (message_id, value) in shown:
+            continue
+        writer = writers.of(value)
+        committed_at = None if writer is None else writers.committed_at(writer)
+        if poll.view is View.ALL or (poll.view is View.COMMITTED and committed_at is not None):
+            what = f"{value} is at {message_id} of {topic.name}, which {number} had read past"
+            yield Finding(Anomaly.PREFIX_CHANGED, what, (number,))
+        elif committed_at is not None and committed_at < since:
+            what = f"{number} came later and did not read {value} on {topic.name}"
+            yield Finding(Anomaly.LOST, what, (number,))
+
+
+def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
+    ends = [(history[number].invoked, number, poll) for number, poll in topic.polls if poll.at_end]
+    known: list[tuple[int, str]] = []
+    latest = max((since for since, _, poll in ends if poll.after == BEGINNING), default=-1)
+    for number, publish in topic.publishes:
+        committed_at = writers.committed_at(number)
+        if committed_at is None:
+            continue
+        known += [
+            (committed_at, topic.id_of[each]) for each in publish.values if each in topic.id_of
+        ]
+        if committed_at < latest:
+            yield from _unseen(topic, number, publish, history[number].outcome)
+    required = KnownBy(known)
+    for since, number, poll in ends:
+        highest = required.before(since)
+        if highest > poll.until:
+            what = f"{number} read {topic.name} to its end, and {highest} was there before"
+            yield Finding(Anomaly.LOST, what, (number,))
+
+
+def _unseen(topic: Topic, number: int, publish: Publish, outcome: Outcome) -> Iterator[Finding]:
+    missing = [value for value in publish.values if value not in topic.id_of]
+    if missing:
+        # Of one whose end nobody was told, something else was shown, or it would not be here.
+        is_part = outcome is Outcome.UNKNOWN
+        what = f"nobody was shown {missing} of {number} on {topic.name}"
+        yield Finding(Anomaly.TORN if is_part else Anomaly.LOST, what, (number,))

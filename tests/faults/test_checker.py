@@ -1,0 +1,402 @@
+"""The checker itself: it must see each anomaly, and nothing where there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.faults.checker import check, main, violations
+from tests.faults.checker_findings import Anomaly
+from tests.faults.checker_history import (
+    Action,
+    Append,
+    Attempt,
+    Outcome,
+    Poll,
+    Publish,
+    Read,
+    View,
+    load,
+    save,
+)
+from tests.faults.checker_made import Flaw, made_history
+
+OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
+
+
+def at(start: int, stop: int | None, *actions: Action, outcome: Outcome = OK) -> Attempt:
+    """What somebody did from one time to another."""
+    return Attempt(client="c", invoked=start, completed=stop, outcome=outcome, actions=actions)
+
+
+def overlapping(*each: Sequence[Action]) -> list[Attempt]:
+    """Transactions that were all open at the same time."""
+    return [at(0, 100, *actions) for actions in each]
+
+
+def serial(*each: Sequence[Action]) -> list[Attempt]:
+    """Transactions one after the other."""
+    return [at(10 * n, 10 * n + 9, *actions) for n, actions in enumerate(each)]
+
+
+def read(row: str, values: str = "") -> Read:
+    return Read(row, tuple(values))
+
+
+def add(row: str, value: str, base: str = "") -> tuple[Action, ...]:
+    """Read the row, and put it back with one more value."""
+    return (read(row, base), Append(row, value))
+
+
+def pub(
+    values: str, *, ids: tuple[int, int] | None = None, start: int = 0, stop: int = 1
+) -> Publish:
+    told = None if ids is None else (f"{ids[0]:040x}", f"{ids[1]:040x}")
+    return Publish(topic="t", values=tuple(values), invoked=start, completed=stop, ids=told)
+
+
+def poll(
+    found: str, places: Sequence[int] = (), *, view: View = View.SNAPSHOT, topic: str = "t",
+    after: int = 0, until: int = 99, at_end: bool = True,
+) -> Poll:  # fmt: skip
+    """Messages by their values, at these places or at 1, 2, 3 …"""
+    ids = [f"{place:040x}" for place in places or range(1, len(found) + 1)]
+    return Poll(
+        topic=topic, view=view, found=tuple(zip(ids, found, strict=True)),
+        after=f"{after:040x}", until=f"{until:040x}", at_end=at_end,
+    )  # fmt: skip
+
+
+def found_in(history: list[Attempt]) -> set[Anomaly]:
+    return {one.anomaly for one in check(history)}
+
+
+ROWS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
+    (
+        Anomaly.DIRTY_WRITE,
+        overlapping(
+            [Append("x", "a"), Append("y", "c")], [Append("x", "b"), Append("y", "d")],
+            [read("x", "ab"), read("y", "dc")],
+        ),
+        overlapping(
+            [Append("x", "a"), Append("y", "c")], [Append("x", "b"), Append("y", "d")],
+            [read("x", "ab"), read("y", "cd")],
+        ),
+    ),
+    (
+        Anomaly.ABORTED_READ,
+        [at(0, 9, *add("x", "a"), outcome=FAIL), at(0, 9, read("x", "a"))],
+        [at(0, 9, *add("x", "a"), outcome=FAIL), at(0, 9, read("x", ""))],
+    ),
+    (
+        Anomaly.INTERMEDIATE_READ,
+        overlapping([*add("x", "a"), Append("x", "b")], [read("x", "a")], [read("x", "ab")]),
+        overlapping([*add("x", "a"), Append("x", "b")], [read("x", "")], [read("x", "ab")]),
+    ),
+    (
+        Anomaly.CIRCULAR_FLOW,
+        overlapping([*add("x", "a"), read("y", "b")], [*add("y", "b"), read("x", "a")]),
+        overlapping([*add("x", "a"), read("y", "b")], [*add("y", "b"), read("z", "")]),
+    ),
+    (
+        Anomaly.LOST_UPDATE,
+        overlapping(add("x", "a"), add("x", "b"), [read("x", "ab")]),
+        overlapping(add("x", "a"), add("x", "b", base="a"), [read("x", "ab")]),
+    ),
+    (
+        Anomaly.READ_SKEW,
+        overlapping([*add("x", "a"), *add("y", "b")], [read("x", ""), read("y", "b")]),
+        overlapping([*add("x", "a"), *add("y", "b")], [read("x", "a"), read("y", "b")]),
+    ),
+    (
+        Anomaly.LONG_FORK,
+        overlapping(
+            add("x", "a"), add("y", "b"),
+            [read("x", "a"), read("y", "")], [read("x", ""), read("y", "b")],
+        ),
+        overlapping(
+            add("x", "a"), add("y", "b"),
+            [read("x", "a"), read("y", "")], [read("x", "a"), read("y", "b")],
+        ),
+    ),
+    (
+        Anomaly.WRITE_SKEW,
+        overlapping([read("x", ""), *add("y", "b")], [read("y", ""), *add("x", "a")]),
+        overlapping([read("x", ""), *add("y", "b")], [read("y", "b"), *add("x", "a")]),
+    ),
+    (
+        Anomaly.TORN,
+        overlapping([*add("x", "a"), Append("x", "b")], [read("x", "b")], [read("x", "ab")]),
+        overlapping([*add("x", "a"), Append("x", "b")], [read("x", "ab")], [read("x", "ab")]),
+    ),
+    (
+        Anomaly.LOST,
+        serial(add("x", "a"), [read("x", "")]),
+        overlapping(add("x", "a"), [read("x", "")]),
+    ),
+    (
+        Anomaly.DUPLICATED,
+        serial(add("x", "a"), [read("x", "aa")]),
+        serial(add("x", "a"), [read("x", "a")]),
+    ),
+    (
+        Anomaly.REORDERED,
+        overlapping([Append("x", "a")], [Append("x", "b")], [read("x", "ab")], [read("x", "ba")]),
+        overlapping([Append("x", "a")], [Append("x", "b")], [read("x", "ab")], [read("x", "a")]),
+    ),
+    (
+        Anomaly.PREFIX_CHANGED,
+        overlapping([Append("x", "a")], [Append("x", "b")], [read("x", "ab")], [read("x", "b")]),
+        overlapping([Append("x", "a")], [Append("x", "b")], [read("x", "ab")], [read("x", "a")]),
+    ),
+    (
+        Anomaly.INVENTED,
+        overlapping([read("x", "a")]),
+        overlapping([Append("x", "a")], [read("x", "a")]),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "history", "harmless"), [pytest.param(*each, id=each[0].name) for each in ROWS]
+)
+def test_each_anomaly_of_rows_is_seen_and_nothing_in_what_is_like_it(
+    anomaly: Anomaly, history: list[Attempt], harmless: list[Attempt]
+) -> None:
+    assert anomaly in found_in(history)
+    assert found_in(harmless) == set()
+
+
+ALL, COMMITTED = View.ALL, View.COMMITTED
+LATER = pub("b", start=2, stop=3)
+TOPICS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
+    (
+        Anomaly.ABORTED_READ,
+        [at(0, 1, pub("a"), outcome=FAIL), at(0, 9, poll("a", view=COMMITTED))],
+        [at(0, 1, pub("a"), outcome=FAIL), at(0, 9, poll("a", view=ALL))],
+    ),
+    (
+        Anomaly.TORN,
+        overlapping([pub("ab")], [poll("a", at_end=True)], [poll("ab")]),
+        overlapping([pub("ab")], [poll("a", until=1, at_end=False)], [poll("b", [2], after=1)]),
+    ),
+    (
+        Anomaly.TORN,
+        overlapping([pub("ab")], [pub("c")], [poll("acb", view=ALL)]),
+        overlapping([pub("ab")], [pub("c")], [poll("abc", view=ALL)]),
+    ),
+    (
+        Anomaly.TORN,
+        [at(0, None, pub("a"), Publish(topic="s", values=("b",), invoked=0), outcome=UNKNOWN),
+         *serial([poll("a")], [poll("", topic="s")])],
+        [at(0, None, pub("a"), Publish(topic="s", values=("b",), invoked=0), outcome=UNKNOWN),
+         *serial([poll("")], [poll("", topic="s")])],
+    ),
+    (
+        Anomaly.READ_SKEW,
+        overlapping([pub("a"), *add("x", "b")], [poll(""), read("x", "b")], [poll("a")]),
+        overlapping([pub("a"), *add("x", "b")], [poll("a"), read("x", "b")], [poll("a")]),
+    ),
+    (
+        Anomaly.LONG_FORK,
+        overlapping([pub("a")], [pub("b")], [poll("a", [1])], [poll("b", [2])]),
+        overlapping([pub("a")], [pub("b")], [poll("a", [1])], [poll("ab")]),
+    ),
+    (
+        Anomaly.WRITE_SKEW,
+        overlapping([poll(""), *add("x", "a")], [read("x", ""), pub("b")], [poll("b")]),
+        overlapping([poll("b"), *add("x", "a")], [read("x", ""), pub("b")], [poll("b")]),
+    ),
+    (
+        Anomaly.LOST,
+        serial([pub("a")], [poll("", view=ALL)]),
+        serial([pub("a")], [poll("", view=ALL, at_end=False)]),
+    ),
+    (
+        Anomaly.LOST,
+        [*serial([pub("a")], [poll("", until=0)]), at(0, 9, poll("a"))],
+        [at(0, 9, poll("", until=0)), *serial([pub("a")], [poll("a")])],
+    ),
+    (
+        Anomaly.DUPLICATED,
+        serial([pub("a")], [poll("aa", view=ALL)]),
+        serial([pub("a")], [poll("a", view=ALL)], [poll("a", view=ALL)]),
+    ),
+    (
+        Anomaly.REORDERED,
+        overlapping([pub("a")], [pub("b")], [poll("ab", [2, 1], view=ALL)]),
+        overlapping([pub("a")], [pub("b")], [poll("ab", [1, 2], view=ALL)]),
+    ),
+    (
+        Anomaly.REORDERED,
+        overlapping([pub("ab")], [poll("ba")]),
+        overlapping([pub("ab")], [poll("ab")]),
+    ),
+    (
+        Anomaly.REORDERED,
+        overlapping([pub("a")], [LATER], [poll("ba", view=ALL)]),
+        overlapping([pub("a")], [LATER], [poll("ab", view=ALL)]),
+    ),
+    (
+        Anomaly.REORDERED,
+        overlapping([pub("a", ids=(5, 5))], [poll("a", [7 << 80])]),
+        overlapping([pub("a", ids=(5, 5))], [poll("a", [5])]),
+    ),
+    (
+        Anomaly.PREFIX_CHANGED,
+        overlapping([pub("a")], [pub("b")], [poll("b", [2], view=ALL)], [poll("ab", view=ALL)]),
+        overlapping(
+            [pub("a")], [pub("b")], [poll("a", view=ALL, until=1)], [poll("ab", view=ALL)]
+        ),
+    ),
+    (
+        Anomaly.PREFIX_CHANGED,
+        overlapping([pub("a")], [pub("b")], [poll("b", [2], view=COMMITTED)], [poll("ab")]),
+        overlapping([pub("a")], [pub("b")], [poll("b", [2])], [poll("ab")]),
+    ),
+    (
+        Anomaly.INVENTED,
+        overlapping([poll("a", view=ALL)]),
+        overlapping([pub("a")], [poll("a", view=ALL)]),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "history", "harmless"), [pytest.param(*each, id=each[0].name) for each in TOPICS]
+)
+def test_each_anomaly_of_topics_is_seen_and_nothing_in_what_is_like_it(
+    anomaly: Anomaly, history: list[Attempt], harmless: list[Attempt]
+) -> None:
+    assert anomaly in found_in(history)
+    assert found_in(harmless) == set()
+
+
+def test_write_skew_alone_is_permitted() -> None:
+    permitted = [anomaly for anomaly in Anomaly if anomaly.is_permitted]
+
+    assert permitted == [Anomaly.WRITE_SKEW]
+    assert violations(ROWS[7][1]) == []
+
+
+def test_a_cycle_is_told_with_its_edges() -> None:
+    history = overlapping([*add("x", "a"), *add("y", "b")], [read("x", ""), read("y", "b")])
+
+    assert [one.what for one in check(history)] == ["1 -rw-> 0 -wr-> 1"]
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**9), clients=st.integers(1, 12))
+def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
+    assert violations(made_history(seed=seed, count=150, clients=clients)) == []
+
+
+@pytest.mark.parametrize(
+    ("flaw", "anomaly"),
+    [
+        (Flaw.FORGETS_CONFLICTS, Anomaly.LOST_UPDATE),
+        (Flaw.READS_LATEST, Anomaly.READ_SKEW),
+        (Flaw.READS_UNDECIDED, Anomaly.ABORTED_READ),
+        (Flaw.STARTS_LATE, Anomaly.LOST),
+        (Flaw.COMMITS_IN_PART, Anomaly.LOST),
+    ],
+)
+def test_a_flaw_of_the_database_is_seen(flaw: Flaw, anomaly: Anomaly) -> None:
+    history = made_history(seed=2, count=400, clients=8, flaw=flaw)
+
+    assert anomaly in {one.anomaly for one in violations(history)}
+
+
+def test_one_client_alone_shows_not_even_write_skew() -> None:
+    assert check(made_history(seed=1, count=300, clients=1)) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """An action of a history: of which attempt, and which of its actions."""
+
+    attempt: int
+    action: int
+
+
+def spots(history: list[Attempt]) -> dict[str, list[Spot]]:
+    """Where something can be spoilt so that it must be seen, by what is done there."""
+    found: dict[str, list[Spot]] = {"drop": [], "swap": [], "repeat": [], "fail": [], "stale": []}
+    numbers = count()
+    for attempt in history:
+        number = next(numbers)
+        for index, action in enumerate(attempt.actions):
+            spot = Spot(number, index)
+            if isinstance(action, Poll) and action.view is View.ALL and action.found:
+                found["drop"].append(spot)
+                found["repeat"].append(spot)
+                if len(action.found) > 1:
+                    found["swap"].append(spot)
+            if isinstance(action, Read) and attempt.client == "last" and action.values:
+                found["stale"].append(spot)
+                found["repeat"].append(spot)
+                if len(action.values) > 1:
+                    found["swap"].append(spot)
+    return found
+
+
+def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
+    values: tuple[object, ...] = action.values if isinstance(action, Read) else action.found  # type: ignore[union-attr]  # only reads and polls are spoilt
+    where = at_index % len(values)
+    if kind in {"drop", "stale"}:
+        values = (*values[:where], *values[where + 1 :])
+    elif kind == "repeat":
+        values = (*values[: where + 1], *values[where:])
+    else:
+        where = where % (len(values) - 1)
+        values = (*values[:where], values[where + 1], values[where], *values[where + 2 :])
+    name = "values" if isinstance(action, Read) else "found"
+    return replace(action, **{name: values})  # type: ignore[arg-type]  # the field's own type
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 50), kind=st.sampled_from(("drop", "swap", "repeat", "stale")),
+       where=st.integers(0, 10**6), at_index=st.integers(0, 10**6))  # fmt: skip
+def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int) -> None:
+    history = made_history(seed=seed, count=60, clients=6)
+    chosen = spots(history)[kind]
+    spot = chosen[where % len(chosen)]
+    attempt = history[spot.attempt]
+    actions = list(attempt.actions)
+    actions[spot.action] = spoilt(kind, actions[spot.action], at_index=at_index)
+    history[spot.attempt] = replace(attempt, actions=tuple(actions))
+
+    assert violations(history) != []
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), where=st.integers(0, 10**6))
+def test_a_commit_that_is_said_to_have_failed_is_seen_where_others_read_it(
+    seed: int, where: int
+) -> None:
+    history = made_history(seed=seed, count=60, clients=4)
+    wrote = [
+        number for number, attempt in enumerate(history)
+        if attempt.outcome is OK and any(isinstance(one, Append) for one in attempt.actions)
+    ]  # fmt: skip
+    number = wrote[where % len(wrote)]
+    history[number] = replace(history[number], outcome=FAIL)
+
+    assert Anomaly.ABORTED_READ in {one.anomaly for one in violations(history)}
+
+
+def test_a_history_comes_back_from_its_file_and_the_program_judges_it(tmp_path: Path) -> None:
+    kept = tmp_path / "history.jsonl"
+    whole = made_history(seed=7, count=50, clients=4)
+    broken = overlapping(add("x", "a"), add("x", "b"), [read("x", "ab")])
+
+    save(kept, whole)
+
+    assert load(kept) == whole
+    assert main([str(kept)]) == 0
+    save(kept, broken)
+    assert main([str(kept)]) == 1

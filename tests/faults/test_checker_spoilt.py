@@ -1,0 +1,86 @@
+"""Histories that a right database made, spoilt in one place: the checker must see each."""
+
+from dataclasses import dataclass, replace
+from itertools import count
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.faults.checker import violations
+from tests.faults.checker_findings import Anomaly
+from tests.faults.checker_history import Action, Append, Attempt, Outcome, Poll, Read, View
+from tests.faults.checker_made import made_history
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """An action of a history: of which attempt, and which of its actions."""
+
+    attempt: int
+    action: int
+
+
+def spots(history: list[Attempt]) -> dict[str, list[Spot]]:
+    """Where something can be spoilt so that it must be seen, by what is done there."""
+    found: dict[str, list[Spot]] = {"drop": [], "swap": [], "repeat": [], "fail": [], "stale": []}
+    numbers = count()
+    for attempt in history:
+        number = next(numbers)
+        for index, action in enumerate(attempt.actions):
+            spot = Spot(number, index)
+            if isinstance(action, Poll) and action.view is View.ALL and action.found:
+                found["drop"].append(spot)
+                found["repeat"].append(spot)
+                if len(action.found) > 1:
+                    found["swap"].append(spot)
+            if isinstance(action, Read) and attempt.client == "last" and action.values:
+                found["stale"].append(spot)
+                found["repeat"].append(spot)
+                if len(action.values) > 1:
+                    found["swap"].append(spot)
+    return found
+
+
+def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
+    values: tuple[object, ...] = action.values if isinstance(action, Read) else action.found  # type: ignore[union-attr]  # only reads and polls are spoilt
+    where = at_index % len(values)
+    if kind in {"drop", "stale"}:
+        values = (*values[:where], *values[where + 1 :])
+    elif kind == "repeat":
+        values = (*values[: where + 1], *values[where:])
+    else:
+        where = where % (len(values) - 1)
+        values = (*values[:where], values[where + 1], values[where], *values[where + 2 :])
+    name = "values" if isinstance(action, Read) else "found"
+    return replace(action, **{name: values})  # type: ignore[arg-type]  # the field's own type
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 50), kind=st.sampled_from(("drop", "swap", "repeat", "stale")),
+       where=st.integers(0, 10**6), at_index=st.integers(0, 10**6))  # fmt: skip
+def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int) -> None:
+    history = made_history(seed=seed, count=60, clients=6)
+    chosen = spots(history)[kind]
+    spot = chosen[where % len(chosen)]
+    attempt = history[spot.attempt]
+    actions = list(attempt.actions)
+    actions[spot.action] = spoilt(kind, actions[spot.action], at_index=at_index)
+    history[spot.attempt] = replace(attempt, actions=tuple(actions))
+
+    assert violations(history) != []
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), where=st.integers(0, 10**6))
+def test_a_commit_that_is_said_to_have_failed_is_seen_where_others_read_it(
+    seed: int, where: int
+) -> None:
+    history = made_history(seed=seed, count=60, clients=4)
+    wrote = [
+        number for number, attempt in enumerate(history)
+        if attempt.outcome is Outcome.OK and any(isinstance(one, Append) for one in attempt.actions)
+    ]  # fmt: skip
+    number = wrote[where % len(wrote)]
+    history[number] = replace(history[number], outcome=Outcome.FAIL)
+
+    assert Anomaly.ABORTED_READ in {one.anomaly for one in violations(history)}

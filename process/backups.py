@@ -1,14 +1,17 @@
-"""A verified copy of a stopped server's data, of both stores as one set: `tuff backup`, `restore`.
+"""Backups of both stores as one set, made and restored: `tuff backup`, `tuff restore`.
 
-A copy is made only of what is whole, is read again before it gets its name, and is there whole or
-not at all. The two stores are copied together, since they only mean something together (design §6).
+A copy of a stopped server's data is made only of what is whole, is read again before it gets its
+name, and is there whole or not at all; so is what is restored. The two stores are copied together,
+since they only mean something together (design §6).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from process.backup_form import write_data
 from process.checks import Data, check, new_directory
+from tuff.disk.archive import ArchiveError
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.lock import LOCK_FILE
 from tx.files import list_files
@@ -45,6 +48,24 @@ def copy(data: Data, target: Path, *, now_ms: int) -> Copied:
             count, size_bytes = count + 1, size_bytes + len(content)
         _require_whole(Data.below(part, None), now_ms=now_ms)
     return Copied(count, size_bytes)
+
+
+def unpack(archive: Path, target: Path, *, now_ms: int) -> int:
+    """Make a new data directory of what a running server gave, and read it; how many rows. Blocks.
+
+    Raises:
+        DamagedDataError: the archive is not whole, or what is in it does not fit together.
+        NoDataError: the new directory holds something.
+        OSError, StoreError: something can't be read or written.
+    """
+    with new_directory(target) as part, archive.open("rb") as file:
+        data = Data.below(part, None)
+        try:
+            row_count = write_data(file, data.messages, data.snapshots, now_ms=now_ms)
+        except ArchiveError as error:
+            raise DamagedDataError(f"{archive} is no whole backup: {error}") from None
+        _require_whole(data, now_ms=now_ms)
+    return row_count
 
 
 def _files(data: Data) -> Iterator[tuple[Path, Path]]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from messaging.storage.seam import StoreError
-from process.backups import DamagedDataError, copy
+from process.backups import DamagedDataError, copy, unpack
 from process.checks import Data, NoDataError, check
 from process.salvaging import salvage
 from tuff.disk.findings import Finding
@@ -26,16 +26,10 @@ COPIES = {"backup": "backed up", "restore": "restored"}  # the command, and what
 def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     """Run one of the commands; returns the exit code."""
     options = _parser().parse_args(arguments)
-    data = Data.below(options.directory, options.snapshots)
     try:
-        with ExitStack() as held:
-            data.require_there()
-            data.hold(held)
-            if options.command == "fsck":
-                return _fsck(data, now_ms=now_ms)
-            if options.command in COPIES:
-                return _copy(data, options, now_ms=now_ms)
-            return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+        if options.command == "restore" and options.directory.is_file():
+            return _unpack(options.directory, options.new, now_ms=now_ms)
+        return _with_data(options, now_ms=now_ms, new_store_id=new_store_id)
     except DamagedDataError as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_DAMAGED
@@ -43,6 +37,18 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or options.directory} can't be used: {error.strerror}")
+
+
+def _with_data(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
+    data = Data.below(options.directory, options.snapshots)
+    with ExitStack() as held:
+        data.require_there()
+        data.hold(held)
+        if options.command == "fsck":
+            return _fsck(data, now_ms=now_ms)
+        if options.command in COPIES:
+            return _copy(data, options, now_ms=now_ms)
+        return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
 
 
 def _fsck(data: Data, *, now_ms: int) -> int:
@@ -58,6 +64,12 @@ def _copy(data: Data, options: argparse.Namespace, *, now_ms: int) -> int:
     copied = copy(data, options.new, now_ms=now_ms)
     kind = COPIES[options.command]
     _print({"kind": kind, "files": copied.file_count, "bytes": copied.size_bytes})
+    return 0
+
+
+def _unpack(archive: Path, target: Path, *, now_ms: int) -> int:
+    row_count = unpack(archive, target, now_ms=now_ms)
+    _print({"kind": "restored", "rows": row_count})
     return 0
 
 

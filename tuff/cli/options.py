@@ -37,6 +37,11 @@ class Session:
         except BadRequestError as error:
             raise click.BadParameter(error.detail) from None
 
+    def address(self, url: str | None) -> str:
+        """The address that `client` speaks to. Raises: BadParameter."""
+        with self.client(url) as client:
+            return client.url
+
 
 def topic_of(text: str) -> TopicId:
     """`namespace:name`, or `name` in namespace default. Raises: BadParameter: no legal name."""

@@ -1,7 +1,7 @@
-"""`tuff fsck`, `salvage`, `backup`, `restore`: a stopped server's data, looked at and copied.
+"""`tuff fsck`, `salvage`, `backup`, `restore`: a server's data, looked at and copied.
 
-The server's own code reads the files, in a process of its own (`server.py fsck …`), which prints
-one JSON object per line.
+The server's own code reads a stopped server's files, in a process of its own (`server.py fsck …`),
+which prints one JSON object per line. A running server gives its backup over HTTP.
 """
 
 import json
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from tuff.cli.options import output_options
+from tuff.backups import download
+from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import notice, print_json, print_table
 from tuff.launch import server_command
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
@@ -63,22 +64,58 @@ def salvage(*, directory: Path, new: Path, snapshots: Path | None, as_json: bool
 
 
 @click.command()
-@click.argument("directory", type=_DATA)
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
 @_SNAPSHOTS
+@server_options
 @output_options
-def backup(*, directory: Path, target: Path, snapshots: Path | None, as_json: bool) -> None:
-    """Copy DIRECTORY (a stopped server's --data) to TARGET, which is new, and verify the copy."""
-    _run(["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json)
+@session
+def backup(
+    session: Session,
+    *,
+    places: tuple[Path, ...],
+    snapshots: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Write everything that the server holds at this moment to the file TARGET, while it goes on.
+
+    With DIRECTORY, a stopped server's --data: copy that to TARGET, a new directory. Either way
+    TARGET is verified, and holds one whole backup or is not there.
+    """
+    match places:
+        case (target,) if snapshots is None:
+            _download(session.address(url), target, as_json=as_json)
+        case (directory, target) if url is None:
+            _run(["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json)
+        case _:
+            raise click.UsageError(
+                "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots goes "
+                "with DIRECTORY, and --url without"
+            )
 
 
 @click.command()
-@click.argument("source", type=_DATA)
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("directory", type=click.Path(path_type=Path))
 @output_options
 def restore(*, source: Path, directory: Path, as_json: bool) -> None:
-    """Copy the backup SOURCE to DIRECTORY, which is new, for a server's --data; verify it."""
+    """Make DIRECTORY, for a server's --data, of the backup SOURCE; verify it."""
     _run(["restore", str(source), str(directory)], as_json=as_json)
+
+
+def _download(url: str, target: Path, *, as_json: bool) -> None:
+    try:
+        downloaded = download(url, target)
+    except OSError as error:
+        raise click.UsageError(
+            f"{error.filename or target} can't be written: {error.strerror}"
+        ) from None
+    counts = {"parts": downloaded.part_count, "bytes": downloaded.size_bytes}
+    if as_json:
+        print_json({"kind": "backed up", **counts})
+    else:
+        shown = ", ".join(f"{name} {value}" for name, value in counts.items())
+        notice(f"backed up: {shown}")
 
 
 def _placed(snapshots: Path | None) -> list[str]:

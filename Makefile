@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
-.PHONY: run test test-all prove prove-long mutants lint types imports check demo clean
+.PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
+	bench-setup bench bench-quick bench-scale
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -47,6 +48,24 @@ check: lint types imports test
 # A story of rows and announcements that commit together; starts and stops its own server.
 demo: $(VENV)/.installed
 	$(BIN)/python examples/catalog.py
+
+# What measurements need beside .venv: servers of Debian, a module of Go, jars of Maven. Once, with a
+# network; what can't be had is left out, and the results say so.
+bench-setup: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python -m benchmarks.setup
+
+# Tuff, its limits and its peers, about ten minutes; the results replace those in benchmarks/results/.
+bench:
+	$(BIN)/python -m benchmarks.full
+
+# A minute against regressions: each ratio to the bare handler has a floor.
+bench-quick: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.quick
+
+# How each cost grows with topics, messages, readers, transactions, payloads.
+bench-scale:
+	$(BIN)/python -m benchmarks.scale
 
 # What tools left behind. Data and snapshots are yours, and stay.
 clean:

@@ -12,13 +12,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LINE_COUNT_MAX = 400  # lines of a module: past that it holds two subjects
 FUNCTION_LINE_COUNT_MAX = 50  # lines of a function: one screen
 
-CODE = ("tuff", "tx", "messaging", "process", "tests", "examples")
+CODE = ("tuff", "tx", "messaging", "process", "tests", "examples", "benchmarks")
 TEXT = ("*.md", "*.py", "*.toml", "Makefile", ".ci/run", ".gitignore")
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
 ROOT_FILES = {
     ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "conf", "docs", "examples", "messaging", "process", "pyproject.toml", "server.py", "snapshots",
-    "tests", "tuff", "tx",
+    "benchmarks", "conf", "docs", "examples", "messaging", "process", "pyproject.toml", "server.py",
+    "snapshots", "tests", "tuff", "tx",
 }  # fmt: skip
 # What git and the tools put there, and what a server that runs here keeps.
 ROOT_LEFTOVERS = {

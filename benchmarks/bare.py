@@ -1,0 +1,29 @@
+"""A limit: an aiohttp application whose one handler reads the body and answers. A program."""
+
+import asyncio
+import signal
+
+from aiohttp import web
+
+
+async def _handle(request: web.Request) -> web.Response:
+    await request.read()
+    return web.Response()
+
+
+async def _serve() -> None:
+    app = web.Application(client_max_size=1 << 24)
+    app.router.add_post("/", _handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    print(f"ready on http://{host}:{port}", flush=True)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

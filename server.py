@@ -39,6 +39,11 @@ if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in _REPAIRS:
     new_store_id = partial(secrets.token_hex, 16)
     sys.exit(repair.main(sys.argv[1:], now_ms=wall_ms, new_store_id=new_store_id))
 
+from process.web_half import load_server_half
+
+if __name__ == "__main__":
+    load_server_half()
+
 from process.clock import SteadyClock
 from process.http import Listener, explain
 from process.logs import log_to

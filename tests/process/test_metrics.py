@@ -1,0 +1,56 @@
+"""What a scrape shows of what was observed."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from process.metrics import Gauge, Metrics, TopicFigures
+
+
+def _samples(metrics: Metrics) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
+    metrics = Metrics()
+    for value in (1, 2, 2, 3, 100_000):
+        metrics.observe("store_batch_requests", value)
+
+    shown = _samples(metrics)
+
+    name = "tuff_store_batch_requests"
+    counts = [shown[f"{name}_bucket {bound}"] for bound in ("1.0", "2.0", "4.0", "+Inf")]
+    assert counts == [1, 3, 4, 5]
+    assert (shown[f"{name}_count"], shown[f"{name}_sum"]) == (5, 100_008)
+
+
+def test_requests_are_told_apart_by_operation_and_kind_of_answer() -> None:
+    metrics = Metrics()
+    metrics.observe_request("GET /a", 200, 0.5)
+    metrics.observe_request("GET /a", 204, 0.5)
+    metrics.observe_request("GET /a", 503, 0.5)
+
+    shown = _samples(metrics)
+
+    counts = [shown[f"tuff_request_seconds_count GET /a {kind}"] for kind in ("2xx", "5xx")]
+    assert counts == [2, 1]
+
+
+def test_figures_are_read_at_each_scrape() -> None:
+    metrics = Metrics()
+    held = [1.0]
+    metrics.watch(
+        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, counts_up=True)],
+        lambda: [TopicFigures("default", "t", messages=2, payload_bytes=7)],
+    )
+    _samples(metrics)
+    held[0] = 2.0
+
+    shown = _samples(metrics)
+
+    assert (shown["tuff_open"], shown["tuff_done_total"]) == (2, 3)
+    assert shown["tuff_topic_messages_total default t"] == 2
+    assert shown["tuff_topic_bytes_total default t"] == 7

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.conftest import new_server as new_server
 from tests.repair.files import Past, make_past
 
 

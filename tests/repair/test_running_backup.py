@@ -1,0 +1,266 @@
+"""A backup of a running server is of one moment, whole or refused, and keeps nobody waiting."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from messaging.keys import MESSAGES, ROWS_STOP
+from messaging.rows import is_whole
+from messaging.storage.leveldb import LevelDbTable
+from process.backups import DamagedDataError, unpack
+from process.checks import Data, check
+from tests.client.proxy import losing
+from tests.formats.history import History
+from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.client import Client, ok, refused, until
+from tests.http.conftest import NewServer
+from tests.http.process import ServerProcess, serve
+from tests.repair.files import PATIENT, now_ms
+from tuff.backups import download
+from tuff.disk.archive import ArchiveError, read_parts
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.transport import ConnectionLostError
+
+LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes
+LARGE_COUNT = 30
+
+
+def url_of(server: ServerProcess) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def restored(archive: Path) -> Path:
+    """A home whose server starts on what the archive holds."""
+    home = archive.with_suffix(".home")
+    home.mkdir()
+    unpack(archive, home / "data", now_ms=now_ms())
+    assert check(Data.below(home / "data", None), now_ms=now_ms())[1] == []
+    return home
+
+
+@contextmanager
+def slow_reader(server: ServerProcess) -> Iterator[socket.socket]:
+    """A connection over which a backup has begun, and which reads no more of it than its head."""
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as reader:
+        reader.sendall(b"GET /v1/backup HTTP/1.1\r\nHost: tuff\r\nConnection: close\r\n\r\n")
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        yield reader
+
+
+def rest_of(reader: socket.socket) -> bytes:
+    """The body that the reader is sent, less what HTTP puts around its pieces."""
+    received = b"".join(iter(lambda: reader.recv(1 << 20), b""))
+    _, _, chunks = received.partition(b"\r\n\r\n")
+    body, at = [], 0
+    while at < len(chunks):
+        stop = chunks.index(b"\r\n", at)
+        size = int(chunks[at:stop], 16)
+        body.append(chunks[stop + 2 : stop + 2 + size])
+        at = stop + 4 + size
+    return b"".join(body)
+
+
+def fill(client: Client) -> None:
+    large = Topic(client, "one", "large")
+    ok(large.create())
+    for _ in range(LARGE_COUNT):
+        ok(large.publish(LARGE))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server for all tests that only look."""
+    running = serve(tmp_path_factory.mktemp("filled"))
+    fill(running.client())
+    yield running
+    running.end()
+
+
+@pytest.mark.slow
+def test_what_is_restored_is_what_the_server_said_at_that_moment(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    server = new_server(*PATIENT)
+    history = History(server.client(), "one").make()
+    before = history.told()
+    download(url_of(server), tmp_path / "monday.backup")
+    ok(history.main.publish("after it"))
+    server.end()
+
+    again = new_server(*PATIENT, home=restored(tmp_path / "monday.backup"))
+    after = history.with_client(again.client()).told()
+
+    assert after.topics == before.topics
+    assert after.all_messages == before.all_messages
+    assert after.committed_messages == before.committed_messages
+    assert after.transactions == before.transactions
+    assert after.in_progress == before.in_progress
+    assert after.invalids >= before.invalids
+    assert min(after.read_pointer, after.write_pointer) >= before.read_pointer
+
+
+def test_a_transaction_that_commits_during_the_backup_is_in_none_of_it(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    """Its first publish is there, its second is not: the outcome must be of the same moment."""
+    server = new_server(*PATIENT)
+    client = server.client()
+    topic = Topic(client, "one", "main")
+    ok(topic.create())
+    fill(client)
+    committed, half, untouched = begin(client), begin(client), begin(client)
+    ok(topic.publish("committed before", tx=committed.id))
+    ok(committed.commit())
+    ok(topic.publish("half", tx=half.id))
+
+    with slow_reader(server) as reader:
+        ok(topic.publish("the other half", tx=half.id))
+        ok(half.commit())
+        ok(topic.publish("late", tx=untouched.id))
+        ok(untouched.commit())
+        late = begin(client)
+        ok(topic.publish("later", tx=late.id))
+        ok(late.commit())
+        (tmp_path / "slow.backup").write_bytes(rest_of(reader))
+    server.end()
+
+    again = new_server(*PATIENT, home=restored(tmp_path / "slow.backup")).client()
+    topic = Topic(again, "one", "main")
+    open_now = ok(again.get(TRANSACTIONS)).json["inProgress"]
+    assert {each["transactionId"] for each in open_now} == {half.id, untouched.id}
+    for tx in (half.id, untouched.id):
+        ok(again.post(f"{TRANSACTIONS}/{tx}/abort"))
+    assert topic.committed() == ["committed before"]
+    assert topic.read() == ["committed before", "half"]
+
+
+def test_publishing_goes_on_beside_a_slow_backup_until_nobody_reads_it(
+    filled: ServerProcess,
+) -> None:
+    client = filled.client()
+
+    with slow_reader(filled):
+        ok(Topic(client, "one", "large").publish("meanwhile"))
+        second = client.get("/v1/backup")
+
+    refused(second, 429, "overloaded", naming="another backup is under way")
+    until(lambda: client.get("/v1/backup").status == 200, what="the first one to be given up")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_ends_its_backup_with_a_reason(new_server: NewServer) -> None:
+    server = new_server()
+    fill(server.client())
+
+    with slow_reader(server) as reader:
+        os.kill(server.pid, signal.SIGTERM)
+        until(lambda: "stopping" in server.stderr(), what="the stop to begin")
+        body = rest_of(reader)
+
+    assert server.wait_exit() == 0
+    with pytest.raises(ArchiveError, match="gave up: the server is stopping"):
+        list(read_parts(BytesIO(body)))
+
+
+@pytest.mark.slow
+def test_what_a_killed_server_sent_is_refused(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server()
+    fill(server.client())
+    archive = tmp_path / "cut.backup"
+
+    with slow_reader(server) as reader:
+        server.kill()
+        archive.write_bytes(rest_of(reader))
+
+    with pytest.raises(DamagedDataError, match="is no whole backup"):
+        unpack(archive, tmp_path / "data", now_ms=now_ms())
+    assert [path.name for path in tmp_path.iterdir() if "data" in path.name] == []
+
+
+def test_a_backup_that_lost_its_server_leaves_no_file(
+    filled: ServerProcess, tmp_path: Path
+) -> None:
+    with losing(url_of(filled)) as (url, losses):
+        losses.lose_reply("backup")
+
+        with pytest.raises(ConnectionLostError):
+            download(url, tmp_path / "lost.backup")
+
+        assert list(tmp_path.glob("lost*")) == []
+        assert download(url, tmp_path / "lost.backup").part_count > 1
+
+
+def test_a_backup_replaces_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.write_text("mine")
+
+    with pytest.raises(BadRequestError, match="is there already"):
+        download("http://127.0.0.1:1", target)
+
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server()
+    client = server.client()
+    topic = Topic(client, "one", "main")
+    ok(topic.create())
+    ok(topic.publish("soon damaged"))
+    server.end()
+    with closing(LevelDbTable(server.data / "messages", is_whole=is_whole)) as store:
+        [(key, value)] = store.scan(MESSAGES, ROWS_STOP)
+        store.write([(key, value[:-1] + b"D")])
+    server = new_server(home=server.home)
+
+    with pytest.raises(DamagedRecordError, match=r"gave up: the row .* is damaged"):
+        download(url_of(server), tmp_path / "damaged.backup")
+
+    assert list(tmp_path.glob("damaged*")) == []
+
+
+@pytest.mark.slow
+def test_a_server_without_transactions_gives_its_messages(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    server = new_server("tx.enabled=false")
+    topic = Topic(server.client(), "one", "main")
+    ok(topic.create())
+    ok(topic.publish("alone"))
+
+    download(url_of(server), tmp_path / "alone.backup")
+
+    again = new_server(home=restored(tmp_path / "alone.backup"))
+    assert Topic(again.client(), "one", "main").committed() == ["alone"]
+
+
+@pytest.mark.slow
+def test_messages_that_belong_to_transactions_are_not_backed_up_without_them(
+    new_server: NewServer,
+) -> None:
+    server = new_server()
+    server.end()
+    without = new_server("tx.enabled=false", home=server.home)
+
+    refused(without.client().get("/v1/backup"), 503, "transactions_unavailable")
+
+
+@pytest.mark.slow
+def test_a_stopped_transaction_service_is_backed_up_with_its_open_transactions(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    server = new_server(*PATIENT)
+    client = server.client()
+    tx = begin(client)
+    ok(client.post(f"{TRANSACTIONS}/service/stop"))
+
+    download(url_of(server), tmp_path / "stopped.backup")
+
+    again = new_server(*PATIENT, home=restored(tmp_path / "stopped.backup")).client()
+    assert ok(again.get(f"{TRANSACTIONS}/{tx.id}")).json["state"] == "in_progress"

@@ -1,5 +1,7 @@
 """Settings that every test shares."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -8,6 +10,9 @@ settings.register_profile(
     "tuff", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tuff")
+
+# Some hundreds of servers are started here. Where somebody set this, each would compile itself anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

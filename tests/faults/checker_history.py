@@ -79,7 +79,8 @@ Action = Append | Read | Publish | Poll
 class Attempt:
     """One transaction, or one call without: what it did, in order, and what became of it.
 
-    Times are of one clock, in any unit; a snapshot is not older than `invoked`.
+    Times are of one clock, in any unit; a snapshot is not older than `invoked`. What a call without
+    a transaction publishes is there for every reader at once, in whatever snapshot (protocol §6).
     """
 
     client: str
@@ -87,6 +88,7 @@ class Attempt:
     completed: int | None
     outcome: Outcome
     actions: tuple[Action, ...]
+    is_transaction: bool = True
 
 
 History = Sequence[Attempt]

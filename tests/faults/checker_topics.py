@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from tests.faults.checker_findings import Anomaly, Finding, Findings, KnownBy, Writers, repeated
 from tests.faults.checker_graph import Dependencies
@@ -71,32 +72,34 @@ def topic_edges(topic: Topic, history: History, writers: Writers, edges: Depende
     starts: list[tuple[str, int]] = []
     for number, publish in topic.publishes:
         ids = topic.ids(publish)
-        if ids is not None and writers.is_committed(number):
+        if ids is not None and _is_isolated(number, history, writers):
             starts.append((ids[0], number))
     starts.sort()
     tails = edges.tails([number for _, number in starts])
     for reader, poll in topic.polls:
         if poll.view is View.SNAPSHOT and writers.is_committed(reader):
-            _poll_edges(topic, reader, poll, writers, edges)
+            _poll_edges(topic, reader, poll, (history, writers), edges)
             index = bisect_left(starts, (poll.until, len(history)))
             if poll.at_end and index < len(tails):
                 edges.missed_tail(reader, tails[index])
 
 
+def _is_isolated(number: int | None, history: History, writers: Writers) -> TypeGuard[int]:
+    return number is not None and writers.is_committed(number) and history[number].is_transaction
+
+
 def _poll_edges(
-    topic: Topic, reader: int, poll: Poll, writers: Writers, edges: Dependencies
+    topic: Topic, reader: int, poll: Poll, known: tuple[History, Writers], edges: Dependencies
 ) -> None:
+    _, writers = known
     for writer in {writers.of(value) for _, value in poll.found}:
-        if writer is not None and writers.is_committed(writer):
+        if _is_isolated(writer, *known):
             edges.was_read(writer, reader)
-    for writer in _missed_writers(topic, poll, writers):
-        edges.was_missed(reader, writer)
-
-
-def _missed_writers(topic: Topic, poll: Poll, writers: Writers) -> set[int]:
     shown = set(poll.found)
     missed = {writers.of(value) for id_, value in topic.within(poll) if (id_, value) not in shown}
-    return {each for each in missed if each is not None and writers.is_committed(each)}
+    for writer in missed:
+        if _is_isolated(writer, *known):
+            edges.was_missed(reader, writer)
 
 
 def _ids(topic: Topic) -> Findings:

@@ -55,7 +55,7 @@ def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
     return replace(action, **{name: values})  # type: ignore[arg-type]  # the field's own type
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 50), kind=st.sampled_from(("drop", "swap", "repeat", "stale")),
        where=st.integers(0, 10**6), at_index=st.integers(0, 10**6))  # fmt: skip
 def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int) -> None:
@@ -70,7 +70,7 @@ def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int)
     assert violations(history) != []
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10**6), where=st.integers(0, 10**6))
 def test_a_commit_that_is_said_to_have_failed_is_seen_where_others_read_it(
     seed: int, where: int

@@ -1,0 +1,150 @@
+"""Many clients at once on a real server, with rows and topics: is what they were shown isolated?
+
+    python -m tests.faults.mixed --clients 16 --attempts 5000
+    python -m tests.faults.mixed --skew 200          a workload that must show write skew
+
+All that clients do and are shown is kept as a history, and checked (tests/faults/checker.py).
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import tuff
+from tests.faults.checker import check
+from tests.faults.checker_findings import Finding, report
+from tests.faults.checker_history import Append, Attempt, Outcome, Publish, Read, View, save
+from tests.faults.mixed_clients import (
+    ATTEMPTS_PER_ERA,
+    PLACES,
+    Follower,
+    MixedClient,
+    Notes,
+    Shared,
+    append,
+    read_row,
+    read_topic,
+    topic_id,
+)
+from tests.http.process import ServerProcess, serve
+
+
+def mixed_history(
+    server: ServerProcess, table: tuff.TransactionalTable, *, clients: int, attempts: int, seed: int
+) -> list[Attempt]:
+    """What these clients did and were shown, and everything that is there in the end."""
+    url = f"http://127.0.0.1:{server.port}"
+    shared = Shared(url, table)
+    with tuff.connect(url, client="the last") as last:
+        # Threads may look at the era a little after the count was reached.
+        for era in range(attempts // ATTEMPTS_PER_ERA + 2):
+            for number in range(PLACES):
+                last.topics.create(topic_id(f"t{era}.{number}"))
+        workers = [MixedClient(shared, number=each, seed=seed) for each in range(clients)]
+        readers = [Follower(shared, view=view) for view in (View.COMMITTED, View.ALL)]
+        _run_all(
+            [threading.Thread(target=one.work, args=(attempts,)) for one in workers]
+            + [threading.Thread(target=one.follow, args=(attempts,)) for one in readers]
+        )
+        if shared.failures:
+            raise shared.failures[0]
+        _read_all(shared, last)
+    return shared.history
+
+
+def _run_all(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _read_all(shared: Shared, client: tuff.Client) -> None:
+    written = [action for attempt in shared.history for action in attempt.actions]
+    rows = {action.row for action in written if isinstance(action, Append | Read)}
+    notes = Notes(shared, "the last")
+    with client.transaction(shared.table):
+        for row in sorted(rows):
+            read_row(shared.table, row, notes)
+    notes.ended(Outcome.OK)
+    for topic in sorted({action.topic for action in written if isinstance(action, Publish)}):
+        for view in (View.COMMITTED, View.ALL):
+            notes = Notes(shared, "the last")
+            read_topic(client, topic, view, notes)
+            notes.ended(Outcome.OK)
+
+
+def skewed_history(
+    server: ServerProcess, table: tuff.TransactionalTable, *, pairs: int
+) -> list[Attempt]:
+    """Pairs of transactions that each read both rows of a pair, and write one of them."""
+    shared = Shared(f"http://127.0.0.1:{server.port}", table)
+    both_have_read = threading.Barrier(2)
+
+    def work(side: int) -> None:
+        with tuff.connect(shared.url, client=f"side {side}") as client:
+            for pair in range(pairs):
+                notes = Notes(shared, f"side {side}")
+                with client.transaction(table):
+                    read_row(table, f"pair {pair}.{1 - side}", notes)
+                    append(table, f"pair {pair}.{side}", f"v{pair}.{side}", notes)
+                    both_have_read.wait()
+                notes.ended(Outcome.OK)
+
+    _run_all([threading.Thread(target=work, args=(side,)) for side in range(2)])
+    with tuff.connect(shared.url) as client:
+        _read_all(shared, client)
+    return shared.history
+
+
+def judged(history: list[Attempt], kept: Path) -> list[Finding]:
+    """What is wrong with the history; it is kept in a file where something is."""
+    findings = check(history)
+    sys.stdout.write(report(findings) + "\n")
+    wrong = [one for one in findings if not one.anomaly.is_permitted]
+    if wrong:
+        save(kept, history)
+        sys.stdout.write(f"the history is kept in {kept}\n")
+    return findings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="mixed", description=__doc__)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--attempts", type=int, default=5_000)
+    parser.add_argument("--skew", type=int, metavar="PAIRS", help="the workload with write skew")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        server = serve(Path(directory))
+        try:
+            with tuff.TransactionalTable(Path(directory) / "table") as table:
+                history = (
+                    skewed_history(server, table, pairs=options.skew)
+                    if options.skew
+                    else mixed_history(
+                        server,
+                        table,
+                        clients=options.clients,
+                        attempts=options.attempts,
+                        seed=options.seed,
+                    )
+                )
+        finally:
+            server.end()
+    findings = judged(history, options.keep)
+    permitted = sum(one.anomaly.is_permitted for one in findings)
+    sys.stdout.write(
+        f"{len(history)} attempts, {permitted} write skews, "
+        f"{len(findings) - permitted} violations\n"
+    )
+    return 0 if len(findings) == permitted and (permitted or not options.skew) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,310 @@
+"""Clients of a real server and of a real table, who write down all they do and are shown."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import tuff
+from tests.faults.checker_history import (
+    BEGINNING,
+    Action,
+    Append,
+    Attempt,
+    Outcome,
+    Poll,
+    Publish,
+    Read,
+    View,
+)
+
+NAMESPACE = "mixed"
+PLACES = 6  # rows, and topics, in use at a time
+ATTEMPTS_PER_ERA = 240  # attempts after which all of them are left for new ones: lists stay short
+STEP_COUNT_MAX = 4  # steps of one transaction
+MESSAGE_COUNT_MAX = 3  # messages of one publish
+
+
+def topic_id(name: str) -> tuff.TopicId:
+    return tuff.TopicId(NAMESPACE, name)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all clients share. The lists are only appended to."""
+
+    url: str
+    table: tuff.TransactionalTable
+    history: list[Attempt] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+    numbers: "count[int]" = field(default_factory=count)
+
+    @property
+    def era(self) -> int:
+        return len(self.history) // ATTEMPTS_PER_ERA
+
+
+class Notes:
+    """What one attempt did so far."""
+
+    def __init__(self, shared: Shared, client: str, *, is_transaction: bool = True) -> None:
+        self._shared = shared
+        self._client = client
+        self._is_transaction = is_transaction
+        self._invoked = time.monotonic_ns()
+        self._actions: list[Action] = []
+        self._at_commit: list[tuple[str, tuple[str, ...]]] = []
+        self._committing = 0
+
+    def add(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def published(
+        self, topic: str, values: tuple[str, ...], call: Callable[[], tuff.Published]
+    ) -> None:
+        """Make the call, and note it with its times and with what it told."""
+        invoked = time.monotonic_ns()
+        told = call()
+        self.add(
+            Publish(
+                topic=topic,
+                values=values,
+                invoked=invoked,
+                completed=time.monotonic_ns(),
+                ids=(told.first_id.hex(), told.last_id.hex()),
+            )
+        )
+
+    def will_publish(self, topic: str, values: tuple[str, ...]) -> None:
+        """The commit is going to publish these."""
+        self._at_commit.append((topic, values))
+
+    def commits(self) -> None:
+        """From now on the commit may happen."""
+        self._committing = time.monotonic_ns()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Enter the attempt in the history."""
+        completed = time.monotonic_ns()
+        invoked = self._committing or self._invoked
+        for topic, values in self._at_commit:
+            self.add(Publish(topic=topic, values=values, invoked=invoked, completed=completed))
+        self._shared.history.append(
+            Attempt(
+                client=self._client,
+                invoked=self._invoked,
+                completed=completed,
+                outcome=outcome,
+                actions=tuple(self._actions),
+                is_transaction=self._is_transaction,
+            )
+        )
+
+
+class MixedClient:
+    """One thread's client: plain publishes, transactions over rows and topics, and runs."""
+
+    def __init__(self, shared: Shared, *, number: int, seed: int) -> None:
+        self._shared = shared
+        self._name = f"client {number}"
+        self._chance = random.Random(f"{seed}/{number}")
+        self._client = tuff.connect(shared.url, client=self._name)
+        self._table = shared.table
+
+    def work(self, attempt_count: int) -> None:
+        """Make attempts until all clients together made so many."""
+        kinds = (self._plain, self._rows, self._rows, self._pointer, self._run)
+        try:
+            while len(self._shared.history) < attempt_count and not self._shared.failures:
+                self._chance.choice(kinds)()
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self._shared.failures.append(error)
+        finally:
+            self._client.close()
+
+    def _place(self, kind: str) -> str:
+        return f"{kind}{self._shared.era}.{self._chance.randrange(PLACES)}"
+
+    def _values(self) -> tuple[str, ...]:
+        size = self._chance.randint(1, MESSAGE_COUNT_MAX)
+        return tuple(f"v{next(self._shared.numbers)}" for _ in range(size))
+
+    def _notes(self) -> Notes:
+        return Notes(self._shared, self._name)
+
+    def _plain(self) -> None:
+        notes = Notes(self._shared, self._name, is_transaction=False)
+        topic, values = self._place("t"), self._values()
+        notes.published(topic, values, lambda: self._client.publish(topic_id(topic), values))
+        notes.ended(Outcome.OK)
+
+    def _rows(self) -> None:
+        """A transaction of the client's own protocol: rows, reads of topics, messages last."""
+        notes = self._notes()
+        try:
+            with self._client.transaction(self._table) as tx:
+                for _ in range(self._chance.randint(1, STEP_COUNT_MAX)):
+                    self._step(tx, notes)
+                is_withdrawn = self._chance.random() < 0.1
+                notes.commits()
+                if is_withdrawn:
+                    tx.abort()
+        except tuff.TransactionConflictError:
+            notes.ended(Outcome.FAIL)
+        else:
+            notes.ended(Outcome.FAIL if is_withdrawn else Outcome.OK)
+
+    def _step(self, tx: tuff.TransactionContext, notes: Notes) -> None:
+        kind = self._chance.randrange(4)
+        if kind == 0:
+            read_row(self._table, self._place("r"), notes)
+        elif kind == 1:
+            append(self._table, self._place("r"), self._values()[0], notes)
+        elif kind == 2:
+            topic, values = self._place("t"), self._values()
+            tx.publish(topic_id(topic), *values)
+            notes.will_publish(topic, values)
+        else:
+            topic = self._place("t")
+            poll_all(
+                lambda start: tx.poll(topic_id(topic), start, inclusive=False, undecided="skip"),
+                topic,
+                View.SNAPSHOT,
+                notes,
+            )
+
+    def _pointer(self) -> None:
+        """Publish and store under a transaction, long before its end: others meet the rows."""
+        notes, here, there = self._notes(), self._place("t"), self._place("t")
+        tx = self._client.transactions.start()
+        inline, stored = self._values(), self._values()
+        notes.published(
+            here, inline, lambda: self._client.publish(topic_id(here), inline, transaction=tx)
+        )
+        self._client.store(topic_id(there), stored, transaction=tx)
+        read_topic(self._client, here, View.SNAPSHOT, notes, transaction=tx)
+        notes.published(
+            there, stored, lambda: self._client.publish(topic_id(there), (), transaction=tx)
+        )
+        ending = self._chance.random()
+        if ending < 0.15:
+            self._client.transactions.abort(tx)
+        elif ending < 0.3:
+            self._client.transactions.invalidate(tx)
+        else:
+            self._client.transactions.commit(tx)
+        notes.ended(Outcome.FAIL if ending < 0.3 else Outcome.OK)
+
+    def _run(self) -> None:
+        notes = self._notes()
+        both = [(self._place("t"), self._values()), (self._place("t"), self._values())]
+        for topic, values in both:
+            notes.will_publish(topic, values)
+        notes.commits()
+        entries = [
+            tuff.PublishEntry(topic=topic_id(topic), payloads=[value.encode() for value in values])
+            for topic, values in both
+        ]
+        self._client.transactions.run(entries)
+        notes.ended(Outcome.OK)
+
+
+class Follower:
+    """A reader who follows the topics in use, and is shown what is decided, or everything."""
+
+    def __init__(self, shared: Shared, *, view: View) -> None:
+        self._shared = shared
+        self._view = view
+        self._client = tuff.connect(shared.url, client=f"reader of {view.value}")
+        self._next: dict[str, str] = {}
+
+    def follow(self, attempt_count: int) -> None:
+        try:
+            while len(self._shared.history) < attempt_count and not self._shared.failures:
+                era = self._shared.era
+                for number in range(PLACES):
+                    self._read(f"t{era}.{number}")
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self._shared.failures.append(error)
+        finally:
+            self._client.close()
+
+    def _read(self, topic: str) -> None:
+        notes = Notes(self._shared, f"reader of {self._view.value}")
+        after = self._next.get(topic, BEGINNING)
+        found = self._client.poll(
+            topic_id(topic),
+            after,
+            inclusive=False,
+            limit=20,
+            isolation=self._view.value,
+            wait=0.02,
+        )
+        self._next[topic] = found.next_id.hex()
+        if found or found.caught_up:
+            notes.add(noted(topic, self._view, after, [found]))
+            notes.ended(Outcome.OK)
+
+
+def read_row(table: tuff.TransactionalTable, row: str, notes: Notes) -> tuple[str, ...]:
+    """The list of a row, in the current transaction."""
+    value = table.get(row.encode())
+    values = () if value is None else tuple(value.decode().split(","))
+    notes.add(Read(row, values))
+    return values
+
+
+def append(table: tuff.TransactionalTable, row: str, value: str, notes: Notes) -> None:
+    """Read the list of a row, and put it back with one value more."""
+    values = read_row(table, row, notes)
+    table.put(row.encode(), ",".join((*values, value)).encode())
+    notes.add(Append(row, value))
+
+
+def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, notes: Notes) -> None:
+    """A whole topic, in as many polls as it takes."""
+    found = [poll(BEGINNING)]
+    while not found[-1].caught_up and found[-1].blocked_by is None:
+        found.append(poll(found[-1].next_id.hex()))
+    notes.add(noted(topic, view, BEGINNING, found))
+
+
+def read_topic(
+    client: tuff.Client,
+    topic: str,
+    view: View,
+    notes: Notes,
+    *,
+    transaction: tuff.Transaction | None = None,
+) -> None:
+    """A whole topic as the view shows it; `transaction` is for a snapshot."""
+    isolation = None if transaction is not None else view.value
+    undecided = "hold" if transaction is None else "skip"
+    poll_all(
+        lambda start: client.poll(
+            topic_id(topic),
+            start,
+            inclusive=False,
+            transaction=transaction,
+            isolation=isolation,
+            undecided=undecided,
+        ),
+        topic,
+        view,
+        notes,
+    )
+
+
+def noted(topic: str, view: View, after: str, found: Sequence[tuff.Poll]) -> Poll:
+    """One poll, or several that went on where the one before ended, as one."""
+    return Poll(
+        topic=topic,
+        view=view,
+        found=tuple(
+            (message.id.hex(), message.payload.decode()) for each in found for message in each
+        ),
+        after=after,
+        until=found[-1].next_id.hex(),
+        at_end=found[-1].caught_up,
+    )

@@ -1,0 +1,41 @@
+"""What a real server and a real table show many clients at once is snapshot isolated (promise 5)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.faults.checker import check
+from tests.faults.checker_findings import Anomaly, report
+from tests.faults.mixed import mixed_history, skewed_history
+from tests.http.conftest import NewServer
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    with tuff.TransactionalTable(tmp_path / "table") as made:
+        yield made
+
+
+def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_bring_about(
+    new_server: NewServer, table: tuff.TransactionalTable
+) -> None:
+    server = new_server()
+
+    history = mixed_history(server, table, clients=6, attempts=120, seed=1)
+    skewed = check(skewed_history(server, table, pairs=3))
+
+    wrong = [one for one in check(history) if not one.anomaly.is_permitted]
+    assert wrong == [], report(wrong)
+    assert [one.anomaly for one in skewed] == [Anomaly.WRITE_SKEW] * 3, report(skewed)
+
+
+@pytest.mark.slow
+def test_many_mixed_clients_are_isolated(
+    new_server: NewServer, table: tuff.TransactionalTable
+) -> None:
+    history = mixed_history(new_server(), table, clients=32, attempts=5_000, seed=2)
+
+    wrong = [one for one in check(history) if not one.anomaly.is_permitted]
+    assert wrong == [], report(wrong)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
-    from tuff.transport import ClientClosedError, ConnectionLostError
+    from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),
@@ -67,7 +67,7 @@ _HOMES = {
     "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
-    "tuff.transport": ("ClientClosedError", "ConnectionLostError"),
+    "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -82,7 +82,8 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
     "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",
-    "ClientClosedError", "DamagedRecordError", "EmptyPublishError", "InvalidTtlError",
+    "ClientClosedError", "ServerNotTrustedError", "DamagedRecordError", "EmptyPublishError",
+    "InvalidTtlError",
     "TransactionError", "TransactionConflictError", "TransactionNotInProgressError",
     "TransactionTimedOutError", "TransactionInvalidatedError", "TransactionCommittedError",
     "TransactionAbortedError", "TransactionUnknownError",

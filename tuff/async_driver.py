@@ -1,10 +1,12 @@
 """Runs a flow in the task that asks for it (design §7)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, is_under_way
+from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way
+from tuff.stopping import Stop, StoppedError
 
 T = TypeVar("T")
 
@@ -52,5 +54,28 @@ class AsyncDriver:
             case Pause():
                 await self._pause(step.seconds)
                 return None
+            case Unless(stop, within):
+                return await self._do_unless(stop, within)
             case _:
                 return await self._transport.send(step)
+
+    async def _do_unless(self, stop: Stop, step: Step) -> object:
+        stop.check()
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+
+        def give_up() -> None:
+            loop.remove_reader(stop)
+            limit.reschedule(loop.time())
+
+        try:
+            async with limit:
+                loop.add_reader(stop, give_up)
+                try:
+                    return await self._do(step)
+                finally:
+                    loop.remove_reader(stop)
+        except TimeoutError:
+            if limit.expired():
+                raise StoppedError from None
+            raise

@@ -9,6 +9,7 @@ from typing import TypeVar
 import aiohttp
 
 from tuff.calls import Call, Request, Response
+from tuff.protocol.errors import BadRequestError
 from tuff.transport import Address, ClientClosedError
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ class AsyncTransport:
         self.url = address.url.rstrip("/")
         self._address = address
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     async def send(self, call: Call[T]) -> T:
@@ -35,6 +37,8 @@ class AsyncTransport:
             await _let_the_loop_look()
         try:
             response = await self._exchange(request)
+        except aiohttp.ClientSSLError as error:
+            raise self._address.not_trusted(error) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise self._address.unreachable(error) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -49,10 +53,13 @@ class AsyncTransport:
             await session.close()
 
     async def _exchange(self, request: Request) -> Response:
+        # A server that sends a byte a second is never silent, so the whole is bounded as well.
+        answer_s, connect_s = (
+            self._address.answer_within_s(request),
+            self._address.connect_timeout_s,
+        )
         timeout = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=self._address.connect_timeout_s,
-            sock_read=self._address.timeout_s + request.wait_s,
+            total=connect_s + answer_s, connect=connect_s, sock_read=answer_s
         )
         async with self._opened().request(
             request.method,
@@ -69,7 +76,13 @@ class AsyncTransport:
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
             raise ClientClosedError
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise BadRequestError(
+                "the client belongs to the event loop that used it first; connect again in this one"
+            )
         if self._session is None:
+            self._loop = loop
             # A long poll keeps its connection busy, so their number can't be bounded here: the
             # hundred of the default would let the hundred-and-first task wait for ever.
             self._session = aiohttp.ClientSession(

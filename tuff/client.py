@@ -51,11 +51,13 @@ def connect(
             client.publish(tuff.TopicId("shop", "orders"), "hello")
 
     `client`: the name that others see in conflicts and listings (default: host and process id).
-    `timeout`: seconds that the server may take to answer, on top of what a call waits for itself.
-    `connect_timeout`: seconds to reach it. `retries`: how often a call is sent again, after waits
-    that grow from 0.1 to 2 seconds, where that is safe: reads, what the server says it did not do,
-    and what has no second effect (protocol §1, Idempotence); never a plain publish that may have
-    arrived. `token`: sent as `Authorization: Bearer`; reserved, no server asks for it yet.
+    `timeout`: seconds until the whole answer is there, on top of what a call waits for itself.
+    `connect_timeout`: seconds to reach it, before that. `retries`: how often a call is sent again,
+    after waits that grow from 0.1 to 2 seconds, where that is safe: reads, what the server says it
+    did not do, and what has no second effect (protocol §1, Idempotence); never a plain publish that
+    may have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With
+    `https` the server's certificate is checked against the authorities that this machine trusts;
+    the environment variable SSL_CERT_FILE names another file of them.
 
     Raises:
         BadRequestError: `url` is no address, or a number is out of its range.

@@ -1,8 +1,8 @@
 """A transaction as a program holds it, blocking and for asyncio; `tuff.commit` does the work."""
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from tuff.async_driver import AsyncDriver
 from tuff.calls import Payload, PollQuestion, Start
 from tuff.commit import CommitProtocol
 from tuff.driver import Driver
@@ -11,6 +11,9 @@ from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
+
+if TYPE_CHECKING:
+    from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
 
 
 class TransactionContext:
@@ -116,7 +119,7 @@ class AsyncTransactionContext:
     at a time, which is the one that runs the hooks.
     """
 
-    def __init__(self, protocol: CommitProtocol, driver: AsyncDriver) -> None:
+    def __init__(self, protocol: CommitProtocol, driver: "AsyncDriver") -> None:
         self._protocol = protocol
         self._driver = driver
 

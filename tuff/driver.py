@@ -2,19 +2,29 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tuff.flows import Flow, Hook, Pause, Step, is_under_way
+from tuff.calls import Call
+from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way
+from tuff.stopping import Stop
 from tuff.transport import Transport
 
 T = TypeVar("T")
+
+
+def pause(seconds: float, stop: Stop | None) -> None:
+    """Let so much time pass. Raises: StoppedError: `stop` was set."""
+    if stop is None:
+        time.sleep(seconds)
+    else:
+        stop.wait(seconds)
 
 
 class Driver:
     """Blocks until a flow is through. Safe to share between threads."""
 
     def __init__(
-        self, transport: Transport, *, pause: Callable[[float], None] = time.sleep
+        self, transport: Transport, *, pause: Callable[[float, Stop | None], None] = pause
     ) -> None:
         self._transport = transport
         self._pause = pause
@@ -52,11 +62,15 @@ class Driver:
         match step:
             case Hook():
                 return _no_coroutine(step.run())
-            case Pause():
-                self._pause(step.seconds)
-                return None
+            case Unless(stop, within):
+                return self._wait(within, stop)
             case _:
-                return self._transport.send(step)
+                return self._wait(step, None)
+
+    def _wait(self, step: Call[Any] | Pause, stop: Stop | None) -> object:
+        if isinstance(step, Pause):
+            return self._pause(step.seconds, stop)
+        return self._transport.send(step, stop=stop)
 
 
 def _no_coroutine(result: object) -> object:

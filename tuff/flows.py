@@ -2,6 +2,7 @@
 
     flow := yields steps, returns its result
     step := Call: send it, once | Hook: run a function of the user's | Pause: let time pass
+          | Unless: a call or a pause that is given up where somebody says stop
 
 A driver (`tuff.driver`, `tuff.async_driver`) puts a step's answer into the generator, or throws
 what the step raised into it, interrupts and cancellation included: a flow meets them where it
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tuff.calls import Call
+from tuff.stopping import Stop, StoppedError
 
 T = TypeVar("T")
 
@@ -32,8 +34,16 @@ class Pause:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Unless:
+    """A wait that ends with StoppedError once `stop` is set. What was sent may have been done."""
+
+    stop: Stop
+    step: Call[Any] | Pause
+
+
 # What a step answers depends on the step, which the type of a generator can't say: `ask` can.
-Step = Call[Any] | Hook | Pause
+Step = Call[Any] | Hook | Pause | Unless
 Flow = Generator[Step, Any, T]
 
 
@@ -58,9 +68,39 @@ def ask(call: Call[T]) -> Flow[T]:
     return answer
 
 
+def paused(pause: Pause) -> Flow[None]:
+    """Let time pass."""
+    yield pause
+
+
 def hook(function: Callable[[], object]) -> Flow[Any]:
     """Run a function of the user's."""
     return (yield Hook(function))
+
+
+def unless(stop: Stop, flow: Flow[T]) -> Flow[T | None]:
+    """What a flow of calls and pauses returns; None where `stop` is set before that.
+
+    Only for a flow that leaves nothing behind, as it ends wherever it waits.
+    """
+    answer: object = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = flow.send(answer) if error is None else flow.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except StoppedError:
+            return None
+        assert not isinstance(step, Hook | Unless), "what is the user's is never given up half-way"
+        try:
+            answer, error = (yield Unless(stop, step)), None
+        except GeneratorExit:
+            flow.close()
+            raise
+        except BaseException as raised:  # noqa: BLE001 - the flow's to answer
+            error = raised
 
 
 def attempt(flow: Flow[object], *, cause: BaseException) -> Flow[None]:

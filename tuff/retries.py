@@ -19,7 +19,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.transport import ClientClosedError, ConnectionLostError
+from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Retries:
 
 def is_passing(error: BaseException) -> bool:
     """Whether it is the weather, which passes, and not the call: the server or the way to it."""
-    return not isinstance(error, ClientClosedError) and isinstance(
+    return not isinstance(error, ClientClosedError | ServerNotTrustedError) and isinstance(
         error, ConnectionLostError | UnavailableError | OverloadedError
     )
 

@@ -13,15 +13,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
-from tuff.async_driver import AsyncDriver
 from tuff.calls import PollQuestion
 from tuff.commit import Opened, OutcomeUnknownError, during
 from tuff.context import AsyncTransactionContext, TransactionContext
 from tuff.driver import Driver
-from tuff.flows import Backoff, Flow, Hook
+from tuff.flows import Backoff, Flow, Hook, paused, unless
 from tuff.participants import AsyncTransactionAware, TransactionAware
 from tuff.protocol.errors import (
     BadRequestError,
@@ -36,13 +35,17 @@ from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import Retries, is_passing
+from tuff.stopping import Stop
+
+if TYPE_CHECKING:
+    from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
 
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
-BACKOFF_MOST_S = 5.0  # seconds; also what a stop may have to wait for
-STOP_WITHIN_S = 5.0  # seconds; a longer wait for messages is cut into pieces of this
+BACKOFF_MOST_S = 5.0  # seconds
+POLL_WAIT_MOST_S = 30.0  # seconds; a longer wait is cut into pieces, as a server takes 60 at most
 REASON_LENGTH_MAX = 4_000  # characters of a reason in a dead letter
 
 
@@ -105,16 +108,17 @@ class Consumption(Generic[C]):
         self._stored: MessageId | None = None
         self._alone_through: MessageId | None = None
         self._failed_count = 0
-        self._is_stopped = False
+        self._stop = Stop()
 
     def stop(self) -> None:
-        """Have `run` return when its batch is through, within `STOP_WITHIN_S` of waiting."""
-        self._is_stopped = True
+        """Have `run` return when its batch is through, and end what waits for messages, for the
+        server, or for the next attempt."""
+        self._stop.set()
 
     def run(self) -> Flow[None]:
         """Step after step, until `stop`; while the server is away it waits for it."""
         away_count = 0
-        while not self._is_stopped:
+        while not self._stop.is_set:
             try:
                 yield from self.step()
             except TuffError as error:
@@ -127,8 +131,8 @@ class Consumption(Generic[C]):
             else:
                 away_count = 0
                 continue
-            yield self._backoff.pause(away_count, at_least_s=at_least_s)
-        self._is_stopped = False
+            yield from self._pause(away_count, at_least_s=at_least_s)
+        self._stop.clear()
 
     def step(self) -> Flow[int]:
         """One batch, with all its attempts; how many messages are done now, 0 if none came."""
@@ -138,7 +142,7 @@ class Consumption(Generic[C]):
             if not poll:
                 return 0
             count = yield from self._try(poll)
-            if count or self._is_stopped:
+            if count or self._stop.is_set:
                 return count
 
     def _locate(self) -> Flow[PollQuestion]:
@@ -150,15 +154,16 @@ class Consumption(Generic[C]):
         self._question = question
         return question
 
-    def _wait_for_messages(self, question: PollQuestion) -> Flow[Poll]:
+    def _wait_for_messages(self, question: PollQuestion) -> Flow[Poll | None]:
         left_s = question.wait_s
         limit = 1 if self._alone_through is not None else question.limit
         while True:
-            piece_s = min(left_s, STOP_WITHIN_S)
+            piece_s = min(left_s, POLL_WAIT_MOST_S)
             asked = replace(self._question or question, limit=limit, wait_s=piece_s)
-            poll = yield from self._retries.ask(calls.poll(self._plan.topic, asked))
+            call = calls.poll(self._plan.topic, asked)
+            poll = yield from unless(self._stop, self._retries.ask(call))
             left_s -= piece_s
-            if poll or left_s <= 0 or self._is_stopped:
+            if poll is None or poll or left_s <= 0:
                 return poll
             self._question = replace(question, start=poll.next_id, inclusive=False)
 
@@ -169,7 +174,7 @@ class Consumption(Generic[C]):
         except TransactionConflictError:
             # Others were faster, in the position or in the rows: it says nothing of the messages.
             self._question = None
-            yield self._backoff.pause(1)
+            yield from self._pause(1)
             return 0
         except TuffError as error:
             if is_passing(error):
@@ -195,7 +200,7 @@ class Consumption(Generic[C]):
             self._alone_through = poll[-1].id
         elif self._failed_count >= self._plan.attempts:
             return (yield from self._bury(poll, error))
-        yield self._backoff.pause(self._failed_count)
+        yield from self._pause(self._failed_count)
         return 0
 
     def _bury(self, poll: Poll, error: Exception) -> Flow[int]:
@@ -219,6 +224,10 @@ class Consumption(Generic[C]):
         yield from opened.protocol.publish(self._dead_letters, [letter], ttl_s=None)
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
         return True
+
+    def _pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Flow[None]:
+        pause = self._backoff.pause(failed_count, at_least_s=at_least_s)
+        yield from unless(self._stop, paused(pause))
 
     def _letter(self, message: Message, error: Exception) -> bytes:
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -281,8 +290,8 @@ class Subscriber:
         return self._driver.run(self._consumption.step())
 
     def stop(self) -> None:
-        """Have `run` return after its batch, from any thread or a signal handler; while it waits
-        for messages, within five seconds."""
+        """Have `run` return after its batch, from any thread or a signal handler; at once where it
+        waits for messages, or for a server that is away."""
         self._consumption.stop()
 
 
@@ -290,7 +299,7 @@ class AsyncSubscriber:
     """As `Subscriber`, with coroutines; cancelling the task that runs it is as good as `stop`."""
 
     def __init__(
-        self, consumption: Consumption[AsyncTransactionContext], driver: AsyncDriver
+        self, consumption: Consumption[AsyncTransactionContext], driver: "AsyncDriver"
     ) -> None:
         self._consumption = consumption
         self._driver = driver

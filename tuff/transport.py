@@ -8,12 +8,16 @@ import select
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ssl import SSLError
 from threading import Lock
+from time import perf_counter
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from tuff.bounded import BoundedSocket
 from tuff.calls import Call, Request, Response
 from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.stopping import Stop
 
 T = TypeVar("T")
 
@@ -42,6 +46,14 @@ class ClientClosedError(ConnectionLostError):
         self.retry_safe = False
 
 
+class ServerNotTrustedError(ConnectionLostError):
+    """The server's certificate is none that this machine trusts, so nothing was sent."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, outcome_unknown=False)
+        self.retry_safe = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Which server to speak to, how long to wait for it, and as whom; see `tuff.connect`."""
@@ -67,6 +79,10 @@ class Address:
             # It is not shown: what ends up in a log is no secret any more.
             raise BadRequestError("a token is printable ASCII, as it travels in a header")
 
+    def answer_within_s(self, request: Request) -> float:
+        """How long sending a request and receiving all of its answer may take."""
+        return self.timeout_s + request.wait_s
+
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
         headers = {} if request.body is None else {"Content-Type": "application/json"}
@@ -80,6 +96,13 @@ class Address:
             f"no server answers at {self.url} ({_reason(error)}); start one with `tuff serve`, or "
             "give another address",
             outcome_unknown=False,
+        )
+
+    def not_trusted(self, error: Exception) -> ServerNotTrustedError:
+        """There is somebody, who can't prove to be that server."""
+        return ServerNotTrustedError(
+            f"{self.url} could not prove who it is ({_reason(error)}); if its certificate is of an "
+            "authority of your own, name that one's file in SSL_CERT_FILE"
         )
 
     def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
@@ -111,15 +134,17 @@ class Transport:
         self._idle: list[HTTPConnection] = []
         self._closed = False
 
-    def send(self, call: Call[T]) -> T:
+    def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
         """The answer to a call, which is sent once.
 
         Raises:
             ConnectionLostError: nobody answered; it says whether the outcome is unknown.
             TuffError: its kind for what the server refused.
+            StoppedError: `stop` was set, and the answer is not waited for any more.
         """
         connection = self._take()
         try:
+            _bounded(connection).begin(self._address.answer_within_s(call.request), stop=stop)
             self._send(connection, call.request)
             response = self._receive(connection, call.request)
         except BaseException:
@@ -152,13 +177,16 @@ class Transport:
         connection = self._kind(self._host, self._port, timeout=self._address.connect_timeout_s)
         try:
             connection.connect()
+        except SSLError as error:
+            connection.close()
+            raise self._address.not_trusted(error) from error
         except OSError as error:
             connection.close()
             raise self._address.unreachable(error) from error
+        connection.sock = BoundedSocket(connection.sock, elapsed_s=perf_counter)
         return connection
 
     def _send(self, connection: HTTPConnection, request: Request) -> None:
-        connection.sock.settimeout(self._address.timeout_s + request.wait_s)
         headers = self._address.headers(request)
         try:
             connection.request(request.method, self._prefix + request.path, request.body, headers)
@@ -195,6 +223,11 @@ def _reason(error: Exception) -> str:
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
+
+
+def _bounded(connection: HTTPConnection) -> BoundedSocket:
+    assert isinstance(connection.sock, BoundedSocket), "it was connected here"
+    return connection.sock
 
 
 def _is_dropped(connection: HTTPConnection) -> bool:

@@ -1,10 +1,11 @@
 """A proxy between client and server that loses what a test tells it to lose."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Lock, Thread
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ class Losses:
         self._lock = Lock()
         self._replies: dict[str, int] = {}
         self._requests: dict[str, int] = {}
+        self.held: dict[str, Callable[[], object]] = {}
         self.seen: list[str] = []
 
     def lose_reply(self, call: str, *, times: int = 1) -> None:
@@ -27,6 +29,10 @@ class Losses:
     def lose_request(self, call: str, *, times: int = 1) -> None:
         """It never reaches the server."""
         self._requests[call] = times
+
+    def hold(self, call: str, on_held: Callable[[], object]) -> None:
+        """It is never answered; `on_held` is called when it has come."""
+        self.held[call] = on_held
 
     def takes_request(self, call: str) -> bool:
         with self._lock:
@@ -43,53 +49,77 @@ class Losses:
             return left > 0
 
 
-@contextmanager
-def losing(url: str) -> Iterator[tuple[str, Losses]]:
-    """The address of a proxy before the server at `url`, and what it is to lose."""
-    losses = Losses()
-    target = urlsplit(url).netloc
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
 
-    class Between(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def __init__(self, target: str, losses: Losses) -> None:
+        super().__init__(("127.0.0.1", 0), _Between)
+        self.target = target
+        self.losses = losses
 
-        def pass_on(self) -> None:
-            call = self.path.partition("?")[0].rpartition("/")[2]
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if losses.takes_request(call):
-                self.hang_up()
-                return
-            connection = HTTPConnection(target)
-            kept = {k: v for k, v in self.headers.items() if k.lower() not in HOP_HEADERS}
-            connection.request(self.command, self.path, body, kept)
-            reply = connection.getresponse()
-            content = reply.read()
-            connection.close()
-            if losses.takes_reply(call):
-                self.hang_up()
-                return
-            self.hand_back(reply, content)
 
-        do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815 - what http.server looks for
+class _Between(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Proxy
 
-        def hang_up(self) -> None:
+    def pass_on(self) -> None:
+        call = self.path.partition("?")[0].rpartition("/")[2]
+        losses = self.server.losses
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if losses.takes_request(call):
+            self.hang_up()
+            return
+        if call in losses.held:
+            losses.held[call]()
+            self.connection.recv(1)  # until the client hangs up
             self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        reply, content = self.ask(body)
+        if losses.takes_reply(call):
+            self.hang_up()
+            return
+        self.hand_back(reply, content)
 
-        def hand_back(self, reply: HTTPResponse, content: bytes) -> None:
-            self.send_response_only(reply.status)
-            for name, value in reply.getheaders():
-                if name.lower() not in HOP_HEADERS | {"content-length"}:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815 - what http.server looks for
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as proxy:
-        proxy.daemon_threads = True
+    def ask(self, body: bytes) -> tuple[HTTPResponse, bytes]:
+        connection = HTTPConnection(self.server.target)
+        kept = {k: v for k, v in self.headers.items() if k.lower() not in HOP_HEADERS}
+        connection.request(self.command, self.path, body, kept)
+        reply = connection.getresponse()
+        content = reply.read()
+        connection.close()
+        return reply, content
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def hand_back(self, reply: HTTPResponse, content: bytes) -> None:
+        self.send_response_only(reply.status)
+        for name, value in reply.getheaders():
+            if name.lower() not in HOP_HEADERS | {"content-length"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def losing(url: str, *, context: SSLContext | None = None) -> Iterator[tuple[str, Losses]]:
+    """The address of a proxy before the server at `url`, and what it is to lose.
+
+    With a `context` the client has to speak TLS with it.
+    """
+    losses = Losses()
+    with _Proxy(urlsplit(url).netloc, losses) as proxy:
+        if context is not None:
+            proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
         thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{proxy.server_address[1]}", losses
+            scheme = "http" if context is None else "https"
+            yield f"{scheme}://127.0.0.1:{proxy.server_address[1]}", losses
         finally:
             proxy.shutdown()
             thread.join()

@@ -102,7 +102,7 @@ class Service:
     def close(self) -> None:
         pass
 
-    def send(self, call: Call[T]) -> T:
+    def send(self, call: Call[T], *, stop: object = None) -> T:
         tail = call.request.path.rpartition("/")[2].replace("-", "_")
         body = json.loads(call.request.body or b"{}")
         answer: object = None

@@ -46,7 +46,7 @@ class FencedService(Service):
         self._steps = record.steps
         self._fail = record.fail
 
-    def send(self, call: object) -> object:
+    def send(self, call: object, *, stop: object = None) -> object:
         if any(step.startswith("commit") for step in self._steps):
             self._fail["invalidate"] = TransactionCommittedError("it did")
         return super().send(call)

@@ -124,7 +124,7 @@ def test_a_subscription_waits_while_the_transaction_service_is_down(
     client.publish(topic, "patience")
     waits: list[float] = []
 
-    def start_again(seconds: float) -> None:
+    def start_again(seconds: float, _stop: object) -> None:
         waits.append(seconds)
         service(client, "start")
 

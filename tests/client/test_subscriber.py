@@ -29,7 +29,7 @@ def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
 def pauses(client: tuff.Client) -> list[float]:
     """How long the client waited, while nobody really does."""
     waited: list[float] = []
-    client._driver._pause = waited.append
+    client._driver._pause = lambda seconds, _stop: waited.append(seconds)
     return waited
 
 
@@ -123,7 +123,7 @@ def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
     client.publish(topic, ["a", "b", "c"])
     counter.poison[b"b"] = ValueError("not yet")
 
-    def heal(seconds: float) -> None:
+    def heal(seconds: float, _stop: object) -> None:
         pauses.append(seconds)
         counter.poison.clear()
 
@@ -271,7 +271,7 @@ def test_run_goes_on_while_the_server_is_away_and_ends_when_it_is_stopped(
 ) -> None:
     client.publish(topic, "a")
     with losing(server.url) as (url, losses), tuff.connect(url, retries=0) as through:
-        through._driver._pause = pauses.append
+        through._driver._pause = client._driver._pause
         losses.lose_request("poll", times=3)
 
         def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:

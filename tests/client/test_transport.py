@@ -4,7 +4,8 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,40 @@ def answering(*answers: bytes | None) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def namespaces_blocking(url: str, *, token: str | None = None, timeout: float = 30) -> list[str]:
-    with tuff.connect(url, token=token, timeout=timeout, retries=0) as client:
+DRIP_S = 0.01  # seconds between two bytes: never silent for long
+DRIPPED = EMPTY_LIST.replace(b": 2\r", b": 502\r") + b" " * 500  # five seconds in all
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The address of one that answers byte by byte, until the caller hangs up."""
+    over = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.recv(65536)
+                for byte in DRIPPED:
+                    if over.wait(DRIP_S):
+                        break
+                    caller.sendall(bytes([byte]))
+
+        thread = Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        thread.join()
+
+
+def namespaces_blocking(url: str, **settings: Any) -> list[str]:
+    with tuff.connect(url, retries=0, **settings) as client:
         return client.topics.namespaces()
 
 
-def namespaces_on_a_loop(url: str, *, token: str | None = None, timeout: float = 30) -> list[str]:
+def namespaces_on_a_loop(url: str, **settings: Any) -> list[str]:
     async def main() -> list[str]:
-        async with tuff.connect_async(url, token=token, timeout=timeout, retries=0) as client:
+        async with tuff.connect_async(url, retries=0, **settings) as client:
             return await client.topics.namespaces()
 
     return asyncio.run(main())
@@ -75,6 +102,14 @@ def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(
 ) -> None:
     with answering(None) as (url, _), pytest.raises(tuff.ConnectionLostError, match="imeout"):
         namespaces(url, timeout=0.05)
+
+
+@BOTH
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end(
+    namespaces: Namespaces,
+) -> None:
+    with dripping() as url, pytest.raises(tuff.ConnectionLostError, match="imeout"):
+        namespaces(url, timeout=0.3, connect_timeout=0.3)
 
 
 @BOTH

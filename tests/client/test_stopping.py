@@ -1,0 +1,138 @@
+"""A subscriber that is stopped ends at once, whatever it waits for, and whoever stops it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import tuff
+from tests.client.proxy import losing
+from tuff import driver
+from tuff.launch import ServerProcess
+from tuff.stopping import Stop, StoppedError
+
+ANSWER_WITHIN_S = 20.0  # seconds; where a stop is not heard, this ends the test
+HOUR_S = 3600.0
+NOBODY = "http://127.0.0.1:9"  # the port that discards; nobody listens there
+
+
+@pytest.fixture
+def positions(tmp_path: Path) -> Iterator[tuff.TablePositions]:
+    with tuff.TransactionalTable(tmp_path / "table") as table:
+        yield tuff.TablePositions(table, "stopped")
+
+
+def never(messages: object, tx: object) -> None:
+    raise AssertionError(messages)
+
+
+@pytest.fixture
+def on_signal() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("is_signal", [False, True], ids=["another thread", "a signal handler"])
+@pytest.mark.usefixtures("on_signal")
+def test_it_ends_within_a_poll_that_waits(
+    server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions, is_signal: bool
+) -> None:
+    pauses: list[float] = []
+    with losing(server.url) as (url, losses):
+        with tuff.connect(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+            client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
+            subscriber = client.subscriber(topic, never, positions=positions, wait=1)
+            signal.signal(signal.SIGUSR1, lambda *_: subscriber.stop())
+            stop = (lambda: os.kill(os.getpid(), signal.SIGUSR1)) if is_signal else subscriber.stop
+            losses.hold("poll", stop)
+
+            subscriber.run()
+
+        assert losses.seen.count("poll") == 1
+    assert pauses == []
+
+
+async def test_it_ends_within_a_poll_that_waits_on_a_loop(
+    server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    with losing(server.url) as (url, losses):
+        async with tuff.connect_async(url, timeout=HOUR_S, retries=0) as client:
+            subscriber = client.subscriber(topic, never, positions=positions, wait=1)
+            losses.hold("poll", subscriber.stop)
+
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                await subscriber.run()
+
+
+def test_it_ends_while_the_server_is_away(
+    topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    with tuff.connect(NOBODY, retries=0) as client:
+        subscriber = client.subscriber(topic, never, positions=positions)
+
+        def stop_meanwhile(_seconds: float, stop: Stop | None) -> None:
+            Thread(target=subscriber.stop).start()
+            driver.pause(HOUR_S, stop)
+
+        client._driver._pause = stop_meanwhile
+
+        subscriber.run()
+
+
+async def test_it_ends_while_the_server_is_away_on_a_loop(
+    topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    async with tuff.connect_async(NOBODY, retries=0) as client:
+        subscriber = client.subscriber(topic, never, positions=positions)
+
+        async def stop_meanwhile(_seconds: float) -> None:
+            Thread(target=subscriber.stop).start()
+            await asyncio.Event().wait()
+
+        client._driver._pause = stop_meanwhile
+
+        await subscriber.run()
+
+
+def test_it_can_run_again(
+    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    heard: list[bytes] = []
+
+    def process(messages: list[tuff.Message], tx: tuff.TransactionContext) -> None:
+        heard.extend(message.payload for message in messages)
+        subscriber.stop()
+        subscriber.stop()
+
+    subscriber = client.subscriber(topic, process, positions=positions, wait=60)
+    for payload in ("a", "b"):
+        client.publish(topic, payload)
+        subscriber.run()
+
+    assert heard == [b"a", b"b"]
+
+
+def test_a_stop_that_is_set_ends_every_wait_until_it_is_cleared() -> None:
+    stop = Stop()
+    stop.set()
+
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            stop.wait(HOUR_S)
+    stop.clear()
+    stop.wait(0)
+
+
+def test_what_a_stop_holds_open_is_closed_with_it() -> None:
+    stop = Stop()
+    descriptor = stop.fileno()
+
+    del stop
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

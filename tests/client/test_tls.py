@@ -1,0 +1,92 @@
+"""A server behind a proxy that speaks TLS, with a certificate of an authority of one's own."""
+
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+import tuff
+from tests.client.proxy import losing
+from tuff.launch import ServerProcess
+
+PAYLOAD = "x" * 100_000  # more than one record of TLS, so that some waits decrypted
+
+BLOCKING = """
+import sys, tuff
+from tuff.positions import TablePositions
+url, table, payload = sys.argv[1:]
+topic = tuff.TopicId("tls", "blocking")
+with tuff.connect(url, retries=5) as client, tuff.TransactionalTable(table) as rows:
+    client.topics.create(topic)
+    client.publish(topic, [payload] * 3)
+    def process(messages, tx):
+        print([m.payload.decode() == payload for m in messages])
+    client.subscriber(topic, process, positions=TablePositions(rows, "tls"), wait=5).step()
+"""
+
+ON_A_LOOP = """
+import asyncio, sys, tuff
+url, _, payload = sys.argv[1:]
+topic = tuff.TopicId("tls", "asyncio")
+async def main():
+    async with tuff.connect_async(url) as client:
+        await client.topics.create(topic)
+        await client.publish(topic, [payload] * 3)
+        print([m.payload.decode() == payload for m in await client.poll(topic)])
+asyncio.run(main())
+"""
+
+BOTH = pytest.mark.parametrize("program", [BLOCKING, ON_A_LOOP], ids=["blocking", "asyncio"])
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def url(server: ServerProcess, authority: trustme.CA) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with losing(server.url, context=context) as (address, _):
+        yield address
+
+
+def run(program: str, url: str, home: Path, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, url, str(home / "table"), PAYLOAD],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@BOTH
+def test_an_authority_of_ones_own_is_named_in_the_environment(
+    url: str, authority: trustme.CA, tmp_path: Path, program: str
+) -> None:
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(path)
+
+    assert run(program, url, tmp_path, SSL_CERT_FILE=str(path)) == (0, "[True, True, True]\n", "")
+
+
+@BOTH
+def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: str) -> None:
+    code, out, err = run(program, url, tmp_path)
+
+    assert (code, out) == (1, "")
+    assert "ServerNotTrustedError: https://127.0.0.1" in err.splitlines()[-1]
+    assert "SSL_CERT_FILE" in err.splitlines()[-1]
+
+
+def test_who_is_not_trusted_is_not_asked_again(url: str) -> None:
+    with tuff.connect(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
+        client.topics.namespaces()

@@ -39,12 +39,14 @@ class RowView:
             return await self._in_thread(lambda: take(self._rows))
         except StoreError as error:
             raise StorageUnavailableError(f"the message store can't be read: {error}") from error
+        finally:
+            if self._closed_for is not None:
+                self.close(self._closed_for)  # it could not be closed while the thread read it
 
     def close(self, reason: str) -> None:
         """Let go of the moment; repeating it is harmless."""
         self._closed_for = self._closed_for or reason
-        # A thread that reads just now refuses to have it closed under it. It ends by itself: at the
-        # next row when its store closes, else with this piece, and then nobody holds it any more.
+        # What a thread reads just now can't be closed under it; that is done when it is back.
         with suppress(ValueError):
             self._rows.close()
 

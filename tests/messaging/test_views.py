@@ -1,0 +1,100 @@
+"""A view of one moment may be read slowly, and keeps neither writes nor a closing store waiting."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import pytest
+
+from messaging.engine import Engine
+from messaging.rows import is_whole
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.seam import Rows
+from tuff.protocol.errors import StorageUnavailableError
+
+T = TypeVar("T")
+
+ROWS = [(bytes((number,)), b"value") for number in range(10)]
+HANGS_S = 30.0  # seconds; a wait that ends is not measured, one that does not fails
+
+
+def in_thread(function: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.to_thread(function)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> Engine:
+    made = Engine(
+        lambda: LevelDbTable(tmp_path / "store", is_whole=is_whole),
+        in_thread_write=in_thread,
+        in_thread_read=in_thread,
+    )
+    await made.open(lambda store: store.write(ROWS))
+    return made
+
+
+class SlowTable(LevelDbTable):
+    """Its scans wait in the middle of the first row."""
+
+    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
+        super().__init__(directory, is_whole=is_whole)
+        self.is_reading, self.may_go_on = Event(), Event()
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        return self._slowly(super().scan(start, stop, reverse=reverse))
+
+    def _slowly(self, rows: Rows) -> Rows:
+        with closing(rows):
+            for row in rows:
+                self.is_reading.set()
+                self.may_go_on.wait()
+                yield row
+
+
+def two(rows: Rows) -> list[tuple[bytes, bytes]]:
+    return list(islice(rows, 2))
+
+
+async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: Engine) -> None:
+    view = engine.view(b"", b"\xff")
+    await engine.write(lambda store: store.write([(b"\x00", None), (b"\x01", b"later")]))
+
+    found = [row for _ in range(6) for row in await view.read(two)]
+
+    assert found == ROWS
+    engine.forget(view)
+    await engine.close("the test is over")
+
+
+async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: Engine) -> None:
+    """It waited for it once: a stalled client kept everybody's writes from recovering."""
+    untouched, begun = engine.view(b"", b"\xff"), engine.view(b"", b"\xff")
+    assert await begun.read(two) == ROWS[:2]
+
+    await asyncio.wait_for(engine.close("a write failed"), HANGS_S)
+
+    for view in (untouched, begun):
+        with pytest.raises(StorageUnavailableError, match="a write failed"):
+            await view.read(two)
+
+
+async def test_a_store_that_closes_under_a_read_waits_for_no_further_one(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path / "store", is_whole=is_whole)
+    engine = Engine(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
+    await engine.open(lambda store: store.write(ROWS))
+    view = engine.view(b"", b"\xff")
+
+    reading = asyncio.ensure_future(view.read(next))
+    await asyncio.to_thread(table.is_reading.wait)
+    store_closing = asyncio.ensure_future(engine.close("a write failed"))
+    await asyncio.sleep(0)
+    table.may_go_on.set()
+
+    assert await reading == ROWS[0]
+    await asyncio.wait_for(store_closing, HANGS_S)
+    with pytest.raises(StorageUnavailableError, match="a write failed"):
+        await view.read(next)

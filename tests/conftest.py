@@ -11,7 +11,7 @@ settings.register_profile(
 )
 settings.load_profile("tuff")
 
-# Some hundreds of servers are started here. Where somebody set this, each would compile itself anew.
+# Hundreds of servers are started here. Where somebody set this, each would compile itself anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 

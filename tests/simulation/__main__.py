@@ -1,0 +1,98 @@
+"""Deterministic simulation: the real rooms on a simulated disk, under a simulated clock.
+
+    python -m tests.simulation --seeds 10000 --from 0      these seeds, one after the other
+    python -m tests.simulation --hours 3 --from 1000000    as many as there is time for
+    python -m tests.simulation --seed 42                   one seed, with its trace
+    python -m tests.simulation --replay history.json       a history that was printed
+
+Several processes share the work with different `--from`. A seed that fails is made shorter as long
+as it fails in the same way, and printed as a history for `--replay`; the program goes on, and ends
+with 1. What is checked stands in `tests/simulation/invariants.py`, what is done in
+`tests/simulation/operations.py`, and why it is done in docs/decisions/0016.
+"""
+
+import argparse
+import gc
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.simulation.operations import History, history_of, shortest
+from tests.simulation.simulation import Result, run
+
+COLLECT_EVERY = 50  # seeds; the cyclic collector costs a third of the time when it runs by itself
+PROGRESS_EVERY_S = 60
+
+
+def main(arguments: list[str]) -> int:
+    """The program; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if options.replay is not None:
+        history = History.from_json(options.replay.read_text("utf-8"))
+        return _show(run(history))
+    if options.seed is not None:
+        return _show(run(history_of(options.seed)))
+    return _explore(_seeds(options), shrinks=not options.whole)
+
+
+def _seeds(options: argparse.Namespace) -> Iterator[int]:
+    if options.hours is None:
+        return iter(range(options.first, options.first + options.seeds))
+    end_s = time.monotonic() + options.hours * 3600
+    return itertools.takewhile(lambda _: time.monotonic() < end_s, itertools.count(options.first))
+
+
+def _explore(seeds: Iterable[int], *, shrinks: bool) -> int:
+    began_s = reported_s = time.monotonic()
+    count = failed = 0
+    gc.disable()
+    for seed in seeds:
+        history = history_of(seed)
+        result = run(history)
+        count += 1
+        if result.failure is not None:
+            failed += 1
+            print(f"seed {seed}: {result.failure}", flush=True)
+            if shrinks:
+                print(_shortest(history, result).to_json(), flush=True)
+        if count % COLLECT_EVERY == 0:
+            gc.collect()
+        if time.monotonic() - reported_s > PROGRESS_EVERY_S:
+            reported_s = time.monotonic()
+            print(f"... seed {seed}, {count} played, {failed} failed", flush=True)
+    seconds = time.monotonic() - began_s
+    print(f"{count} seeds, {failed} failed, {seconds:.0f} s")
+    return int(failed > 0)
+
+
+def _shortest(history: History, result: Result) -> History:
+    def fails(shorter: History) -> bool:
+        return run(shorter).kind == result.kind
+
+    return shortest(history, fails)
+
+
+def _show(result: Result) -> int:
+    print(result.trace or "nothing is wrong")
+    print(f"digest {result.digest}")
+    return int(result.failure is not None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
+    parser.add_argument("--hours", type=float, help="go on for so long, in place of --seeds")
+    parser.add_argument("--seed", type=int, help="one seed only")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="a history in a file")
+    parser.add_argument("--whole", action="store_true", help="make failing histories no shorter")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

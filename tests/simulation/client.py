@@ -1,0 +1,393 @@
+"""Clients of a simulated server: requests as they run on its loop, and what is learnt from answers.
+
+A request is a coroutine. When its answer comes, what it says is noted and checked at that very
+moment; when the server vanishes, it ends without one, and what it asked for may have happened.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from messaging.polls import Isolation, Poll, Undecided
+from tests.simulation import invariants
+from tests.simulation.facts import (
+    Asked,
+    Deletion,
+    Facts,
+    Fate,
+    Lifetime,
+    Publish,
+    Read,
+    Stored,
+    TopicFacts,
+    Truncation,
+    Tx,
+)
+from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.life import Life
+from tuff.protocol.errors import (
+    BadRequestError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionConflictError,
+    TransactionInvalidatedError,
+    TransactionNotInProgressError,
+    TransactionTimedOutError,
+    TransactionUnknownError,
+    TuffError,
+    UnavailableError,
+)
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.transaction import TransactionType
+from tx.records import OpenTransaction, Outcome
+
+_STATES: dict[type[TuffError], str] = {
+    TransactionCommittedError: "committed",
+    TransactionAbortedError: "aborted",
+    TransactionInvalidatedError: "invalid",
+    TransactionTimedOutError: "invalid",
+    TransactionUnknownError: "unknown",
+}
+_BEGINNING = bytes(20)
+
+
+class Client:
+    """All clients together; they share what they know."""
+
+    def __init__(self, facts: Facts, life: Life) -> None:
+        self._facts = facts
+        self._life = life
+        self._serial = 0
+
+    def lives_on(self, life: Life) -> None:
+        """The server was started again."""
+        self._life = life
+
+    def payloads(self, count: int) -> tuple[bytes, ...]:
+        """Payloads that nobody published yet."""
+        self._serial += 1
+        return tuple(b"%d.%d" % (self._serial, part) for part in range(count))
+
+    # Transactions.
+
+    async def start(self, *, is_long: bool, timeout_s: float | None) -> None:
+        facts, asked = self._facts, self._facts.moment()
+        highest_before = facts.highest_pointer
+        kind = TransactionType.LONG if is_long else TransactionType.SHORT
+        try:
+            opened = await self._life.transactions.start(kind, timeout_s, "")
+        except UnavailableError:
+            return
+        tx = Tx(
+            id=opened.transaction_id,
+            is_long=is_long,
+            timeout_ms=opened.timeout_ms,
+            snapshot=opened.transaction,
+            asked=asked,
+            told=facts.moment(),
+            life=facts.life,
+            began_boot_ms=self._life.clock.boot_ms(),
+            pointers=[opened.transaction_id],
+        )
+        require(9, invariants.pointers_rise(facts, tx.id, highest_before=highest_before))
+        facts.note_pointer(tx.id)
+        facts.transactions[tx.id] = tx
+        require(5, invariants.snapshots_hold_what_had_committed(facts, tx))
+
+    async def checkpoint(self, tx: Tx) -> None:
+        highest_before = self._facts.highest_pointer
+        with self._told_of(tx):
+            opened = await self._life.transactions.checkpoint(tx.id)
+            pointer = opened.transaction.write_pointer
+            require(
+                9, invariants.pointers_rise(self._facts, pointer, highest_before=highest_before)
+            )
+            self._facts.note_pointer(pointer)
+            tx.pointers.append(pointer)
+
+    async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
+        tx.named |= changes
+        life = self._facts.life
+        with self._told_of(tx):
+            await self._life.transactions.can_commit(tx.id, changes)
+            tx.noted.setdefault(life, set()).update(changes)
+
+    async def commit(
+        self,
+        tx: Tx,
+        changes: frozenset[bytes] | None,
+        entries: list[Publish],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        if tx.entries is None:
+            tx.entries = entries
+        surely = tx.noted.get(self._facts.life, set()) | (changes or frozenset())
+        tx.named |= surely
+        tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
+        asked = self._facts.moment()
+        tx.commit_asked = min(tx.commit_asked, asked)
+        for each in tx.entries:
+            each.ask_again(asked)
+        publish = [
+            PublishEntry(
+                topic=self._facts.topics[each.topic].id,
+                payloads=each.payloads,
+                pointer=each.pointer,
+            )
+            for each in tx.entries
+        ]
+        with self._told_of(tx, asked):
+            outcome = await self._life.transactions.commit(
+                tx.id, changes=changes, publish=publish, read_only=read_only
+            )
+            self._committed(tx, outcome, asked)
+
+    def _committed(self, tx: Tx, outcome: Outcome, asked: int) -> None:
+        if tx.published is not None and tx.published != outcome.published:
+            raise BrokenPromiseError(f"promise 9: a repeated commit of {tx.id} published again")
+        self.note_state(tx, asked, outcome.state.value, None)
+        if tx.published is None and len(outcome.published) == len(tx.entries or ()):
+            tx.published = outcome.published
+            for publish, detail in zip(tx.entries or (), outcome.published, strict=True):
+                self._done(publish, detail.first, detail.last)
+
+    async def abort(self, tx: Tx) -> None:
+        asked = self._facts.moment()
+        tx.abort_asked = min(tx.abort_asked, asked)
+        with self._told_of(tx, asked):
+            outcome = await self._life.transactions.abort(tx.id)
+            self.note_state(tx, asked, outcome.state.value, _reason(outcome))
+
+    async def invalidate(self, tx: Tx) -> None:
+        asked = self._facts.moment()
+        with self._told_of(tx, asked):
+            outcome = await self._life.transactions.invalidate(tx.id)
+            self.note_state(tx, asked, outcome.state.value, _reason(outcome))
+
+    async def ask(self, tx: Tx) -> None:
+        asked = self._facts.moment()
+        with self._told_of(tx, asked):
+            found = await self._life.transactions.outcome(tx.pointers[-1])
+            if isinstance(found, OpenTransaction):
+                self.note_state(tx, asked, "in_progress", None)
+                now, then = found.transaction, tx.snapshot
+                if (now.read_pointer, *now.invalids, *now.in_progress) != (
+                    then.read_pointer, *then.invalids, *then.in_progress,
+                ):  # fmt: skip
+                    raise BrokenPromiseError(f"promise 5: {tx.id} has got another snapshot")
+            else:
+                self.note_state(tx, asked, found.state.value, _reason(found))
+
+    async def clear_invalid(self) -> None:
+        """Take everything off the invalid list that no row carries."""
+        lost = [tx for tx in self._facts.transactions.values() if tx.state == "invalid"]
+        asked = self._facts.moment()
+        for tx in lost:
+            tx.cleared = min(tx.cleared, asked)
+        pointers = [pointer for tx in lost for pointer in tx.pointers]
+        with suppress(UnavailableError):
+            await self._life.transactions.truncate(pointers=pointers)
+
+    def note_state(self, tx: Tx, asked: int, state: str, reason: str | None) -> None:
+        """Somebody was told this of a transaction."""
+        if state == "unknown":
+            require(9, invariants.nothing_is_forgotten(self._facts, tx))
+            tx.is_forgotten = True
+            return
+        tx.seen.append((asked, self._facts.moment(), state, reason))
+        for promise, checks in invariants.STATE_CHECKS.items():
+            for check in checks:
+                require(promise, check(self._facts, tx))
+        if state == "committed":
+            require(5, invariants.no_update_is_lost(self._facts, tx))
+
+    @contextmanager
+    def _told_of(self, tx: Tx, asked: int | None = None) -> Iterator[None]:
+        """What a refusal says of the transaction is learnt; a part that is down says nothing."""
+        asked = self._facts.moment() if asked is None else asked
+        try:
+            yield
+        except TransactionConflictError as error:
+            faults = invariants.refusals_have_a_reason(
+                self._facts, tx, error.key, error.transaction
+            )
+            require(5, faults)
+        except TransactionNotInProgressError as error:
+            reason = error.members.get("reason")
+            self.note_state(tx, asked, _STATES[type(error)], reason and str(reason))
+        except (UnavailableError, TopicNotFoundError, BadRequestError):
+            pass
+
+    # Messages.
+
+    async def publish(self, publish: Publish) -> None:
+        request = PublishRequest(
+            pointer=publish.pointer,
+            payloads=() if publish.brings is not None else publish.payloads,
+            ttls_s=None if publish.ttl_s is None else [publish.ttl_s] * len(publish.payloads),
+        )
+        topic = self._facts.topics[publish.topic]
+        call = self._life.messaging.publish
+        done = await self._sent(publish, publish.tx, lambda: call(topic.id, request))
+        if done is not None:
+            self._done(publish, done.first.place, done.last.place)
+            if publish.tx is not None and publish.tx.first_publish_boot_ms is None:
+                publish.tx.first_publish_boot_ms = self._life.clock.boot_ms()
+
+    async def store(self, topic: TopicFacts, tx: Tx, stored: Stored) -> None:
+        request = PublishRequest(pointer=tx.pointers[-1], payloads=stored.payloads)
+        call = self._life.messaging.store
+        await self._sent(stored, tx, lambda: call(topic.id, request))
+
+    async def rollback(self, publish: Publish) -> None:
+        assert publish.tx is not None
+        assert publish.first is not None
+        assert publish.last is not None
+        detail = RollbackDetail(publish.pointer or 0, publish.first, publish.last)
+        asked = self._facts.moment()
+        publish.rollback_asked = min(publish.rollback_asked, asked)
+        with self._told_of(publish.tx, asked):
+            topic = self._facts.topics[publish.topic]
+            await self._life.messaging.rollback(topic.id, detail)
+            # There is nothing to do for a pointer that nobody knows any more, though it committed.
+            if not (topic.deletions or self._facts.may_forget):
+                publish.rolled_back = min(publish.rolled_back, self._facts.moment())
+
+    def _done(self, publish: Publish, first: Place, last: Place) -> None:
+        publish.first, publish.last = first, last
+        publish.end(self._facts.moment(), Fate.DONE)
+        require(2, invariants.new_rows_lie_behind_old_ones(self._facts, publish))
+
+    async def _sent(
+        self, asked: Asked, tx: Tx | None, call: Callable[[], Awaitable[object]]
+    ) -> object:
+        """The answer, or None; what a refusal says of the fate is noted."""
+        facts = self._facts
+        try:
+            done = await call()
+        except UnavailableError as error:
+            if tx is None and error.code == "transactions_unavailable":
+                raise BrokenPromiseError(f"promise 7: a plain request was told {error}") from error
+            asked.end(facts.moment(), Fate.OPEN)
+        except TuffError as error:
+            asked.end(facts.moment(), Fate.NOT_DONE)
+            if tx is not None and isinstance(error, TransactionNotInProgressError):
+                self.note_state(tx, asked.asked, _STATES[type(error)], None)
+        else:
+            asked.end(facts.moment(), Fate.DONE)
+            return done
+        return None
+
+    # Topics.
+
+    async def delete(self, topic: TopicFacts) -> None:
+        topic.deletions.append(deletion := Deletion(asked=self._facts.moment()))
+        await self._sent(deletion, None, lambda: self._life.messaging.delete_topic(topic.id))
+
+    async def create(self, topic: TopicFacts, ttl_s: int) -> None:
+        topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
+        properties = {"ttl": str(ttl_s)}
+        call = self._life.messaging.create_topic
+        try:
+            await self._sent(made, None, lambda: call(topic.id, properties))
+        except TopicExistsError:
+            made.end(self._facts.moment(), Fate.NOT_DONE)
+
+    async def give_lifetime(self, topic: TopicFacts, ttl_s: int) -> None:
+        topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
+        call = self._life.messaging.update_topic
+        await self._sent(made, None, lambda: call(topic.id, {"ttl": str(ttl_s)}))
+
+    async def truncate(self, topic: TopicFacts, place: MessageId) -> None:
+        topic.truncations.append(made := Truncation(asked=self._facts.moment(), place=place))
+        call = self._life.messaging.truncate_topic
+        await self._sent(made, None, lambda: call(topic.id, place))
+
+    # Reads.
+
+    async def read(self, topic: TopicFacts, poll: Poll, reader: Tx | None = None) -> Read | None:
+        """One poll, noted and checked; None when the server could not answer."""
+        facts, asked, now_ms = self._facts, self._facts.moment(), self._life.now_ms()
+        try:
+            found = await self._life.messaging.poll(topic.id, poll)
+        except TopicNotFoundError:
+            return None
+        except TransactionNotInProgressError as error:
+            assert reader is not None
+            self.note_state(reader, asked, _STATES[type(error)], None)
+            return None
+        except UnavailableError as error:
+            is_plain = poll.isolation is Isolation.ALL and not poll.is_fixed
+            if is_plain and error.code == "transactions_unavailable":
+                raise BrokenPromiseError(f"promise 7: a plain read was told {error}") from error
+            return None
+        start = poll.start.to_bytes() if isinstance(poll.start, MessageId) else _BEGINNING
+        committed = poll.isolation is Isolation.COMMITTED
+        read = Read(
+            topic=topic.id.name,
+            kind="committed" if committed else "all" if reader is None else "snapshot",
+            snapshot=None if reader is None else reader.snapshot_now(),
+            skips=poll.undecided is Undecided.SKIP,
+            start=start,
+            asked=asked,
+            told=facts.moment(),
+            now_ms=now_ms,
+            items=found.items,
+            next_id=found.next_id,
+            caught_up=found.caught_up,
+            blocked_by=found.blocked_by,
+        )
+        self._learn(topic, read)
+        return read
+
+    def _learn(self, topic: TopicFacts, read: Read) -> None:
+        self._note_places(read)
+        self.check(read)
+        for id_bytes, payload in read.items:
+            topic.payload_of[id_bytes] = payload
+            topic.id_of[payload] = id_bytes
+            publish = self._facts.publish_of[payload]
+            publish.end(read.told, Fate.DONE)
+            if read.kind != "all" and publish.tx is not None:
+                is_own = read.snapshot and read.snapshot.transaction_id == publish.tx.id
+                if not is_own:
+                    publish.tx.handed_over = min(publish.tx.handed_over, read.told)
+        topic.reads.append(read)
+        if read.kind == "all" and read.start == _BEGINNING:
+            topic.covered = max(topic.covered, read.next_id)
+            if read.caught_up:
+                _settle_what_is_missing(topic, read)
+
+    def check(self, read: Read) -> None:
+        """All that can be said of a read now; once more is known, more can."""
+        for promise, checks in invariants.READ_CHECKS.items():
+            for check in checks:
+                require(promise, check(self._facts, read))
+
+    def _note_places(self, read: Read) -> None:
+        for id_bytes, payload in read.items:
+            publish = self._facts.publish_of.get(payload)
+            if publish is None or publish.first is not None:
+                continue
+            place = MessageId.from_bytes(id_bytes).place
+            if publish.brings is not None:
+                publish.first = publish.last = place
+            else:
+                before = publish.payloads.index(payload)
+                first = Place(place.timestamp_ms, place.seq_id - before)
+                last = Place(first.timestamp_ms, first.seq_id + len(publish.payloads) - 1)
+                publish.first, publish.last = first, last
+
+
+def _settle_what_is_missing(topic: TopicFacts, read: Read) -> None:
+    """What was cut off, and is not there now, must never come."""
+    for publish in topic.publishes:
+        if publish.fate is Fate.OPEN and publish.told < read.asked and publish.first is None:
+            publish.end(read.told, Fate.NOT_DONE)
+
+
+def _reason(outcome: Outcome) -> str | None:
+    return None if outcome.reason is None else outcome.reason.value

@@ -1,0 +1,163 @@
+"""The file calls of the rooms, on the simulated disk: paths, and what they use of `os`.
+
+`mounted` puts both in place of the real ones, in the modules that touch files; nothing else of
+these modules is changed.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tuff.disk.files
+import tx.log
+import tx.recovery
+from tests.simulation.disk import Disk, Inode
+
+_MODULES: tuple[Any, ...] = (tuff.disk.files, tx.log, tx.recovery)
+
+
+class SimPath:
+    """As much of `pathlib.Path` as the rooms use."""
+
+    __slots__ = ("directory", "disk", "name")
+
+    def __init__(self, disk: Disk, directory: str, name: str = "") -> None:
+        self.disk = disk
+        self.directory = directory
+        self.name = name
+
+    def __truediv__(self, name: str) -> "SimPath":
+        assert not self.name
+        return SimPath(self.disk, self.directory, name)
+
+    def __str__(self) -> str:
+        return f"{self.directory}/{self.name}" if self.name else self.directory
+
+    def __lt__(self, other: "SimPath") -> bool:
+        return (self.directory, self.name) < (other.directory, other.name)
+
+    def with_name(self, name: str) -> "SimPath":
+        return SimPath(self.disk, self.directory, name)
+
+    @property
+    def parent(self) -> "SimPath":
+        return SimPath(self.disk, self.directory)
+
+    @property
+    def parents(self) -> tuple["SimPath", ...]:
+        return (self.parent,)
+
+    def iterdir(self) -> Iterator["SimPath"]:
+        return (self / name for name in self.disk.listing(self.directory))
+
+    def is_dir(self) -> bool:
+        return not self.name and self.disk.is_directory(self.directory)
+
+    def is_file(self) -> bool:
+        return self.disk.find((self.directory, self.name)) is not None
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def read_bytes(self) -> bytes:
+        return bytes(self._inode().data)
+
+    def open(self, mode: str) -> "SimFile":
+        if mode in ("rb", "r+b"):
+            return SimFile(self, self._inode())
+        assert mode == "wb"
+        return SimFile(self, self.disk.begin((self.directory, self.name)))
+
+    def replace(self, target: "SimPath") -> None:
+        self.disk.rename((self.directory, self.name), (target.directory, target.name))
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        if self.is_file() or not missing_ok:
+            self.disk.unlink((self.directory, self.name))
+
+    def _inode(self) -> Inode:
+        inode = self.disk.find((self.directory, self.name))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, f"there is no {self}")
+        return inode
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, path: SimPath, inode: Inode) -> None:
+        self.path = path
+        self.inode = inode
+        self._at: int | None = None
+
+    def __enter__(self) -> "SimFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, count: int | None = None) -> bytes:
+        return bytes(self.inode.data[:count])
+
+    def seek(self, offset: int) -> int:
+        self._at = offset
+        return offset
+
+    def write(self, data: bytes) -> int:
+        if self._at is not None:
+            return self.path.disk.write_over(self.path.directory, self.inode, self._at, data)
+        return self.path.disk.append(self.path.directory, self.inode, data)
+
+    def sync(self) -> None:
+        if self.path.name:
+            self.path.disk.sync(self.path.directory, self.inode)
+        else:
+            self.path.disk.sync_names(self.path.directory)
+
+    def flush(self) -> None:
+        pass
+
+    def fileno(self) -> "SimFile":
+        return self
+
+
+class SimOs:
+    """As much of `os` as the rooms use. A descriptor is the open file itself."""
+
+    O_APPEND, O_CLOEXEC, O_DIRECTORY = os.O_APPEND, os.O_CLOEXEC, os.O_DIRECTORY
+    O_RDONLY, O_WRONLY = os.O_RDONLY, os.O_WRONLY
+
+    @staticmethod
+    def open(path: SimPath, _flags: int) -> SimFile:
+        return SimFile(path, path._inode() if path.name else Inode())
+
+    @staticmethod
+    def write(file: SimFile, data: memoryview) -> int:
+        return file.write(bytes(data))
+
+    @staticmethod
+    def fsync(file: SimFile) -> None:
+        file.sync()
+
+    @staticmethod
+    def fdatasync(file: SimFile) -> None:
+        file.sync()
+
+    @staticmethod
+    def close(_file: SimFile) -> None:
+        pass
+
+
+@contextmanager
+def mounted() -> Iterator[None]:
+    """The modules of the rooms find the simulated disk where they look for the real one."""
+    before = [module.os for module in _MODULES]
+    for module in _MODULES:
+        module.os = SimOs
+    try:
+        yield
+    finally:
+        for module, real in zip(_MODULES, before, strict=True):
+            module.os = real

@@ -1,0 +1,132 @@
+"""One life of the server: the real rooms, joined as the process joins them, until it ends.
+
+Everything that `server.py` does around the rooms is done here too: it opens them, ticks and sweeps,
+and closes them. Only HTTP is left out.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import process.rooms
+from messaging.storage.seam import Store
+from process.clock import SteadyClock
+from process.places import Places
+from process.rooms import Rooms
+from process.settings import Settings
+from tests.simulation.disk import Disk
+from tests.simulation.files import SimPath, mounted
+from tests.simulation.loop import Clock, Threads, VirtualLoop
+from tests.simulation.table import SimTable
+
+MESSAGES, SNAPSHOTS = "/data/messages", "/data/snapshots"
+STORE_ID = "00112233445566778899aabbccddeeff"
+SETTLE_STEPS_MAX = 20_000  # callbacks and jobs; what does not come to rest until then never does
+ENGINE_NAME = "leveldb"  # what the settings say; the simulated disk has a store of its own
+
+
+class StuckError(AssertionError):
+    """Something that should have come to an end did not."""
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """The rooms find the simulated disk, and the store that runs on it."""
+    before = process.rooms.engine
+    process.rooms.engine = _engine  # type: ignore[assignment]  # its paths are simulated too
+    try:
+        with mounted():
+            yield
+    finally:
+        process.rooms.engine = before
+
+
+def _engine(_name: str, directory: SimPath) -> Callable[[], Store]:
+    return partial(SimTable, directory / "table")
+
+
+class Life:
+    """A server on a disk and under a clock that outlive it."""
+
+    def __init__(self, disk: Disk, clock: Clock, settings: Settings) -> None:
+        self.clock = clock
+        self.disk = disk
+        self.loop = VirtualLoop(clock)
+        self.threads = Threads(self.loop)
+        self.steady = SteadyClock(wall_ns=clock.wall_ns, boot_ns=clock.boot_ns)
+        self.began_boot_ms = clock.boot_ms()
+        messages, snapshots = SimPath(disk, MESSAGES), SimPath(disk, SNAPSHOTS)
+        self.rooms = Rooms(
+            settings,
+            Places(messages, snapshots, ()),  # type: ignore[arg-type]  # as much of a path as is used
+            clock=self.steady,
+            elapsed_s=self.loop.time,
+            store_id=lambda: STORE_ID,
+            spawn=self.spawn,
+            spawn_writer=self.spawn,
+            threads=self.threads,
+        )
+        self.messaging = self.rooms.messaging
+        self.transactions = self.rooms.transactions
+        self.ticking: asyncio.Task[None] | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        return self.loop.create_task(_noted(work, self.loop))
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """A request, whose error is its own."""
+        return self.loop.create_task(work)
+
+    def now_ms(self) -> int:
+        return self.steady.now_ms()
+
+    def run(self, chance: random.Random, step_count: int) -> None:
+        """Go on for so many steps, in an order that chance decides. Raises: PowerCut."""
+        left = step_count
+        while left > 0:
+            # Callbacks take no time beside a disk; but a thread may be faster than a few of them.
+            left -= self.loop.run(min(left, 1 + chance.randrange(40)))
+            if self.threads.is_idle:
+                if self.loop.is_idle:
+                    return
+            else:
+                self.threads.run_one(chance)
+                left -= 1
+
+    def settle(self, chance: random.Random) -> None:
+        """Go on until nothing is left that waits for anything but time. Raises: StuckError."""
+        self.run(chance, SETTLE_STEPS_MAX)
+        if not (self.threads.is_idle and self.loop.is_idle):
+            raise StuckError("it does not come to rest")
+
+    def complete(self, work: Coroutine[Any, Any, Any], chance: random.Random) -> Any:
+        """The result of something that waits for no time. Raises: what it raises; StuckError."""
+        task = self.start(work)
+        self.settle(chance)
+        if not task.done():
+            raise StuckError(f"{work.__qualname__} waits for what never happens")
+        return task.result()
+
+    def tick(self) -> None:
+        """The periodic tick; a round that is not over yet is waited for."""
+        if self.ticking is None or self.ticking.done():
+            self.ticking = self.spawn(self.rooms.tick())
+
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.loop.time_passed()
+
+    def vanish(self) -> None:
+        """The process is gone, in the middle of whatever it did."""
+        self.loop.discard()
+
+
+async def _noted(work: Coroutine[Any, Any, Any], loop: VirtualLoop) -> None:
+    # A background task whose error nobody looks at is a bug that the server would only log.
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - it is looked at by the checks
+        loop.errors.append(error)

@@ -1,0 +1,127 @@
+"""What a history is made of: operations as plain values, and how chance makes them from a seed.
+
+An operation names what it works on by numbers that count what is there (`tx` modulo the number of
+transactions, and so on), so that a history stays one when operations are taken out of it. It brings
+its own chance (`salt`), so that taking out others changes nothing about it.
+
+Each seed has a character of its own: it knows only some of the operations and some of the faults,
+and prefers some of these (swarm testing). What all seeds do a little, none does enough.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+STEPS_MIN, STEPS_MAX = 20, 60
+
+# What every history may do, and how often beside the others.
+ORDINARY = {
+    "start": 14, "publish": 8, "publish_tx": 12, "store": 6, "reference": 6, "can_commit": 4,
+    "commit": 10, "commit_publish": 6, "abort": 4, "invalidate": 3, "checkpoint": 3, "poll": 12,
+    "ask": 4, "tick": 4, "wait": 6,
+}  # fmt: skip
+# What some do: each seed takes about half of them.
+OCCASIONAL = {
+    "start_long": 4, "start_brief": 4, "rollback": 4, "long_poll": 4, "delete": 3, "create": 4,
+    "lifetime": 3, "truncate": 3, "sweep": 6, "snapshot": 3, "clear_invalid": 4, "stop_service": 2,
+    "start_service": 3, "restart": 3, "kill": 5, "power": 6, "power_soon": 6, "clock": 4,
+    "freeze": 2, "wait_long": 3, "fail_sync": 4, "fail_write": 2, "fill": 2, "heal": 4,
+    "read_all": 4, "commit_bare": 2, "old": 5, "burst": 5,
+}  # fmt: skip
+
+CLOCK_STEPS_MS = (
+    -1, 1, -20, 20, -1_000, 1_000, -60_000, 60_000, -86_400_000, 86_400_000, 283_824_000_000,
+    -283_824_000_000,
+)  # fmt: skip
+WAITS_MS = (0, 1, 1, 2, 5, 50, 400, 1_500, 6_000)
+LONG_WAITS_MS = (11_000, 31_000, 65_000, 301_000, 700_000)
+STEP_COUNTS = (0, 2, 5, 10, 20, 40, 100)  # callbacks and jobs between two operations
+
+
+class Operation(NamedTuple):
+    """One thing to do. `a`, `b`, `c` choose what with; `salt` decides the order of threads."""
+
+    kind: str
+    a: int
+    b: int
+    c: int
+    salt: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that a simulation depends on."""
+
+    settings: tuple[str, ...]
+    calm: bool  # each operation comes to rest before the next one
+    operations: tuple[Operation, ...]
+
+    def to_json(self) -> str:
+        lines = ",\n".join(f"    {json.dumps(each)}" for each in self.operations)
+        return (
+            f'{{\n  "settings": {json.dumps(self.settings)},\n  "calm": {json.dumps(self.calm)},\n'
+            f'  "operations": [\n{lines}\n  ]\n}}\n'
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "History":
+        found = json.loads(text)
+        operations = tuple(Operation(*each) for each in found["operations"])
+        return cls(tuple(found["settings"]), found["calm"], operations)
+
+
+def history_of(seed: int) -> History:
+    """The history of a seed, the same for ever as long as this module stays the same."""
+    chance = random.Random(seed)
+    weights = dict(ORDINARY)
+    for kind in sorted(weights):
+        weights[kind] *= chance.choice((0.3, 1, 1, 1, 3))
+    for kind, weight in sorted(OCCASIONAL.items()):
+        if chance.random() < 0.45:
+            weights[kind] = weight * chance.choice((0.5, 1, 2))
+    kinds, shares = list(weights), list(weights.values())
+    count = chance.randint(STEPS_MIN, STEPS_MAX)
+    operations = tuple(
+        Operation(kind, *(chance.randrange(1 << 16) for _ in range(3)), chance.randrange(1 << 32))
+        for kind in chance.choices(kinds, shares, k=count)
+    )
+    return History(_settings(chance), chance.random() < 0.2, operations)
+
+
+def _settings(chance: random.Random) -> tuple[str, ...]:
+    choices: dict[str, tuple[object, ...]] = {
+        "messaging.default_ttl": (604_800, 604_800, 604_800, 30, 2),
+        "messaging.max_block": (30, 30, 5, 1),
+        "messaging.poll_limit_max": (10_000, 10_000, 3),
+        "tx.default_timeout": (30, 30, 30, 5),
+        "tx.long_timeout": (86_400, 60),
+        "tx.snapshot_interval": (300, 300, 1),
+        "tx.snapshot_retain": (10, 2, 1),
+        "tx.outcome_retention": (315_360_000, 315_360_000, 5),
+        "tx.prune_invalid": ("false", "true"),
+        "server.accept_clock": ("false", "false", "true"),
+    }
+    return tuple(f"{name}={chance.choice(values)}" for name, values in choices.items())
+
+
+def without(history: History, start: int, stop: int) -> History:
+    """The history less some of its operations."""
+    kept = history.operations[:start] + history.operations[stop:]
+    return History(history.settings, history.calm, kept)
+
+
+def shortest(history: History, fails: Callable[[History], bool]) -> History:
+    """The history with as few operations as still make it fail (delta debugging)."""
+    size = len(history.operations) // 2
+    while size:
+        start = 0
+        while start < len(history.operations):
+            shorter = without(history, start, start + size)
+            if fails(shorter):
+                history = shorter
+            else:
+                start += size
+        size //= 2
+    return history

@@ -1,0 +1,304 @@
+"""Plays operations: what each kind of operation does, and with what of that which is there."""
+
+import random
+from contextlib import suppress
+
+from messaging.polls import Isolation, Poll, Undecided
+from tests.simulation.facts import Fate, Publish, Stored, TopicFacts, Tx
+from tests.simulation.life import MESSAGES, SNAPSHOTS
+from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
+from tests.simulation.world import Work, World
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import MessageId
+
+KEYS = (b"k1", b"k2", b"k3")
+LIFETIMES_S = (1, 10, 100, 604_800)
+
+
+class Player:
+    """Does one operation. What it works on is picked by its numbers."""
+
+    def __init__(self, world: World, operation: Operation, chance: random.Random) -> None:
+        self.world = world
+        self.facts = world.facts
+        self.client = world.client
+        self.kind, self.a, self.b, self.c, _ = operation
+        self.chance = chance
+
+    def play(self) -> None:
+        getattr(self, self.kind)()
+
+    def topic(self) -> TopicFacts:
+        topics = list(self.facts.topics.values())
+        return topics[self.b % len(topics)]
+
+    def tx(self, *, is_old: bool = False) -> Tx | None:
+        """A transaction that may be in progress; an old one rather is over."""
+        every = list(self.facts.transactions.values())
+        picked = [tx for tx in every if tx.is_over == is_old][-4:] or every
+        return picked[self.a % len(picked)] if picked else None
+
+    def send(self, work: Work) -> None:
+        self.world.request(self.world.life.start(work))
+
+    def start(self) -> None:
+        self.send(self.client.start(is_long=False, timeout_s=None))
+
+    def start_long(self) -> None:
+        self.send(self.client.start(is_long=True, timeout_s=None))
+
+    def start_brief(self) -> None:
+        self.send(self.client.start(is_long=False, timeout_s=(0.5, 2, 4)[self.a % 3]))
+
+    def checkpoint(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.checkpoint(tx))
+
+    def _changes(self) -> frozenset[bytes]:
+        return frozenset(key for bit, key in enumerate(KEYS) if self.c >> bit & 1)
+
+    def can_commit(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.can_commit(tx, self._changes()))
+
+    def commit(self, entries: list[Publish] | None = None) -> None:
+        if tx := self.tx():
+            noted = frozenset(key for keys in tx.noted.values() for key in keys)
+            changes = self._changes() | noted
+            self.send(self.client.commit(tx, changes if self.c % 5 else None, entries or []))
+
+    def commit_bare(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.commit(tx, None, [], read_only=self.c % 2 == 0))
+
+    def commit_publish(self) -> None:
+        tx = self.tx()
+        if tx is None:
+            return
+        entries = []
+        for topic in list(self.facts.topics.values())[: 1 + self.c % 2] if not tx.entries else []:
+            entries.append(publish := self._publish(topic, tx))
+            publish.is_final = True
+        self.commit(entries)
+
+    def _publish(self, topic: TopicFacts, tx: Tx | None) -> Publish:
+        publish = Publish(
+            asked=self.facts.moment(),
+            topic=topic.id.name,
+            payloads=self.client.payloads(1 + self.c % 3),
+            tx=tx,
+            pointer=None if tx is None else tx.pointers[-1 if self.c % 4 else 0],
+        )
+        self._note(topic, publish)
+        return publish
+
+    def _note(self, topic: TopicFacts, publish: Publish) -> None:
+        topic.publishes.append(publish)
+        for payload in publish.payloads:
+            self.facts.publish_of[payload] = publish
+
+    def publish(self) -> None:
+        publish = self._publish(self.topic(), None)
+        publish.ttl_s = (None, None, None, 1, 5)[self.a % 5]
+        self.send(self.client.publish(publish))
+
+    def publish_tx(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.publish(self._publish(self.topic(), tx)))
+
+    def store(self) -> None:
+        tx, topic = self.tx(), self.topic()
+        if tx is None or tx.pointers[-1] in topic.tainted:
+            return
+        stored = Stored(asked=self.facts.moment(), payloads=self.client.payloads(1 + self.c % 3))
+        topic.stored.setdefault(tx.pointers[-1], []).append(stored)
+        self.send(self.client.store(topic, tx, stored))
+
+    def reference(self) -> None:
+        """Only where it is known what it brings; else what is there could not be judged."""
+        tx, topic = self.tx(), self.topic()
+        if tx is None or (pointer := tx.pointers[-1]) in topic.tainted:
+            return
+        waiting = [each for each in topic.stored.get(pointer, []) if not each.taken]
+        if any(each.fate is Fate.OPEN for each in waiting):
+            return
+        brings = [each for each in waiting if each.fate is Fate.DONE]
+        for each in brings:
+            each.taken = True
+        publish = Publish(
+            asked=self.facts.moment(),
+            topic=topic.id.name,
+            payloads=tuple(payload for each in brings for payload in each.payloads),
+            tx=tx,
+            pointer=pointer,
+            brings=brings,
+        )
+        self._note(topic, publish)
+        topic.tainted.add(pointer)
+        self.send(self._reference(topic, publish))
+
+    async def _reference(self, topic: TopicFacts, publish: Publish) -> None:
+        await self.client.publish(publish)
+        if publish.fate is Fate.DONE:
+            topic.tainted.discard(publish.pointer or 0)
+
+    def abort(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.abort(tx))
+
+    def invalidate(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.invalidate(tx))
+
+    def ask(self) -> None:
+        if tx := self.tx(is_old=self.b % 2 == 0):
+            self.send(self.client.ask(tx))
+
+    def old(self) -> None:
+        """A request that comes late, or once more, for a transaction that may be over."""
+        tx = self.tx(is_old=True)
+        if tx is None:
+            return
+        match self.c % 6:
+            case 0 | 1:
+                self.send(self.client.commit(tx, self._changes(), []))
+            case 2:
+                self.send(self.client.abort(tx))
+            case 3:
+                self.send(self.client.invalidate(tx))
+            case 4:
+                self.send(self.client.publish(self._publish(self.topic(), tx)))
+            case 5:
+                self.send(self.client.can_commit(tx, self._changes()))
+
+    def burst(self) -> None:
+        """Several requests for one transaction at once."""
+        for kind in ("publish_tx", "commit", "abort", "publish_tx", "commit_publish", "invalidate"):
+            if self.chance.random() < 0.5:
+                getattr(self, kind)()
+
+    def rollback(self) -> None:
+        published = [
+            publish for publish in self.topic().publishes
+            if publish.tx is not None and publish.fate is Fate.DONE and publish.first is not None
+        ]  # fmt: skip
+        if published:
+            self.send(self.client.rollback(published[self.a % len(published)]))
+
+    def poll(self) -> None:
+        self._poll(0.0)
+
+    def long_poll(self) -> None:
+        self._poll((0.05, 3.0, 60.0)[self.a % 3])
+
+    def _poll(self, wait_s: float) -> None:
+        topic, reads = self.topic(), self.topic().reads
+        start = None
+        if reads and self.c % 3 == 0:
+            start = MessageId.from_bytes(reads[self.c % len(reads)].next_id)
+        limit = 1 + self.c % 4 if self.c % 5 == 0 else None
+        rest = {"start": start, "inclusive": start is None, "limit": limit, "wait_s": wait_s}
+        tx = self.tx()
+        match self.a % 4:
+            case 0:
+                poll, tx = Poll(**rest), None
+            case 1 | 2:
+                poll, tx = Poll(**rest, isolation=Isolation.COMMITTED), None
+            case _ if tx is None:
+                return
+            case _:
+                undecided = Undecided.SKIP if self.c % 2 else Undecided.HOLD
+                how = (
+                    {"tx": tx.pointers[-1]}
+                    if self.b % 4 < 2
+                    else {"transaction": tx.snapshot_now()}
+                )
+                poll = Poll(**rest, **how, undecided=undecided)
+        self.send(self.client.read(topic, poll, tx))
+
+    def delete(self) -> None:
+        self.send(self.client.delete(self.topic()))
+
+    def create(self) -> None:
+        self.send(self.client.create(self.topic(), LIFETIMES_S[-1 - self.a % 2]))
+
+    def lifetime(self) -> None:
+        self.send(self.client.give_lifetime(self.topic(), LIFETIMES_S[self.a % len(LIFETIMES_S)]))
+
+    def truncate(self) -> None:
+        known = [each for each in self.topic().publishes if each.first is not None]
+        if known:
+            place = known[self.a % len(known)].first
+            assert place is not None
+            self.send(self.client.truncate(self.topic(), MessageId(*place)))
+
+    def sweep(self) -> None:
+        self.world.life.spawn(self.world.life.rooms.sweep())
+
+    def snapshot(self) -> None:
+        self.send(_willing(self.world.life.transactions.take_snapshot()))
+
+    def clear_invalid(self) -> None:
+        self.send(self.client.clear_invalid())
+
+    def stop_service(self) -> None:
+        self.send(_willing(self.world.life.transactions.stop_service()))
+
+    def start_service(self) -> None:
+        self.world.running_since_ms = self.world.clock.boot_ms()
+        self.send(_willing(self.world.life.transactions.start_service()))
+
+    def restart(self) -> None:
+        self.world.restart(self.chance)
+
+    def kill(self) -> None:
+        self.world.crash(self.chance, cuts_power=False)
+
+    def power(self) -> None:
+        self.world.crash(self.chance, cuts_power=True)
+
+    def power_soon(self) -> None:
+        self.world.disk.cut_in = 1 + self.a % 12
+
+    def tick(self) -> None:
+        self.world.life.tick()
+
+    def wait(self) -> None:
+        self.world.advance(WAITS_MS[self.a % len(WAITS_MS)])
+
+    def wait_long(self) -> None:
+        self.world.advance(LONG_WAITS_MS[self.a % len(LONG_WAITS_MS)])
+        self.world.life.tick()
+
+    def clock(self) -> None:
+        self.world.clock.set_wall(CLOCK_STEPS_MS[self.a % len(CLOCK_STEPS_MS)])
+
+    def freeze(self) -> None:
+        self.world.clock.freeze() if self.a % 2 else self.world.clock.thaw()
+
+    def _faults(self) -> list[str]:
+        return [[MESSAGES], [SNAPSHOTS], [MESSAGES, SNAPSHOTS]][self.a % 3]
+
+    def fail_sync(self) -> None:
+        for directory in self._faults():
+            self.world.disk.faults[directory].failing_syncs = 1 + self.b % 3
+
+    def fail_write(self) -> None:
+        for directory in self._faults():
+            self.world.disk.faults[directory].failing_writes = 1 + self.b % 2
+
+    def fill(self) -> None:
+        for directory in self._faults():
+            self.world.disk.faults[directory].is_full = True
+
+    def heal(self) -> None:
+        self.world.disk.heal()
+
+    def read_all(self) -> None:
+        self.world.read_everything(self.chance)
+
+
+async def _willing(work: Work) -> None:
+    """A request whose refusal means nothing."""
+    with suppress(TuffError):
+        await work

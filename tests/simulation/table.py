@@ -1,0 +1,76 @@
+"""A message store for the simulated disk, behind the same seam as LevelDB (design §5).
+
+LevelDB is a library in C++ and does its own file calls, so it can't run here. This one keeps what
+it promises: a batch is there whole or not at all, and stable once `write` returned. It does as
+LevelDB does: a log of checksummed batches, a torn tail that is cut, and what was read at the
+opening goes into a new file before anything is built on it.
+"""
+
+from collections.abc import Sequence
+
+import msgpack
+
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from tests.simulation.files import SimPath
+from tuff.disk.files import write_file
+from tuff.disk.records import Frame, pack_frame, read_frames
+
+Change = tuple[bytes, bytes | None]
+
+
+class SimTable:
+    """All rows in memory, and every batch in the log. `path` is where the log lies."""
+
+    def __init__(self, path: SimPath) -> None:
+        self._path = path
+        try:
+            rows = _read(path)
+            # A new file even where nothing was torn: a sync that failed before may have left
+            # bytes that can be read, and are not on the disk.
+            write_file(path, _pack(sorted(rows.items())))
+        except OSError as error:
+            raise StoreError(f"the store can't be opened: {error}") from error
+        self._memory = MemoryTable(rows)
+        self._file = path.disk.find((path.directory, path.name))
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._memory.get(key)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        return self._memory.scan(start, stop, reverse=reverse)
+
+    def write(self, batch: Sequence[Change]) -> None:
+        disk, directory = self._path.disk, self._path.directory
+        assert self._file is not None
+        try:
+            disk.append(directory, self._file, _pack(batch))
+            disk.sync(directory, self._file)
+        except OSError as error:
+            raise StoreError(f"the store can't be written: {error}") from error
+        self._memory.write(batch)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def _pack(batch: Sequence[Change]) -> bytes:
+    return pack_frame(msgpack.packb(batch))
+
+
+def _read(path: SimPath) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    if not path.is_file():
+        return rows
+    frames = 0
+    for found in read_frames(path.read_bytes()):
+        if isinstance(found, Frame):
+            frames += 1
+            for key, value in msgpack.unpackb(found.body):
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
+    if not frames:
+        raise StoreDamagedError(f"{path} holds nothing that can be read")
+    return rows

@@ -1,0 +1,218 @@
+"""A simulated server with its disk, its clock and its clients, and what can be done to them."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from messaging.polls import Isolation, Poll
+from process.settings import Settings, load
+from tests.simulation import invariants
+from tests.simulation.client import Client
+from tests.simulation.disk import Disk, PowerCut
+from tests.simulation.facts import Facts, Fate, Lifetime, TopicFacts
+from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.life import MESSAGES, SNAPSHOTS, Life
+from tests.simulation.loop import Clock
+from tuff.protocol.errors import TuffError
+from tuff.protocol.names import TopicId
+from tx.ledger import ServiceState
+
+Work = Coroutine[Any, Any, Any]
+
+START_MS = 1_480_000_000_000
+TOPICS = (TopicId("default", "a"), TopicId("default", "b"))
+DAY_MS = 86_400_000
+COME_BACK_TICKS = 3  # of a server whose disk is whole again
+ENDING_TIMEOUT_MS = 11_000  # longer than `tx.ending_timeout`
+
+
+class World:
+    """One simulation. `trace` gets a line for everything that could differ between two runs."""
+
+    def __init__(self, settings: tuple[str, ...]) -> None:
+        self.settings: Settings = load(None, settings)
+        self.disk = Disk(("/data", MESSAGES, SNAPSHOTS))
+        self.clock = Clock(START_MS)
+        self.facts = Facts(list(TOPICS))
+        self.facts.prunes = self.settings.tx.prune_invalid
+        self.tasks: list[asyncio.Task[object]] = []
+        self.trace: list[str] = []
+        self.running_since_ms = 0
+        self._opened: Life | None = None
+        self.client = Client(self.facts, None)  # type: ignore[arg-type]  # until it is started
+
+    @property
+    def life(self) -> Life:
+        assert self._opened is not None
+        return self._opened
+
+    def begin(self, chance: random.Random) -> None:
+        """Start the server for the first time, and make the topics."""
+        self.open(chance)
+        for topic in self.facts.topics.values():
+            ttl_s = self.settings.messaging.default_ttl
+            made = Lifetime(asked=self.facts.moment(), ttl_s=ttl_s)
+            self.life.complete(self.life.messaging.create_topic(topic.id, _ttl(ttl_s)), chance)
+            made.end(self.facts.moment(), Fate.DONE)
+            topic.lifetimes.append(made)
+
+    def open(self, chance: random.Random) -> None:
+        """Start the server on what is on the disk; should the power go meanwhile, once more."""
+        while True:
+            life = self._opened = Life(self.disk, self.clock, self.settings)
+            self.facts.life += 1
+            self.client.lives_on(life)
+            self.note_time()
+            try:
+                life.complete(life.rooms.open(), chance)
+            except PowerCut:
+                self._vanish(chance, cuts_power=True)
+            else:
+                break
+        self.running_since_ms = self.clock.boot_ms()
+        self.note_time()
+        self.look()
+
+    def request(self, task: "asyncio.Task[object]") -> None:
+        """Look at its result once there is one."""
+        self.tasks.append(task)
+
+    def run(self, chance: random.Random, step_count: int | None) -> None:
+        """Go on for so many steps, or until nothing is left to do."""
+        try:
+            if step_count is None:
+                self.life.settle(chance)
+            else:
+                self.life.run(chance, step_count)
+        except PowerCut:
+            self.crash(chance, cuts_power=True)
+        self.look()
+
+    def look(self) -> None:
+        """Raises: BrokenPromiseError: what a check, or a bug that nobody caught, says."""
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.remove(task)
+            task.result()
+        for error in self.life.loop.errors:
+            if isinstance(error, BaseException):
+                raise error
+            raise BrokenPromiseError(error)
+        state = self.life.transactions.status.state
+        if state is not ServiceState.RUNNING:
+            self.running_since_ms = self.clock.boot_ms()
+        if state is ServiceState.DOWN:
+            self.facts.crashed.append(self.facts.moment())
+
+    def crash(self, chance: random.Random, *, cuts_power: bool) -> None:
+        """The server vanishes, and is started again."""
+        self._vanish(chance, cuts_power=cuts_power)
+        self.open(chance)
+
+    def _vanish(self, chance: random.Random, *, cuts_power: bool) -> None:
+        self.life.vanish()
+        self.tasks.clear()
+        self.facts.cut_off()
+        if cuts_power:
+            self.disk.cut(chance)
+
+    def restart(self, chance: random.Random) -> None:
+        """A clean stop, and a start."""
+        try:
+            self.life.messaging.stop_waiting()
+            self.life.settle(chance)
+            # What waits for a disk that does not come back is answered when its time is over.
+            self.advance(ENDING_TIMEOUT_MS if any(not task.done() for task in self.tasks) else 0)
+            self.life.settle(chance)
+            self.look()
+            for task in self.tasks:
+                raise BrokenPromiseError(f"promise 9: {task} got no answer before the stop")
+            self.life.complete(self.life.rooms.close(), chance)
+        except PowerCut:
+            self.crash(chance, cuts_power=True)
+            return
+        self.look()
+        self.life.vanish()
+        self.open(chance)
+
+    def advance(self, ms: int) -> None:
+        self.life.advance(ms)
+        self.note_time()
+
+    def note_time(self) -> None:
+        self.facts.note_time(self.life.now_ms())
+        retention_ms = self.settings.tx.outcome_retention_s * 1000
+        self.facts.may_forget |= self.facts.now_ms_max - START_MS > retention_ms
+        short_lived = any(
+            each.ttl_s * 1000 < DAY_MS for topic in self.facts.topics.values()
+            for each in topic.lifetimes
+        )  # fmt: skip
+        if short_lived or abs(self.life.now_ms() - START_MS) > DAY_MS:
+            self.facts.has_jumped = True
+
+    def come_back(self, chance: random.Random) -> None:
+        """With a disk that is whole, and nobody who stops it, everything works again."""
+        self.disk.heal()
+        self.run(chance, None)
+        for _ in range(COME_BACK_TICKS):
+            self.life.tick()
+            self.run(chance, None)
+        if self.life.transactions.status.state is not ServiceState.RUNNING:
+            with suppress(TuffError):
+                self._complete(self.life.transactions.start_service, chance)
+            self.running_since_ms = self.clock.boot_ms()
+        for _ in range(COME_BACK_TICKS):
+            self.life.tick()
+            self.run(chance, None)
+        status, storage = self.life.transactions.status, self.life.messaging.status
+        if status.state is not ServiceState.RUNNING and not self.facts.damaged:
+            raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {status.reason}")
+        if storage[0] != "ok":
+            raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {storage[1]}")
+
+    def _complete(self, call: Callable[[], Work], chance: random.Random) -> None:
+        try:
+            self.life.complete(call(), chance)
+        except PowerCut:
+            self.crash(chance, cuts_power=True)
+
+    def read_everything(self, chance: random.Random) -> None:
+        """Ask how every transaction ended, and read every topic in every way; look at each answer
+        and, with all that is known now, at every earlier one again."""
+        self.come_back(chance)
+        for tx in list(self.facts.transactions.values()):
+            self.life.complete(self.client.ask(tx), chance)
+        for topic in self.facts.topics.values():
+            self._read_through(topic, Poll(), chance)
+            self._read_through(topic, Poll(isolation=Isolation.COMMITTED), chance)
+            for tx in self.facts.transactions.values():
+                if not tx.is_over:
+                    work = self.client.read(topic, Poll(tx=tx.pointers[-1]), tx)
+                    self.life.complete(work, chance)
+            for read in topic.reads:
+                self.client.check(read)
+        self.look()
+
+    def _read_through(self, topic: TopicFacts, poll: Poll, chance: random.Random) -> None:
+        read = self.life.complete(self.client.read(topic, poll), chance)
+        if read is not None and poll.isolation is Isolation.COMMITTED:
+            faults = invariants.blocking_is_bounded(
+                self.facts,
+                read,
+                boot_ms=self.clock.boot_ms(),
+                running_since_ms=self.running_since_ms,
+                max_block_ms=round(self.settings.messaging.max_block_s * 1000),
+            )
+            require(6, faults)
+            require(6, invariants.waiting_is_explained(self.facts, read))
+
+    def require_answers(self) -> None:
+        """Once all is quiet and the time for answers is over, only polls that wait are left."""
+        left = [task for task in self.tasks if not task.done()]
+        if len(left) != self.life.messaging.waiting_count():
+            raise BrokenPromiseError(f"promise 9: requests have no answer: {left}")
+
+
+def _ttl(ttl_s: int) -> dict[str, str]:
+    return {"ttl": str(ttl_s)}

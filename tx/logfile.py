@@ -26,12 +26,14 @@ assert _PROOF.size == 40
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What a log holds up to `length`. `cut_bytes` of a torn tail follow it."""
+    """What a log holds up to `length`, of which all up to `proven_length` is known to be durable.
+    `cut_bytes` of a torn tail follow it."""
 
     header: FileHeader
     edits: list[tuple[int, Edit]]
     length: int
     cut_bytes: int
+    proven_length: int
 
 
 def pack_proof(store_id: str, *, offset: int, length: int) -> bytes:
@@ -73,7 +75,7 @@ def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> Log
         length = found.stop
     if length < proven:
         raise damaged(name, length, f"it ends before byte {proven}, where it once did")
-    return LogContents(header, edits, length, len(data) - length)
+    return LogContents(header, edits, length, len(data) - length, proven)
 
 
 def is_proof(frame: Frame, store_id: str) -> bool:

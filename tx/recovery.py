@@ -146,13 +146,22 @@ def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) ->
 
 
 def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:
-    with log.path.open("rb") as file:
-        data = file.read()
-        if proven_length is None:
-            # A crash of the process leaves a tail that only the kernel holds; the next files
-            # vouch for it.
-            os.fdatasync(file.fileno())
-    return read_log(log.path.name, data, proven_length=proven_length)
+    data = log.path.read_bytes()
+    contents = read_log(log.path.name, data, proven_length=proven_length)
+    if proven_length is None:
+        _write_again(log.path, data[: contents.length], start=contents.proven_length)
+    return contents
+
+
+def _write_again(path: Path, data: bytes, *, start: int) -> None:
+    # What no proof vouches for may be in the kernel's memory only, and the next files vouch for it.
+    # After a sync that failed the kernel calls it written, so that another sync would do nothing:
+    # a power cut between the next log and its snapshot left a log shorter than the next one said.
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data[start:])
+        file.flush()
+        os.fdatasync(file.fileno())
 
 
 def _check_store(

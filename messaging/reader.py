@@ -123,7 +123,10 @@ class _Read:
         self._start = MessageId.from_int(min(number, _LAST_NUMBER))
         self._start_bytes = self._start.to_bytes()
         self._through_bytes = query.through.to_bytes()
-        self._next = MessageId.from_int(min(max(0, number - 1), _LAST_NUMBER)).to_bytes()
+        # Never behind what is served because of the time alone: should the clock go back, the next
+        # message gets an id that lies before what is live now, and this reader must be handed it.
+        passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
+        self._next = MessageId.from_int(min(max(0, passed), _LAST_NUMBER)).to_bytes()
         self._payload_bytes = 0
         self._reading = Reading(next_id=self._next)
 

@@ -59,6 +59,8 @@ T = TypeVar("T")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
 EXIT_USAGE = 2  # a flag or a setting that is not possible
+STDIN = 0  # the descriptor
+STDIN_BYTES = 4096  # read at once, and forgotten: only its end means something
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
 SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
 # A writer thread that is back from its sync waits that long for the interpreter; with Python's own
@@ -85,10 +87,15 @@ class Server:
             threads=self._threads,
         )
 
-    async def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; returns the exit code."""
+    async def run(self, *, until_stdin_closes: bool) -> int:
+        """Serve until SIGTERM or SIGINT, or the end of the input; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        if until_stdin_closes:
+            try:
+                asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
+            except OSError as error:
+                return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
         await self._rooms.open()
         self._spawn(self._every(TICK_S, self._rooms.tick))
         self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
@@ -120,6 +127,11 @@ class Server:
         log.info("stopping: refusing new work, finishing what is under way")
         await self._rooms.drain()
         return 0
+
+    def _read_stdin(self) -> None:
+        if not os.read(STDIN, STDIN_BYTES):
+            asyncio.get_running_loop().remove_reader(STDIN)
+            self._stop.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(task := asyncio.get_running_loop().create_task(work))
@@ -180,11 +192,11 @@ def main(arguments: list[str]) -> int:
             places.lock(held)
         except (DirectoryLockedError, OSError) as error:
             return _fail(str(error), EXIT_FAILED)
-        return asyncio.run(_run(settings, places))
+        return asyncio.run(_run(settings, places, until_stdin_closes=options.until_stdin_closes))
 
 
-async def _run(settings: Settings, places: Places) -> int:
-    return await Server(settings, places).run()
+async def _run(settings: Settings, places: Places, *, until_stdin_closes: bool) -> int:
+    return await Server(settings, places).run(until_stdin_closes=until_stdin_closes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -201,6 +213,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", help="0 takes a free port")
     parser.add_argument(
         "--set", action="append", default=[], metavar="section.key=value", help="one setting"
+    )
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="end with the process that holds the other end of the standard input",
     )
     return parser
 

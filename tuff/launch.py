@@ -48,17 +48,18 @@ def server_command(arguments: Sequence[str]) -> list[str]:
 class ServerProcess:
     """A server on a free port, with all its data in one directory; use it in a `with` block.
 
-    What it logs goes to the file `log`.
+    It ends with this process, also where that is killed. What it logs goes to the file `log`.
     """
 
     def __init__(self, data: Path, *, log: Path, arguments: Sequence[str] = ()) -> None:
-        command = server_command(["--data", str(data), "--port", "0", *arguments])
+        given = ["--data", str(data), "--port", "0", "--until-stdin-closes", *arguments]
+        command = server_command(given)
         with log.open("ab") as errors:
             # In a process group of its own: a Ctrl-C at the terminal is for who started it, and who
             # then still speaks to the server ends it when done.
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # never written to: it ends with this process, if killed
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 process_group=0,
@@ -87,8 +88,9 @@ class ServerProcess:
         """End it at once, as a crash would."""
         self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def __enter__(self) -> "ServerProcess":
         return self

@@ -2,11 +2,14 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib.metadata import entry_points
 
 import pytest
+
+from tests.http.client import until
 
 pytest_plugins = ["pytester"]
 
@@ -105,6 +108,34 @@ def test_a_failed_test_shows_what_the_server_said(pytester: pytest.Pytester) -> 
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*tuff server (*log.txt)*", "*transactions are up*"])
     assert result.stdout.str().count("transactions are up") == 1
+
+
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as caller:
+        return caller.connect_ex((host, int(port))) == 0
+
+
+def test_the_server_of_a_run_that_is_killed_ends_with_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import signal
+
+        def test_it(tuff_server):
+            print(f"at={tuff_server.url}", flush=True)
+            signal.pause()
+        """
+    )
+    command = [sys.executable, "-m", "pytest", *QUIET, "-s"]
+    with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        line = next(line for line in run.stdout if "at=http://" in line)
+        address = line.strip().rpartition("http://")[2]
+        assert is_listening(address)
+
+        run.kill()
+
+    until(lambda: not is_listening(address), what="the server to end")
 
 
 def test_a_server_that_does_not_start_is_told_in_one_sentence(pytester: pytest.Pytester) -> None:

@@ -14,7 +14,7 @@ def serve(*, arguments: tuple[str, ...]) -> None:
     """Run the server, with its own flags.
 
     --config FILE.toml, --data DIR, --host H, --port N (0: a free one), and
-    --set section.key=value, as often as needed.
+    --set section.key=value, as often as needed; --until-stdin-closes ends it with its parent.
     """
     command = server_command(arguments)
     sys.stdout.flush()

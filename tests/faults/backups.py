@@ -1,0 +1,198 @@
+"""Backups of a server under load, each restored and held against what clients were told.
+
+    python -m tests.faults.backups --backups 20 --clients 16
+
+While clients publish, commit and abort, backups are taken one after the other. A server is then
+started on each: what was acknowledged before a backup began is in it, of no transaction is there
+less than all, and every topic is the beginning of what the first server's became (promises 1 to 5,
+9). A client that only publishes measures how long it waits, during backups and between them.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from process.backups import unpack
+from tests.faults.checker_history import BEGINNING
+from tests.faults.kill_clients import TOPICS, Shared, Worker, read_all, topic_of
+from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
+from tests.http.calls import TRANSACTIONS, Topic
+from tests.http.client import Client, ok, until
+from tests.http.process import serve
+from tuff.backups import download
+
+LOAD_WITHIN_S = 120.0
+UNITS_BETWEEN = 100  # units of work between two backups
+BALLAST = "x" * 1_000  # characters of a message; a backup of nothing is over before it is disturbed
+BALLAST_COUNT_OF_ONE = 1_000  # messages in one publish
+# Nothing that is open at a backup may end by itself before a slow machine has restored it.
+PATIENT = ("tx.default_timeout=600", "messaging.max_block=600", "tx.outcome_retention=86400")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A backup, how many units of work had been entered when it began, and its first and last
+    moment in seconds."""
+
+    archive: Path
+    unit_count: int
+    began_s: float
+    ended_s: float
+
+
+class Probe:
+    """Publishes without end, and notes how long each took: (when it began, for how long) in s."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.waits: list[tuple[float, float]] = []
+
+    def work(self) -> None:
+        client = Client(self._shared.port)
+        topic = Topic(client, "faults", "probe")
+        ok(topic.create())
+        while not self._shared.over.is_set():
+            began = time.monotonic()
+            ok(topic.publish("probe"))
+            self.waits.append((began, time.monotonic() - began))
+        client.close()
+
+    def told(self, backups: Sequence[Taken]) -> str:
+        """The median and the slowest hundredth, during backups and outside of them, in ms."""
+        during, outside = [], []
+        for began, wait in self.waits:
+            is_during = any(each.began_s <= began <= each.ended_s for each in backups)
+            (during if is_during else outside).append(wait * 1000)
+        return f"a publish took {_quantiles(during)} during them, {_quantiles(outside)} otherwise"
+
+
+def _quantiles(waits_ms: list[float]) -> str:
+    if len(waits_ms) < 2:
+        return "no time that was measured"
+    cuts = statistics.quantiles(waits_ms, n=100)
+    return f"{cuts[49]:.1f} ms (p99 {cuts[98]:.1f}, n={len(waits_ms)})"
+
+
+class BackupProgram:
+    """One loaded server, and a server for each of its backups."""
+
+    def __init__(self, home: Path, *, clients: int, ballast: int) -> None:
+        self._home = home
+        self._client_count = clients
+        self._server = serve(home / "first", *PATIENT)
+        self._shared = Shared(port=self._server.port)
+        self._probe = Probe(self._shared)
+        client = self._server.client()
+        for name in TOPICS:
+            ok(topic_of(client, name).create())
+        weight = Topic(client, "faults", "ballast")
+        ok(weight.create())
+        for _ in range(ballast):
+            ok(weight.publish(*[BALLAST] * BALLAST_COUNT_OF_ONE))
+        client.close()
+
+    def run(self, count: int) -> str:
+        """Take and check so many; what there is to say of them."""
+        try:
+            backups = self._take(count)
+            units = list(self._shared.units)
+            client = self._server.client()
+            whole = read_all(client, isolation="all")
+            client.close()
+        finally:
+            self._server.end()
+        for taken in backups:
+            self._check(taken, units, whole)
+        seconds = statistics.mean(each.ended_s - each.began_s for each in backups)
+        return (
+            f"{count} backups under {self._client_count} clients restored, {len(units)} units of "
+            f"work accounted for in each, {seconds:.2f} s a backup; {self._probe.told(backups)}"
+        )
+
+    def _take(self, count: int) -> list[Taken]:
+        places = dict.fromkeys(TOPICS, BEGINNING)
+        works = [
+            self._probe.work,
+            *(
+                Worker(self._shared, number=each, first_unit=0, first_places=places).work
+                for each in range(self._client_count)
+            ),
+        ]
+        threads = [threading.Thread(target=work) for work in works]
+        for thread in threads:
+            thread.start()
+        try:
+            return [self._take_one(number) for number in range(count)]
+        finally:
+            self._shared.over.set()
+            for thread in threads:
+                thread.join()
+            if self._shared.failures:
+                raise self._shared.failures[0]
+
+    def _take_one(self, number: int) -> Taken:
+        enough = len(self._shared.units) + UNITS_BETWEEN
+        until(
+            lambda: len(self._shared.units) >= enough or self._shared.failures,
+            within_s=LOAD_WITHIN_S,
+            what="the load to go on",
+        )
+        archive, told = self._home / f"{number}.backup", len(self._shared.units)
+        began = time.monotonic()
+        download(f"http://127.0.0.1:{self._server.port}", archive)
+        return Taken(archive, told, began, time.monotonic())
+
+    def _check(self, taken: Taken, units: Sequence[Unit], whole: View) -> None:
+        home = taken.archive.with_suffix(".home")
+        home.mkdir()
+        unpack(taken.archive, home / "data", now_ms=time.time_ns() // 1_000_000)
+        server = serve(home, *PATIENT)
+        try:
+            client = server.client()
+            for tx in ok(client.get(TRANSACTIONS)).json["inProgress"]:
+                ok(client.post(f"{TRANSACTIONS}/{tx['transactionId']}/abort"))
+            known = [
+                _as_restored(client, unit, was_told=number < taken.unit_count)
+                for number, unit in enumerate(units)
+            ]
+            check_committed(known, read_all(client, isolation="committed"))
+            check_prefix(read_all(client, isolation="all"), whole)
+            ballast = ok(Topic(client, "faults", "ballast").poll({"limit": 1})).json
+            assert [each["payload"] for each in ballast] in ([], [BALLAST])
+        finally:
+            server.end()
+
+
+def _as_restored(client: Client, unit: Unit, *, was_told: bool) -> Unit:
+    """The unit with its fate in the restored server; what its client was told in time must hold."""
+    if unit.pointer is None:
+        return unit if was_told else replace(unit, fate=Fate.MAYBE)
+    reply = client.get(f"{TRANSACTIONS}/{unit.pointer}")
+    is_committed = reply.status == 200 and reply.json["state"] == "committed"
+    fate = Fate.SEEN if is_committed else Fate.HIDDEN
+    assert not was_told or fate is unit.fate, f"{unit} is {reply.body!r} in the backup"
+    assert unit.fate is Fate.SEEN or fate is Fate.HIDDEN, f"{unit} is committed in the backup"
+    return replace(unit, fate=fate)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code. What is wrong ends it with the assertion that failed."""
+    parser = argparse.ArgumentParser(prog="backups", description=__doc__)
+    parser.add_argument("--backups", type=int, default=20)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--ballast", type=int, default=20, help="MB that are there beforehand")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as home:
+        program = BackupProgram(Path(home), clients=options.clients, ballast=options.ballast)
+        sys.stdout.write(program.run(options.backups) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

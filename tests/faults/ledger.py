@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tests.faults.checker_history import Poll
+
 View = Mapping[str, Sequence[tuple[str, str]]]  # topic -> (message id, payload) in order
 Requests = tuple[tuple[str, tuple[str, ...]], ...]  # each publish: its topic and its payloads
 
@@ -20,7 +22,11 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One piece of work of one client: `requests` has each publish, as (topic, its payloads)."""
+    """One piece of work of one client: `requests` has each publish, as (topic, its payloads).
+
+    For the history: when it began and when its end was known, what its snapshot showed, and where
+    its messages are, if it had to be repeated.
+    """
 
     client: int
     number: int
@@ -28,6 +34,10 @@ class Unit:
     requests: Requests
     pointer: str | None = None
     body: Mapping[str, object] | None = None
+    invoked: int = 0
+    completed: int | None = None
+    polls: tuple[Poll, ...] = ()
+    ids: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:

@@ -43,9 +43,17 @@ def tuff_client(
     tuff_server: ServerProcess, request: pytest.FixtureRequest
 ) -> Iterator["tuff.Client"]:
     """A client of that server, which others see under the name of the test."""
-    name = request.node.name.encode("ascii", "replace").decode("ascii")[:NAME_LENGTH_MAX]
-    with tuff.connect(tuff_server.url, client=name) as client:
+    with tuff.connect(tuff_server.url, client=_name(request)) as client:
         yield client
+
+
+@pytest.fixture
+def tuff_async_client(
+    tuff_server: ServerProcess, request: pytest.FixtureRequest
+) -> "tuff.AsyncClient":
+    """The same for asyncio, to be opened by the test, in whichever loop that runs:
+    `async with tuff_async_client as client: …`."""
+    return tuff.connect_async(tuff_server.url, client=_name(request))
 
 
 @pytest.fixture
@@ -67,6 +75,11 @@ def pytest_runtest_makereport(
     if report.failed and log is not None and "tuff_server" in getattr(item, "fixturenames", ()):
         report.sections.append((f"tuff server ({log})", _end_of(log)))
     return report
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name
+    return name.encode("ascii", "replace").decode("ascii")[:NAME_LENGTH_MAX]
 
 
 def _end_of(log: Path) -> str:

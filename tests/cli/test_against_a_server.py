@@ -54,6 +54,16 @@ def test_properties_are_changed_one_by_one(run: Tuff, client: tuff.Client) -> No
     assert nothing.stderr.endswith("; next: tuff topics set --help\n")
 
 
+def test_a_ttl_that_nobody_named_stays_what_it_was(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "default-ttl")
+    client.topics.create(topic)
+    before = client.topics.get(topic).properties["ttl"]
+
+    run("topics", "set", "cli:default-ttl", "--property", "owner=you")
+
+    assert client.topics.get(topic).properties == {"ttl": before, "owner": "you"}
+
+
 def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
     client.topics.create(tuff.TopicId("default", "lines"))
 

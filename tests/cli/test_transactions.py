@@ -3,6 +3,8 @@
 import json
 from urllib.request import Request, urlopen
 
+import pytest
+
 import tuff
 from tests.cli.conftest import Tuff
 
@@ -79,6 +81,21 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
 
     assert done.stdout == f"transaction {first.transaction_id} is invalid\n"
     assert payloads(client, topic) == [b"early", b"c", b"waits"]
+
+
+@pytest.mark.parametrize(("published", "said"), [(9_999, "10,000"), (10_000, "10,000 or more")])
+def test_more_messages_than_are_counted_are_not_told_as_a_count(
+    run: Tuff, client: tuff.Client, published: int, said: str
+) -> None:
+    topic = topic_of(client, f"crowd-{published}")
+    blocker = client.transactions.start()
+    client.publish(topic, "first", transaction=blocker)
+    client.publish(topic, [b""] * published)
+
+    told = run("tx", "blockers", topic.name).stdout
+    client.transactions.abort(blocker)
+
+    assert told.splitlines()[-2].startswith(f"{said} messages wait")
 
 
 def test_a_stopped_service_is_told_with_the_place_that_says_why(

@@ -43,6 +43,15 @@ def test_a_test_is_given_a_client_and_a_topic_of_its_own(pytester: pytest.Pytest
             assert len(tuff_client.poll(tuff_topic)) == 0
             tuff_client.publish(tuff_topic, payload)
 
+        def test_a_loop_of_the_tests_own_has_a_client_too(tuff_async_client, tuff_topic):
+            async def publish_and_poll():
+                async with tuff_async_client as client:
+                    await client.publish(tuff_topic, "hello")
+                    return [m.payload for m in await client.poll(tuff_topic)]
+
+            import asyncio
+            assert asyncio.run(publish_and_poll()) == [b"hello"]
+
         def test_transactions_carry_the_name_of_the_test(tuff_client):
             transaction = tuff_client.transactions.start()
             (one,) = tuff_client.transactions.overview().in_progress
@@ -53,7 +62,7 @@ def test_a_test_is_given_a_client_and_a_topic_of_its_own(pytester: pytest.Pytest
 
     result = pytester.runpytest_subprocess(*QUIET, "-W", "error")
 
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`tuff tx blockers`: who holds the readers of a topic back, and how to free them (protocol §6)."""
 
 import time
+from dataclasses import dataclass
 
 import click
 
@@ -16,6 +17,14 @@ WAITING_COUNT_MAX = 10_000  # messages; more are not counted, since each has to 
 POLL_COUNT = 1_000  # messages of one poll
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """How many messages wait; `is_cut`: there are more."""
+
+    count: int
+    is_cut: bool
+
+
 @click.command()
 @click.argument("topic", type=topic_of)
 @server_options
@@ -26,34 +35,34 @@ def blockers(session: Session, *, topic: TopicId, url: str | None, as_json: bool
     with session.client(url) as client:
         offsets = client.offsets(topic, isolation="committed")
         is_free = offsets.blocked_by is None
-        count = 0 if is_free else _waiting_count(client, topic, offsets.end)
+        waiting = _Waiting(0, is_cut=False) if is_free else _waiting(client, topic, offsets.end)
         found = [] if is_free else _publishers(client, topic, first=offsets.blocked_by)
     if as_json:
         print_json(
             {
                 "topic": str(topic),
                 "blockedBy": None if is_free else str(offsets.blocked_by),
-                "waitingCount": count,
-                "isCountCut": count >= WAITING_COUNT_MAX,
+                "waitingCount": waiting.count,
+                "isCountCut": waiting.is_cut,
                 "transactions": [transaction_form(one) for one in found],
             }
         )
     elif offsets.blocked_by is None:
         click.echo(f"nobody holds the readers of {topic} back")
     else:
-        _print_blockers(topic, found, blocked_by=offsets.blocked_by, count=count)
+        _print_blockers(topic, found, blocked_by=offsets.blocked_by, waiting=waiting)
 
 
-def _waiting_count(client: Client, topic: TopicId, end: MessageId | None) -> int:
+def _waiting(client: Client, topic: TopicId, end: MessageId | None) -> _Waiting:
     """How many messages a committed reader is not handed yet, up to a bound."""
     count, start = 0, end
     while count < WAITING_COUNT_MAX:
         poll = client.poll(topic, start, inclusive=start is None, limit=POLL_COUNT, isolation="all")
         count += len(poll)
         if poll.caught_up or not poll:
-            break
+            return _Waiting(count, is_cut=False)
         start = poll.next_id
-    return count
+    return _Waiting(count, is_cut=True)
 
 
 def _publishers(client: Client, topic: TopicId, *, first: int | None) -> list[OpenTransaction]:
@@ -63,7 +72,7 @@ def _publishers(client: Client, topic: TopicId, *, first: int | None) -> list[Op
 
 
 def _print_blockers(
-    topic: TopicId, found: list[OpenTransaction], *, blocked_by: int, count: int
+    topic: TopicId, found: list[OpenTransaction], *, blocked_by: int, waiting: _Waiting
 ) -> None:
     now_ms = int(time.time() * 1000)
     rows = [
@@ -79,6 +88,6 @@ def _print_blockers(
     ]
     columns = ("transaction", "client", "since", "age", "expires in", "holds back")
     print_table(columns, rows, title=f"transactions that published to {topic}")
-    many = f"{count} or more" if count >= WAITING_COUNT_MAX else str(count)
+    many = f"{waiting.count:,} or more" if waiting.is_cut else f"{waiting.count:,}"
     click.echo(f"{many} messages wait, its own included; to free them without it:")
     click.echo(f"  tuff tx invalidate {blocked_by}")

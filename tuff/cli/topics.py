@@ -98,7 +98,7 @@ def set_properties(
 ) -> None:
     """Change properties of TOPIC, and leave the others as they are.
 
-    The ttl of now stays, too, also where it is the server's default: --unset ttl follows that one.
+    --unset ttl gives it the ttl that a topic created now would get.
     """
     given = dict(_pair(one) for one in properties)
     if ttl is not None:

@@ -1,4 +1,4 @@
-"""`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §8).
+"""`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §7).
 
 The moment is one step of the event loop: nothing is decided, and no batch is answered, between the
 view of the rows and the image of the transactions. Taken one after the other with anything in

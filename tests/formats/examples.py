@@ -12,6 +12,8 @@ from messaging.index import IndexedRange
 from messaging.keys import FACTS_KEY, MARK_KEY, message_key, payload_key, prefix_of, topic_key
 from messaging.rows import MessageRow, PayloadRange, PayloadRow
 from messaging.topics import TopicRecord
+from process.backup_form import next_rows_part, transaction_parts
+from tuff.disk.archive import pack_end, pack_head
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import RollbackDetail
@@ -109,6 +111,15 @@ def log(told: Value, *, torn: bytes) -> bytes:
     data += pack_proof(store_id, offset=len(data), length=len(data))
     data += pack_proof(store_id, offset=len(data), length=len(data)) + pack_edits(batch)
     return data + torn
+
+
+def archive(told: Value) -> bytes:
+    """A described backup, as the server sends it."""
+    rows = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in told["rows"]]
+    of_rows = next_rows_part(rows)
+    assert of_rows is not None
+    parts = [*transaction_parts(told["snapshot"].encode()), of_rows]
+    return pack_head() + b"".join(parts) + pack_end(len(parts))
 
 
 def row(told: Value) -> tuple[bytes, bytes]:

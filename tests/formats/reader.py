@@ -298,3 +298,38 @@ def read_snapshot(data: bytes) -> Value:
             return snapshot.value
         snapshot.take(tag, items)
     raise DamagedError(f"not whole from byte {at} on")
+
+
+# §12 Backups
+
+
+def read_archive(data: bytes) -> Value:
+    """A whole backup: its snapshot file, and its rows keys and values as hexadecimal digits."""
+    if data[:10] != b"TUFFBKUP" + struct.pack(">H", VERSION):
+        raise DamagedError("it does not begin as a backup does")
+    at, parts = 10, list[tuple[int, bytes]]()
+    while True:
+        found = read_frame(data, at)
+        if found is None or not found[0]:
+            raise DamagedError(f"it ends at byte {at}, without its end")
+        body, at = found
+        if body[0] == 0:
+            break
+        parts.append((body[0], body[1:]))
+    if body[1:] != struct.pack(">Q", len(parts)) or at != len(data):
+        raise DamagedError(f"{len(parts)} parts are not what it began as")
+    if [kind for kind, _ in parts] != sorted(kind for kind, _ in parts) or {1, 2} < {*dict(parts)}:
+        raise DamagedError("a part has no place where it stands")
+    snapshot = b"".join(content for kind, content in parts if kind == 1)
+    rows = [row for kind, content in parts if kind == 2 for row in _archived(content)]
+    return {"parts": len(parts), "snapshot": snapshot, "rows": rows}
+
+
+def _archived(content: bytes) -> list[list[str]]:
+    at, found = 0, []
+    while at < len(content):
+        key_length, value_length = struct.unpack_from(">II", content, at)
+        key, value = at + 8, at + 8 + key_length
+        at = value + value_length
+        found.append([content[key:value].hex(), content[value:at].hex()])
+    return found

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
 from tests.formats.reader import (
     DamagedError,
+    read_archive,
     read_beginning,
     read_edit,
     read_frame,
@@ -21,6 +23,7 @@ from tests.formats.reader import (
     read_snapshot,
 )
 from tests.formats.rows import read_row
+from tuff.disk.archive import ArchiveError, read_parts
 from tuff.disk.lock import LOCK_FILE, DirectoryLock
 from tuff.disk.records import pack_frame
 from tx.edits import encode_edit
@@ -52,6 +55,7 @@ def decode(example: Example) -> Any:
         "file-header": lambda data: read_beginning(data)[0],
         "log": read_log,
         "snapshot": read_snapshot,
+        "archive": read_archive,
     }
     return readers[example.name](example.parts["bytes"])
 
@@ -117,6 +121,24 @@ def test_the_server_reads_and_writes_the_snapshot_of_the_page(example: Example) 
         opened["in_progress"] for opened in told["open"]
     ]
     assert list(image.view.invalid) == told["view"]["invalid"]
+
+
+@pytest.mark.parametrize("example", named("archive"))
+def test_the_server_writes_the_archive_of_the_page(example: Example) -> None:
+    assert examples.archive(example.means) == example.parts["bytes"]
+
+
+@pytest.mark.parametrize("example", named("archive"))
+def test_by_the_page_a_spoilt_archive_is_refused_as_the_server_refuses_it(example: Example) -> None:
+    data = example.parts["bytes"]
+    spoilt = [data[:length] for length in range(len(data))]
+    spoilt += [data[:at] + bytes((data[at] ^ 4,)) + data[at + 1 :] for at in range(len(data))]
+
+    for each in (*spoilt, data + b"\x00"):
+        with pytest.raises(DamagedError):
+            read_archive(each)
+        with pytest.raises(ArchiveError):
+            list(read_parts(BytesIO(each)))
 
 
 def test_the_lock_file_holds_what_the_page_says(tmp_path: Path) -> None:

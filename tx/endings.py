@@ -66,7 +66,10 @@ class Endings:
         if isinstance(edit, Committing):
             self._ledger.record(edit)
         else:
-            await self.bounded(self._refuse(edit))
+            # Recorded at once: until work that is handed over begins, an ending may come between,
+            # and then the log held a refusal of what had ended, at which every recovery failed.
+            self._record_refusal(edit)
+            await self.bounded(self._raise_conflict(edit.transaction_id, edit.conflict))
 
     async def open_now(self, pointer: int) -> OpenTransaction:
         """The transaction, in progress, within its time, not refused, and with no ending under
@@ -110,7 +113,8 @@ class Endings:
             await self._claims.released(holder)
         conflict = self._ledger.state.committers.conflict(opened.transaction, changes)
         if conflict is not None and opened.is_short:
-            await self._refuse(Refused(self._now_ms(), transaction_id, conflict))
+            self._record_refusal(Refused(self._now_ms(), transaction_id, conflict))
+            await self._raise_conflict(transaction_id, conflict)
         self._ledger.require_room()
         if entries:
             return await self._publish_and_commit(opened, changes, entries, request)
@@ -320,10 +324,9 @@ class Endings:
         if opened.conflict is not None:
             await self._raise_conflict(opened.transaction_id, opened.conflict)
 
-    async def _refuse(self, edit: Refused) -> NoReturn:
+    def _record_refusal(self, edit: Refused) -> None:
         self._counters.conflicts += 1
         self._ledger.record(edit)
-        await self._raise_conflict(edit.transaction_id, edit.conflict)
 
     async def _raise_conflict(self, transaction_id: int, conflict: Conflict) -> NoReturn:
         # A refusal speaks of somebody's commit, so that has to be durable first.

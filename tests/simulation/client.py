@@ -51,6 +51,7 @@ _STATES: dict[type[TuffError], str] = {
     TransactionUnknownError: "unknown",
 }
 _BEGINNING = bytes(20)
+FIRST, LAST = Place(0, 1), Place(1 << 50, 0)
 
 
 class Client:
@@ -60,6 +61,7 @@ class Client:
         self._facts = facts
         self._life = life
         self._serial = 0
+        self.waiting: dict[Poll, tuple[TopicFacts, Tx | None]] = {}  # polls without an answer yet
 
     def lives_on(self, life: Life) -> None:
         """The server was started again."""
@@ -143,7 +145,9 @@ class Client:
             outcome = await self._life.transactions.commit(
                 tx.id, changes=changes, publish=publish, read_only=read_only
             )
-            self._committed(tx, outcome, asked)
+            # A read-only commit waits for no disk, so that a crash may undo what it was told.
+            if not read_only:
+                self._committed(tx, outcome, asked)
 
     def _committed(self, tx: Tx, outcome: Outcome, asked: int) -> None:
         if tx.published is not None and tx.published != outcome.published:
@@ -242,19 +246,29 @@ class Client:
         call = self._life.messaging.store
         await self._sent(stored, tx, lambda: call(topic.id, request))
 
-    async def rollback(self, publish: Publish) -> None:
+    async def rollback(self, publishes: list[Publish], *, is_forged: bool) -> None:
+        """Roll these of one pointer back; with a forged detail, by a range of all that there is."""
+        publish = publishes[0]
         assert publish.tx is not None
         assert publish.first is not None
         assert publish.last is not None
-        detail = RollbackDetail(publish.pointer or 0, publish.first, publish.last)
+        first, last = (FIRST, LAST) if is_forged else (publish.first, publish.last)
+        detail = RollbackDetail(publish.pointer or 0, first, last)
         asked = self._facts.moment()
-        publish.rollback_asked = min(publish.rollback_asked, asked)
+        for each in publishes:
+            each.rollback_asked = min(each.rollback_asked, asked)
+        if is_forged:
+            # Publishes under way may be hit as well.
+            for each in self._facts.topics[publish.topic].publishes:
+                if each.pointer == publish.pointer:
+                    each.rollback_asked = min(each.rollback_asked, asked)
         with self._told_of(publish.tx, asked):
             topic = self._facts.topics[publish.topic]
             await self._life.messaging.rollback(topic.id, detail)
             # There is nothing to do for a pointer that nobody knows any more, though it committed.
             if not (topic.deletions or self._facts.may_forget):
-                publish.rolled_back = min(publish.rolled_back, self._facts.moment())
+                for each in publishes:
+                    each.rolled_back = min(each.rolled_back, self._facts.moment())
 
     def _done(self, publish: Publish, first: Place, last: Place) -> None:
         publish.first, publish.last = first, last
@@ -310,6 +324,14 @@ class Client:
 
     async def read(self, topic: TopicFacts, poll: Poll, reader: Tx | None = None) -> Read | None:
         """One poll, noted and checked; None when the server could not answer."""
+        if poll.wait_s:
+            self.waiting[poll] = topic, reader
+        try:
+            return await self._read(topic, poll, reader)
+        finally:
+            self.waiting.pop(poll, None)
+
+    async def _read(self, topic: TopicFacts, poll: Poll, reader: Tx | None) -> Read | None:
         facts, asked, now_ms = self._facts, self._facts.moment(), self._life.now_ms()
         try:
             found = await self._life.messaging.poll(topic.id, poll)

@@ -201,6 +201,7 @@ class Facts:
         self.publish_of: dict[bytes, Publish] = {}  # by payload
         self.highest_pointer = 0
         self.now_ms_max = 0  # of all times that the server ever had
+        self.now_ms_min = NEVER
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
         self.has_jumped = False  # so much time went by that anything may have expired
         self.life = 0
@@ -215,6 +216,7 @@ class Facts:
 
     def note_time(self, now_ms: int) -> None:
         self.now_ms_max = max(self.now_ms_max, now_ms)
+        self.now_ms_min = min(self.now_ms_min, now_ms)
         self._times.append((self.moment(), now_ms))
 
     def latest_since(self, moment: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.simulation.facts import NEVER, Facts, Fate, Publish, Read, TopicFacts, Tx
-from tuff.protocol.ids import MessageId, past_group
+from tuff.protocol.ids import LAST_ID, MessageId, past_group
 from tuff.protocol.transaction import Transaction
 
 Faults = Iterator[str]
@@ -281,9 +281,14 @@ def require(promise: int, faults: Faults) -> None:
 
 
 def _must_be_there(facts: Facts, publish: Publish, read: Read) -> bool:
-    if publish.fate is not Fate.DONE or publish.settled > read.asked or publish.first is None:
+    if publish.fate is not Fate.DONE or not publish.payloads:
         return False
-    if not publish.payloads or not _is_whole_in(facts, publish, read):
+    had_ended = _had_ended(publish, read)
+    if publish.settled > read.asked and not had_ended:
+        return False
+    # Rows of who had ended were there already; so they lie in all that a reader caught up with.
+    next_id = LAST_ID.to_bytes() if had_ended and read.caught_up else read.next_id
+    if not _is_whole_in(facts, publish, read, next_id=next_id):
         return False
     if read.kind == "all" or publish.tx is None:
         return True
@@ -296,14 +301,27 @@ def _must_be_there(facts: Facts, publish: Publish, read: Read) -> bool:
     )
 
 
-def _is_whole_in(facts: Facts, publish: Publish, read: Read) -> bool:
+def _had_ended(publish: Publish, read: Read) -> bool:
+    """Whether its transaction had committed before the read was asked for, or is in its snapshot."""
+    if publish.tx is None or publish.rollback_asked < NEVER or read.kind == "all":
+        return False
+    if read.snapshot is None:
+        return publish.tx.committed < read.asked
+    return publish.tx.id != read.snapshot.transaction_id and read.snapshot.is_visible(
+        publish.pointer or 0
+    )
+
+
+def _is_whole_in(
+    facts: Facts, publish: Publish, read: Read, *, next_id: bytes | None = None
+) -> bool:
     """Whether all of a publish lies in the range of a read, and surely lives."""
     if publish.first is None or publish.last is None:
         return False
     first, last = MessageId(*publish.first).to_bytes(), past_group(publish.last).to_bytes()
     if publish.brings is None:
         last = MessageId(*publish.last).to_bytes()
-    if first <= read.start or last > read.next_id:
+    if first <= read.start or last > (read.next_id if next_id is None else next_id):
         return False
     topic = facts.topics[publish.topic]
     changes = (*topic.deletions, *topic.truncations)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from messaging.polls import Isolation, Poll
@@ -113,6 +114,7 @@ class World:
     def _vanish(self, chance: random.Random, *, cuts_power: bool) -> None:
         self.life.vanish()
         self.tasks.clear()
+        self.client.waiting.clear()
         self.facts.cut_off()
         if cuts_power:
             self.disk.cut(chance)
@@ -143,7 +145,7 @@ class World:
     def note_time(self) -> None:
         self.facts.note_time(self.life.now_ms())
         retention_ms = self.settings.tx.outcome_retention_s * 1000
-        self.facts.may_forget |= self.facts.now_ms_max - START_MS > retention_ms
+        self.facts.may_forget |= self.facts.now_ms_max - self.facts.now_ms_min > retention_ms
         short_lived = any(
             each.ttl_s * 1000 < DAY_MS for topic in self.facts.topics.values()
             for each in topic.lifetimes
@@ -183,6 +185,7 @@ class World:
         self.come_back(chance)
         for tx in list(self.facts.transactions.values()):
             self.life.complete(self.client.ask(tx), chance)
+        self._require_awake(chance)
         for topic in self.facts.topics.values():
             self._read_through(topic, Poll(), chance)
             self._read_through(topic, Poll(isolation=Isolation.COMMITTED), chance)
@@ -193,6 +196,14 @@ class World:
             for read in topic.reads:
                 self.client.check(read)
         self.look()
+
+    def _require_awake(self, chance: random.Random) -> None:
+        """Raises: BrokenPromiseError: a poll still waits, and another one like it would not."""
+        for poll, (topic, reader) in list(self.client.waiting.items()):
+            again = replace(poll, wait_s=0.0)
+            read = self.life.complete(self.client.read(topic, again, reader), chance)
+            if read is not None and read.items and poll in self.client.waiting:
+                raise BrokenPromiseError(f"promise 6: {poll} sleeps, and there is {read.items}")
 
     def _read_through(self, topic: TopicFacts, poll: Poll, chance: random.Random) -> None:
         read = self.life.complete(self.client.read(topic, poll), chance)

@@ -26,6 +26,11 @@ STEP_COUNT_MAX = 4  # steps of one transaction
 MESSAGE_COUNT_MAX = 3  # messages of one publish
 
 
+# What a transaction is told that did not commit, and never will. Its time may be over, if somebody
+# lets the server stand still.
+REFUSED = (tuff.TransactionConflictError, tuff.TransactionNotInProgressError)
+
+
 def topic_id(name: str) -> tuff.TopicId:
     return tuff.TopicId(NAMESPACE, name)
 
@@ -144,16 +149,27 @@ class MixedClient:
         notes = self._notes()
         try:
             with self._client.transaction(self._table) as tx:
+                started = tx.transaction
                 for _ in range(self._chance.randint(1, STEP_COUNT_MAX)):
                     self._step(tx, notes)
                 is_withdrawn = self._chance.random() < 0.1
                 notes.commits()
                 if is_withdrawn:
                     tx.abort()
-        except tuff.TransactionConflictError:
+        except REFUSED:
             notes.ended(Outcome.FAIL)
+        except tuff.TransactionsUnavailableError:
+            notes.ended(self._found_out(started))
         else:
             notes.ended(Outcome.FAIL if is_withdrawn else Outcome.OK)
+
+    def _found_out(self, started: tuff.Transaction) -> Outcome:
+        """How a transaction ended, of which a call was told that it can't be said yet."""
+        try:
+            self._client.transactions.abort(started)
+        except tuff.TransactionCommittedError:
+            return Outcome.OK
+        return Outcome.FAIL
 
     def _step(self, tx: tuff.TransactionContext, notes: Notes) -> None:
         kind = self._chance.randrange(4)
@@ -176,8 +192,25 @@ class MixedClient:
 
     def _pointer(self) -> None:
         """Publish and store under a transaction, long before its end: others meet the rows."""
-        notes, here, there = self._notes(), self._place("t"), self._place("t")
+        notes, ending = self._notes(), self._chance.random()
         tx = self._client.transactions.start()
+        try:
+            self._publish_under(tx, notes)
+            if ending < 0.15:
+                self._client.transactions.abort(tx)
+            elif ending < 0.3:
+                self._client.transactions.invalidate(tx)
+            else:
+                self._client.transactions.commit(tx)
+        except REFUSED:
+            notes.ended(Outcome.FAIL)
+        except tuff.TransactionsUnavailableError:
+            notes.ended(self._found_out(tx))
+        else:
+            notes.ended(Outcome.FAIL if ending < 0.3 else Outcome.OK)
+
+    def _publish_under(self, tx: tuff.Transaction, notes: Notes) -> None:
+        here, there = self._place("t"), self._place("t")
         inline, stored = self._values(), self._values()
         notes.published(
             here, inline, lambda: self._client.publish(topic_id(here), inline, transaction=tx)
@@ -187,14 +220,6 @@ class MixedClient:
         notes.published(
             there, stored, lambda: self._client.publish(topic_id(there), (), transaction=tx)
         )
-        ending = self._chance.random()
-        if ending < 0.15:
-            self._client.transactions.abort(tx)
-        elif ending < 0.3:
-            self._client.transactions.invalidate(tx)
-        else:
-            self._client.transactions.commit(tx)
-        notes.ended(Outcome.FAIL if ending < 0.3 else Outcome.OK)
 
     def _run(self) -> None:
         notes = self._notes()
@@ -206,8 +231,12 @@ class MixedClient:
             tuff.PublishEntry(topic=topic_id(topic), payloads=[value.encode() for value in values])
             for topic, values in both
         ]
-        self._client.transactions.run(entries)
-        notes.ended(Outcome.OK)
+        try:
+            self._client.transactions.run(entries)
+        except REFUSED:
+            notes.ended(Outcome.FAIL)
+        else:
+            notes.ended(Outcome.OK)
 
 
 class Follower:

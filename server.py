@@ -99,9 +99,7 @@ class Server:
         await self._rooms.open()
         self._spawn(self._every(TICK_S, self._rooms.tick))
         self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
-        listener = Listener(
-            self._rooms.application(), connections_max=self._settings.server.max_connections
-        )
+        listener = self._rooms.listener()
         try:
             return await self._serve(listener)
         finally:

@@ -196,12 +196,11 @@ class Polls:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self.waiting_count += 1
+        alarm = loop.call_at(deadline_s, waiter.set)
         try:
-            async with asyncio.timeout_at(deadline_s):
-                await waiter.wait()
-        except TimeoutError:
-            pass
+            await waiter.wait()
         finally:
+            alarm.cancel()
             self.waiting_count -= 1
         if reading.held_by is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)

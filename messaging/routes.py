@@ -1,13 +1,12 @@
 """The HTTP routes of topics and messages (protocol §2, §3)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from typing import TypeVar
-
-from aiohttp import web
 
 from messaging.polls import Isolation, Poll, PollResult, Undecided
 from messaging.service import MessagingService, Published
@@ -20,6 +19,7 @@ from tuff.protocol.errors import (
     InvalidTtlError,
     TransactionUnknownError,
 )
+from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId
 from tuff.protocol.media import (
     MediaType,
@@ -38,28 +38,32 @@ WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 Choice = TypeVar("Choice", bound=Enum)
 
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
+_PUBLISH_PARAMETERS = frozenset({"ttl"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 _TOPIC = "/v1/namespaces/{ns}/topics/{t}"
 
+TOPIC_IDS_COUNT_MAX = 4_096  # names that were found legal and are not checked again
+_topic_id = lru_cache(TOPIC_IDS_COUNT_MAX)(TopicId)
 
-def routes(service: MessagingService) -> list[web.RouteDef]:
+
+def routes(service: MessagingService) -> list[Route]:
     """Every route of topics and messages."""
     topics, messages = _TopicRoutes(service), _MessageRoutes(service)
     return [
-        # The busy ones first: the router tries one after the other.
-        web.post(f"{_TOPIC}/publish", messages.publish),
-        web.post(f"{_TOPIC}/poll", messages.poll),
-        web.post(f"{_TOPIC}/store", messages.store),
-        web.post(f"{_TOPIC}/rollback", messages.rollback),
-        web.get(f"{_TOPIC}/messages", messages.browse, allow_head=False),
-        web.get(f"{_TOPIC}/offsets", messages.offsets, allow_head=False),
-        web.post(f"{_TOPIC}/truncate", topics.truncate),
-        web.put(f"{_TOPIC}/properties", topics.update),
-        web.put(_TOPIC, topics.create),
-        web.get(_TOPIC, topics.get, allow_head=False),
-        web.delete(_TOPIC, topics.delete),
-        web.get("/v1/namespaces", topics.namespaces, allow_head=False),
-        web.get("/v1/namespaces/{ns}/topics", topics.list, allow_head=False),
+        # The busy ones first: the library's router tries one after the other.
+        Route("POST", f"{_TOPIC}/publish", messages.publish),
+        Route("POST", f"{_TOPIC}/poll", messages.poll),
+        Route("POST", f"{_TOPIC}/store", messages.store),
+        Route("POST", f"{_TOPIC}/rollback", messages.rollback),
+        Route("GET", f"{_TOPIC}/messages", messages.browse),
+        Route("GET", f"{_TOPIC}/offsets", messages.offsets),
+        Route("POST", f"{_TOPIC}/truncate", topics.truncate),
+        Route("PUT", f"{_TOPIC}/properties", topics.update),
+        Route("PUT", _TOPIC, topics.create),
+        Route("GET", _TOPIC, topics.get),
+        Route("DELETE", _TOPIC, topics.delete),
+        Route("GET", "/v1/namespaces", topics.namespaces),
+        Route("GET", "/v1/namespaces/{ns}/topics", topics.list),
     ]
 
 
@@ -67,56 +71,56 @@ class _TopicRoutes:
     def __init__(self, service: MessagingService) -> None:
         self._service = service
 
-    async def namespaces(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
-        return web.json_response(self._service.namespaces())
+    async def namespaces(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(self._service.namespaces())
 
-    async def list(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
-        namespace = check_name(request.match_info["ns"], what="namespace")
-        return web.json_response(self._service.list_topics(namespace))
+    async def list(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        namespace = check_name(request.parameters["ns"], what="namespace")
+        return json_reply(self._service.list_topics(namespace))
 
-    async def create(self, request: web.Request) -> web.Response:
-        topic, properties = await self._named_properties(request)
+    async def create(self, request: Request) -> Reply:
+        topic, properties = self._named_properties(request)
         await self._service.create_topic(topic, properties)
-        return web.Response()
+        return EMPTY_REPLY
 
-    async def update(self, request: web.Request) -> web.Response:
-        topic, properties = await self._named_properties(request)
+    async def update(self, request: Request) -> Reply:
+        topic, properties = self._named_properties(request)
         await self._service.update_topic(topic, properties)
-        return web.Response()
+        return EMPTY_REPLY
 
-    async def _named_properties(self, request: web.Request) -> tuple[TopicId, Mapping[str, str]]:
+    def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str]]:
         topic = _topic(request)
-        body = await _json_body(request)
-        if not body:
+        require_json(request.content_type, request.body)
+        if not request.body:
             return topic, {}
         try:
-            value = parse_json(body)
+            value = parse_json(request.body)
         except BadRequestError as error:
             raise InvalidTopicPropertiesError(error.detail) from None
         return topic, parse_properties(value)
 
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: Request) -> Reply:
         info = self._service.get_topic(_topic(request))
         form = {
             "name": info.topic.name,
             "properties": dict(info.properties),
             "generation": info.generation,
         }
-        return web.json_response(form)
+        return json_reply(form)
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: Request) -> Reply:
         topic = _topic(request)
-        await _no_members(request, what="the deletion of a topic")
+        _no_members(request, what="the deletion of a topic")
         await self._service.delete_topic(topic)
-        return web.Response()
+        return EMPTY_REPLY
 
-    async def truncate(self, request: web.Request) -> web.Response:
+    async def truncate(self, request: Request) -> Reply:
         topic = _topic(request)
         body = read_object(
-            await request.read(),
-            request.headers.get("Content-Type"),
+            request.body,
+            request.content_type,
             members={"before"},
             what="a truncation",
         )
@@ -127,58 +131,58 @@ class _TopicRoutes:
         else:
             place = _start_time(forms.whole_number(before, what="before"))
         earliest = await self._service.truncate_topic(topic, place)
-        return web.json_response({"earliest": earliest and earliest.hex()})
+        return json_reply({"earliest": earliest and earliest.hex()})
 
 
 class _MessageRoutes:
     def __init__(self, service: MessagingService) -> None:
         self._service = service
 
-    async def publish(self, request: web.Request) -> web.Response:
-        topic = _topic(request, parameters={"ttl"})
-        asked_in, publish = await _publish_request(request)
+    async def publish(self, request: Request) -> Reply:
+        topic = _topic(request, parameters=_PUBLISH_PARAMETERS)
+        asked_in, publish = _publish_request(request)
         if not publish.payloads:
             if publish.pointer is None:
                 raise EmptyPublishError(
                     "messages is empty, which only a publish under a transaction may be"
                 )
-            if "ttl" in request.query:
+            if request.query:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
         published = await self._service.publish(topic, publish)
-        return _published(published, reply_type(request.headers.get("Accept"), asked_in=asked_in))
+        return _published(published, reply_type(request.accept, asked_in=asked_in))
 
-    async def store(self, request: web.Request) -> web.Response:
-        topic = _topic(request, parameters={"ttl"})
-        _, publish = await _publish_request(request)
+    async def store(self, request: Request) -> Reply:
+        topic = _topic(request, parameters=_PUBLISH_PARAMETERS)
+        _, publish = _publish_request(request)
         if publish.pointer is None or not publish.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         await self._service.store(topic, publish)
-        return web.Response()
+        return EMPTY_REPLY
 
-    async def rollback(self, request: web.Request) -> web.Response:
+    async def rollback(self, request: Request) -> Reply:
         topic = _topic(request)
-        body = await request.read()
-        if body_type(request.headers.get("Content-Type"), body) is MediaType.AVRO:
+        body = request.body
+        if body_type(request.content_type, body) is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = forms.rollback_detail_from_json(parse_json(body) if body else {})
         await self._service.rollback(topic, detail)
-        return web.Response()
+        return EMPTY_REPLY
 
-    async def poll(self, request: web.Request) -> web.Response:
+    async def poll(self, request: Request) -> Reply:
         topic = _topic(request, parameters=_READ_PARAMETERS)
-        body = await request.read()
-        asked_in = body_type(request.headers.get("Content-Type"), body)
+        body = request.body
+        asked_in = body_type(request.content_type, body)
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
             consume = forms.consume_request_from_json(parse_json(body) if body else {})
-        result = await self._service.poll(topic, _poll(request.query, consume))
-        return _polled(result, reply_type(request.headers.get("Accept"), asked_in=asked_in))
+        result = await self._service.poll(topic, _poll(dict(request.query), consume))
+        return _polled(result, reply_type(request.accept, asked_in=asked_in))
 
-    async def browse(self, request: web.Request) -> web.Response:
+    async def browse(self, request: Request) -> Reply:
         topic = _topic(request, parameters=_BROWSE_PARAMETERS)
-        query = request.query
+        query = dict(request.query)
         limit = query.get("limit")
         consume = ConsumeRequest(
             inclusive=_boolean(query.get("inclusive", "true"), what="inclusive"),
@@ -194,9 +198,10 @@ class _MessageRoutes:
             result = await self._service.poll(topic, replace(poll, start=_start(start)))
         return _polled(result, MediaType.JSON)
 
-    async def offsets(self, request: web.Request) -> web.Response:
+    async def offsets(self, request: Request) -> Reply:
         topic = _topic(request, parameters={"isolation", "tx"})
-        isolation, tx = _choice(request.query, "isolation", Isolation), _tx(request.query)
+        query = dict(request.query)
+        isolation, tx = _choice(query, "isolation", Isolation), _tx(query)
         if isolation is not None and tx is not None:
             raise BadRequestError("give isolation or tx, not both")
         found = await self._service.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
@@ -208,36 +213,28 @@ class _MessageRoutes:
             if found.blocked_by is None
             else forms.pointer_to_json(found.blocked_by),
         }
-        return web.json_response(form)
+        return json_reply(form)
 
 
-def _topic(
-    request: web.Request, *, parameters: "frozenset[str] | set[str]" = frozenset()
-) -> TopicId:
-    read_query(request.query.items(), parameters=parameters)
-    return TopicId(request.match_info["ns"], request.match_info["t"])
+def _topic(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
+    read_query(request.query, parameters=parameters)
+    return _topic_id(request.parameters["ns"], request.parameters["t"])
 
 
-async def _json_body(request: web.Request) -> bytes:
-    body = await request.read()
-    require_json(request.headers.get("Content-Type"), body)
-    return body
+def _no_members(request: Request, *, what: str) -> None:
+    read_object(request.body, request.content_type, members=(), what=what)
 
 
-async def _no_members(request: web.Request, *, what: str) -> None:
-    read_object(await request.read(), request.headers.get("Content-Type"), members=(), what=what)
-
-
-async def _publish_request(request: web.Request) -> tuple[MediaType, PublishRequest]:
-    body = await request.read()
-    asked_in = body_type(request.headers.get("Content-Type"), body)
+def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
+    body = request.body
+    asked_in = body_type(request.content_type, body)
     if asked_in is MediaType.AVRO:
         publish = avro.decode_publish_request(body)
     else:
         publish = forms.publish_request_from_json(parse_json(body) if body else {})
-    if "ttl" not in request.query:
+    if not request.query:
         return asked_in, publish
-    text = request.query["ttl"]
+    ((_, text),) = request.query
     if not text.isascii() or not text.isdigit():
         raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
     ttl_s = forms.ttl_from_json(text)
@@ -245,14 +242,15 @@ async def _publish_request(request: web.Request) -> tuple[MediaType, PublishRequ
     return asked_in, replace(publish, ttls_s=[ttl_s if each is None else each for each in own])
 
 
-def _published(published: Published, media_type: MediaType) -> web.Response:
-    headers = {"Tuff-First-Id": published.first.hex(), "Tuff-Last-Id": published.last.hex()}
+def _published(published: Published, media_type: MediaType) -> Reply:
+    first, last = published.first.hex(), published.last.hex()
+    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
     if published.rollback is None:
-        return web.Response(headers=headers)
+        return Reply(headers=headers)
     if media_type is MediaType.AVRO:
         body = avro.encode_rollback_detail(published.rollback)
-        return web.Response(body=body, headers=headers, content_type=media_type.value)
-    return web.json_response(forms.rollback_detail_to_json(published.rollback), headers=headers)
+        return Reply(200, media_type.value, body, headers)
+    return json_reply(forms.rollback_detail_to_json(published.rollback), headers=headers)
 
 
 def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
@@ -282,18 +280,18 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     )
 
 
-def _polled(result: PollResult, media_type: MediaType) -> web.Response:
-    headers = {
-        "Tuff-Next": result.next_id.hex(),
-        "Tuff-Caught-Up": "true" if result.caught_up else "false",
-    }
+def _polled(result: PollResult, media_type: MediaType) -> Reply:
+    headers: tuple[tuple[str, str], ...] = (
+        ("Tuff-Next", result.next_id.hex()),
+        ("Tuff-Caught-Up", "true" if result.caught_up else "false"),
+    )
     if result.blocked_by is not None:
-        headers["Tuff-Blocked-By"] = forms.pointer_to_json(result.blocked_by)
+        headers += (("Tuff-Blocked-By", forms.pointer_to_json(result.blocked_by)),)
     if result.expired:
-        headers["Tuff-Expired"] = "true"
+        headers += (("Tuff-Expired", "true"),)
     if media_type is MediaType.AVRO:
         body = avro.encode_consume_response(result.items)
-        return web.Response(body=body, headers=headers, content_type=media_type.value)
+        return Reply(200, media_type.value, body, headers)
     form = [
         {
             "id": message_id.hex(),
@@ -302,7 +300,7 @@ def _polled(result: PollResult, media_type: MediaType) -> web.Response:
         }
         for message_id, payload in result.items
     ]
-    return web.json_response(form, headers=headers)
+    return json_reply(form, headers=headers)
 
 
 def _choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:

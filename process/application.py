@@ -1,59 +1,115 @@
-"""The HTTP application: every route, behind the middlewares."""
+"""The general way in: the HTTP library's own application, with every route of the server.
+
+It serves whatever HTTP allows; `process.lane` takes the plain requests past it.
+"""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from process import openapi
-from process.http import MAX_REQUEST_BYTES, Admission, admitting, answering
-from process.metrics import Metrics
+from process.front import Front
+from tuff.protocol.errors import (
+    BadRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    RequestTooLargeError,
+)
+from tuff.protocol.exchange import Reply, Request, Route, problem_reply
+
+SERVER_NAME = "tuff"  # what every reply calls the server
 
 _UNMATCHED = "unmatched"
+_CALLS = "/v1/"
+
+
+def openapi_route() -> Route:
+    """The OpenAPI document of all routes."""
+    document = Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
+
+    async def show(_request: Request) -> Reply:
+        return document
+
+    return Route("GET", "/openapi.json", show)
 
 
 def application(
-    routes: Iterable[web.RouteDef],
+    routes: Iterable[Route],
+    front: Front,
     *,
-    admission: Admission,
-    metrics: Metrics,
     max_request_bytes: int,
-    elapsed_s: Callable[[], float],
+    streams: Iterable[web.RouteDef] = (),
 ) -> web.Application:
-    """Every route of the server, and the OpenAPI document of all of them.
-
-    `elapsed_s` is a clock that only goes forward, in seconds.
-    """
+    """Every route behind the front. `streams` are routes that answer bit by bit, for which a
+    `Reply` is too small."""
     app = web.Application(
-        middlewares=[_measuring(metrics, elapsed_s), answering(), admitting(admission)],
-        client_max_size=max_request_bytes,
+        middlewares=[_fronted(front, max_request_bytes)], client_max_size=max_request_bytes
     )
-    app[MAX_REQUEST_BYTES] = max_request_bytes
-    app.add_routes([*routes, _openapi_route()])
+    app.add_routes([*map(_general, routes), *streams])
     return app
 
 
-def _openapi_route() -> web.RouteDef:
-    document = json.dumps(openapi.document()).encode("utf-8")
+def _general(route: Route) -> web.RouteDef:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        headers = request.headers
+        asked = Request(
+            request.match_info,
+            tuple(request.query.items()),
+            headers.get("Content-Type"),
+            headers.get("Accept"),
+            await request.read(),
+        )
+        return _response(await route.handler(asked))
 
-    async def show(_request: web.Request) -> web.Response:
-        return web.Response(body=document, content_type="application/json")
+    # Probes ask with HEAD; as a call of the protocol it would do a read's work for nothing.
+    is_head_too = route.method == "GET" and not route.path.startswith(_CALLS)
+    options = {"allow_head": is_head_too} if route.method == "GET" else {}
+    return web.RouteDef(route.method, route.path, handle, options)
 
-    return web.get("/openapi.json", show)
+
+def _response(reply: Reply) -> web.Response:
+    headers = {**dict(reply.headers), "Server": SERVER_NAME}
+    if reply.content_type is not None:
+        headers["Content-Type"] = reply.content_type
+    return web.Response(status=reply.status, body=reply.body, headers=headers)
 
 
-def _measuring(metrics: Metrics, elapsed_s: Callable[[], float]) -> Middleware:
+def _fronted(front: Front, max_request_bytes: int) -> Middleware:
     @web.middleware
-    async def measure(request: web.Request, handler: Handler) -> web.StreamResponse:
-        began = elapsed_s()
-        response = await handler(request)
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def translated(asked: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(asked)
+            except web.HTTPException as error:
+                return _translated(error, asked, max_request_bytes)
+
         resource = request.match_info.route.resource
         # The operation, and not the path: names of topics would make a series each.
         operation = resource.canonical if resource is not None else _UNMATCHED
-        metrics.observe_request(
-            f"{request.method} {operation}", response.status, elapsed_s() - began
-        )
-        return response
+        answered = await front.answer(f"{request.method} {operation}", translated, request)
+        return _response(answered) if isinstance(answered, Reply) else answered
 
-    return measure
+    return answer
+
+
+def _translated(
+    error: web.HTTPException, request: web.Request, max_request_bytes: int
+) -> web.Response:
+    if error.status == web.HTTPNotFound.status_code:
+        return _response(problem_reply(NotFoundError(f"there is nothing at {request.path}")))
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        sentence = f"{request.path} answers {allowed}, not {request.method}"
+        reply = problem_reply(MethodNotAllowedError(sentence))
+        return _response(reply._replace(headers=(("Allow", allowed),)))
+    if error.status == web.HTTPRequestEntityTooLarge.status_code:
+        return _response(problem_reply(_too_large(max_request_bytes)))
+    return _response(problem_reply(BadRequestError(f"the request can't be read: {error.reason}")))
+
+
+def _too_large(max_request_bytes: int) -> RequestTooLargeError:
+    return RequestTooLargeError(
+        f"the body is larger than server.max_request_bytes={max_request_bytes}; send it in parts"
+    )

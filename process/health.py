@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from aiohttp import web
+from tuff.protocol.exchange import Reply, Request, Route, json_reply
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not fit: degraded
 
@@ -42,22 +42,22 @@ def check_disk(directory: Path) -> Check:
     return Check(Status.OK, f"{mib} MiB are free")
 
 
-def routes(started: Callable[[], bool], checks: Checks) -> list[web.RouteDef]:
+def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
     """The three health endpoints.
 
     A check that is down makes the server not ready; one that is degraded only says so, since
     messaging goes on.
     """
 
-    async def live(_request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+    async def live(_request: Request) -> Reply:
+        return json_reply({"status": "ok"})
 
-    async def startup(_request: web.Request) -> web.Response:
+    async def startup(_request: Request) -> Reply:
         if started():
-            return web.json_response({"status": "ok"})
-        return web.json_response({"status": "starting"}, status=503)
+            return json_reply({"status": "ok"})
+        return json_reply({"status": "starting"}, status=503)
 
-    async def ready(_request: web.Request) -> web.Response:
+    async def ready(_request: Request) -> Reply:
         found = checks()
         severities = list(Status)
         worst = max((check.status for check in found.values()), key=severities.index)
@@ -68,10 +68,10 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[web.RouteDef]:
                 for name, check in found.items()
             },
         }
-        return web.json_response(form, status=503 if worst is Status.DOWN else 200)
+        return json_reply(form, status=503 if worst is Status.DOWN else 200)
 
     return [
-        web.get("/health/live", live),
-        web.get("/health/startup", startup),
-        web.get("/health/ready", ready),
+        Route("GET", "/health/live", live),
+        Route("GET", "/health/startup", startup),
+        Route("GET", "/health/ready", ready),
     ]

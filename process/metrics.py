@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from aiohttp import web
+from tuff.protocol.exchange import Reply, Request, Route
 
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -117,11 +117,8 @@ class Metrics:
         return exposition([self._requests, *self._observed], self._gauges, self._topics())
 
 
-def routes(metrics: Metrics) -> list[web.RouteDef]:
-    async def scrape(_request: web.Request) -> web.Response:
-        return web.Response(
-            body=metrics.text(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
+def routes(metrics: Metrics) -> list[Route]:
+    async def scrape(_request: Request) -> Reply:
+        return Reply(200, "text/plain; version=0.0.4; charset=utf-8", metrics.text())
 
-    return [web.get("/metrics", scrape)]
+    return [Route("GET", "/metrics", scrape)]

@@ -9,17 +9,19 @@ from aiohttp import web
 from messaging import routes as message_routes
 from messaging.service import MessagingService
 from process import backup_routes, health, metrics
-from process.application import application
+from process.application import application, openapi_route
 from process.bridge import Bridge, LateTransactions
 from process.clock import ClockGuard, ClockTrust, SteadyClock
 from process.engines import engine
 from process.figures import gauges, topic_figures
+from process.front import Admission, Front
 from process.health import Check, Status
-from process.http import Admission
+from process.http import Listener
 from process.places import Places
 from process.settings import Settings
 from tuff.disk.group import InThread
 from tuff.protocol.errors import TopicExistsError, UnavailableError
+from tuff.protocol.exchange import Route
 from tx import routes as transaction_routes
 from tx.inquiries import SweepMark
 from tx.ledger import ServiceState
@@ -57,7 +59,6 @@ class Rooms:
         self._settings = settings
         self._places = places
         self._clock = clock
-        self._elapsed_s = elapsed_s
         self._spawn_writer = spawn_writer
         self._guard: ClockGuard | None = None
         self._system_topics = settings.messaging.system_topic_ids()
@@ -82,37 +83,41 @@ class Rooms:
             max_block_s=settings.messaging.max_block_s,
             now_ms=clock.now_ms,
         )
-        self._backups = backup_routes.Backups(
-            self.messaging,
-            self.transactions,
-            has_transactions=settings.tx.enabled,
-            now_ms=clock.now_ms,
-            in_thread=threads("backup", 1),
-        )
+        self._backups = self._make_backups(threads)
         self._admission = Admission(
             pending_max=settings.server.max_pending_requests, waiting=self.messaging.waiting_count
         )
+        self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
+        self._metrics.watch(
+            gauges(self.messaging, self.transactions, clock), lambda: topic_figures(self.messaging)
+        )
 
     def application(self) -> web.Application:
-        """Every route, behind the middlewares."""
-        self._metrics.watch(
-            gauges(self.messaging, self.transactions, self._clock),
-            lambda: topic_figures(self.messaging),
+        """Every route, as the HTTP library has it."""
+        limit = self._settings.server.max_request_bytes
+        streams = backup_routes.routes(self._backups)
+        return application(self._routes(), self._front, max_request_bytes=limit, streams=streams)
+
+    def listener(self) -> Listener:
+        """What serves every route on a socket."""
+        server = self._settings.server
+        return Listener(
+            self.application(),
+            self._routes(),
+            self._front,
+            connections_max=server.max_connections,
+            max_request_bytes=server.max_request_bytes,
+            now_ms=self._clock.now_ms,
         )
-        routes = [
+
+    def _routes(self) -> list[Route]:
+        return [
             *message_routes.routes(self.messaging),
             *transaction_routes.routes(self.transactions),
-            *backup_routes.routes(self._backups),
             *health.routes(lambda: self._guard is not None, self._checks),
             *metrics.routes(self._metrics),
+            openapi_route(),
         ]
-        return application(
-            routes,
-            admission=self._admission,
-            metrics=self._metrics,
-            max_request_bytes=self._settings.server.max_request_bytes,
-            elapsed_s=self._elapsed_s,
-        )
 
     async def open(self) -> None:
         """Recover both rooms, and start their writers. What can't be opened is down, and tried
@@ -168,6 +173,15 @@ class Rooms:
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             may_delete=self._may_delete,
             observe=self._metrics.observe,
+        )
+
+    def _make_backups(self, threads: Threads) -> backup_routes.Backups:
+        return backup_routes.Backups(
+            self.messaging,
+            self.transactions,
+            has_transactions=self._settings.tx.enabled,
+            now_ms=self._clock.now_ms,
+            in_thread=threads("backup", 1),
         )
 
     async def _create_system_topics(self) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from process.settings import SECTIONS, key_of
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
+from tuff.protocol.exchange import Route
 from tx.routes import routes as transaction_routes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     running.end()
 
 
-def addresses(routes: list[web.RouteDef]) -> set[tuple[str, str]]:
+def addresses(routes: Iterable[Route | web.RouteDef]) -> set[tuple[str, str]]:
     return {(route.method, route.path) for route in routes}
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from aiohttp import web
-
 from tuff.protocol import forms
 from tuff.protocol.errors import BadRequestError, TransactionUnknownError
+from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.media import read_object, read_query, shown
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
@@ -21,25 +20,25 @@ _ONE = f"{_ROOT}/{{tx}}"
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
-def routes(manager: TransactionManager) -> list[web.RouteDef]:
+def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one = _ServiceRoutes(manager), _TransactionRoutes(manager)
     return [
-        web.post(_ROOT, one.start),
-        web.get(_ROOT, service.overview, allow_head=False),
-        web.post(f"{_ROOT}/run", one.run),
-        web.get(f"{_ROOT}/invalid", service.invalids, allow_head=False),
-        web.post(f"{_ROOT}/invalid/truncate", service.truncate),
-        web.post(f"{_ROOT}/snapshot", service.take_snapshot),
-        web.get(f"{_ROOT}/snapshot", service.snapshot_state, allow_head=False),
-        web.post(f"{_ROOT}/service/stop", service.stop),
-        web.post(f"{_ROOT}/service/start", service.start),
-        web.get(_ONE, one.outcome, allow_head=False),
-        web.post(f"{_ONE}/can-commit", one.can_commit),
-        web.post(f"{_ONE}/commit", one.commit),
-        web.post(f"{_ONE}/abort", one.abort),
-        web.post(f"{_ONE}/invalidate", one.invalidate),
-        web.post(f"{_ONE}/checkpoint", one.checkpoint),
+        Route("POST", _ROOT, one.start),
+        Route("GET", _ROOT, service.overview),
+        Route("POST", f"{_ROOT}/run", one.run),
+        Route("GET", f"{_ROOT}/invalid", service.invalids),
+        Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
+        Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
+        Route("GET", f"{_ROOT}/snapshot", service.snapshot_state),
+        Route("POST", f"{_ROOT}/service/stop", service.stop),
+        Route("POST", f"{_ROOT}/service/start", service.start),
+        Route("GET", _ONE, one.outcome),
+        Route("POST", f"{_ONE}/can-commit", one.can_commit),
+        Route("POST", f"{_ONE}/commit", one.commit),
+        Route("POST", f"{_ONE}/abort", one.abort),
+        Route("POST", f"{_ONE}/invalidate", one.invalidate),
+        Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
     ]
 
 
@@ -47,8 +46,8 @@ class _TransactionRoutes:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
 
-    async def start(self, request: web.Request) -> web.Response:
-        body = await _members(
+    async def start(self, request: Request) -> Reply:
+        body = _members(
             request, {"type", "timeout", "client", "lists"}, what="the start of a transaction"
         )
         timeout, lists = body.get("timeout"), _flag(body, "lists", default=True)
@@ -57,25 +56,25 @@ class _TransactionRoutes:
             None if timeout is None else forms.seconds_from_json(timeout, what="timeout"),
             _client(body),
         )
-        return web.json_response(replies.transaction_object(opened, lists=lists), status=201)
+        return json_reply(replies.transaction_object(opened, lists=lists), status=201)
 
-    async def can_commit(self, request: web.Request) -> web.Response:
-        body = await _members(request, {"changes"}, what="a can-commit")
+    async def can_commit(self, request: Request) -> Reply:
+        body = _members(request, {"changes"}, what="a can-commit")
         await self._manager.can_commit(_pointer(request), _changes(body) or ())
-        return web.json_response({"state": "committing"})
+        return json_reply({"state": "committing"})
 
-    async def commit(self, request: web.Request) -> web.Response:
-        body = await _members(request, {"changes", "publish", "readOnly"}, what="a commit")
+    async def commit(self, request: Request) -> Reply:
+        body = _members(request, {"changes", "publish", "readOnly"}, what="a commit")
         outcome = await self._manager.commit(
             _pointer(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return web.json_response(replies.committed_object(outcome))
+        return json_reply(replies.committed_object(outcome))
 
-    async def run(self, request: web.Request) -> web.Response:
-        body = await _members(request, {"publish", "client", "requestId"}, what="a run")
+    async def run(self, request: Request) -> Reply:
+        body = _members(request, {"publish", "client", "requestId"}, what="a run")
         request_id = body.get("requestId")
         if request_id is not None and not isinstance(request_id, str):
             raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
@@ -84,45 +83,45 @@ class _TransactionRoutes:
             client=_client(body),
             request_id=None if request_id is None else check_request_id(request_id),
         )
-        return web.json_response(replies.committed_object(outcome))
+        return json_reply(replies.committed_object(outcome))
 
-    async def abort(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="an abort")
+    async def abort(self, request: Request) -> Reply:
+        _members(request, (), what="an abort")
         outcome = await self._manager.abort(_pointer(request))
-        return web.json_response({"state": outcome.state.value})
+        return json_reply({"state": outcome.state.value})
 
-    async def invalidate(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="an invalidation")
+    async def invalidate(self, request: Request) -> Reply:
+        _members(request, (), what="an invalidation")
         outcome = await self._manager.invalidate(_pointer(request))
-        return web.json_response({"state": outcome.state.value})
+        return json_reply({"state": outcome.state.value})
 
-    async def checkpoint(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="a checkpoint")
+    async def checkpoint(self, request: Request) -> Reply:
+        _members(request, (), what="a checkpoint")
         opened = await self._manager.checkpoint(_pointer(request))
-        return web.json_response(replies.transaction_object(opened, lists=True))
+        return json_reply(replies.transaction_object(opened, lists=True))
 
-    async def outcome(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
+    async def outcome(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
         found = await self._manager.outcome(_pointer(request))
-        return web.json_response(replies.outcome_object(found, self._manager.topics(found)))
+        return json_reply(replies.outcome_object(found, self._manager.topics(found)))
 
 
 class _ServiceRoutes:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
 
-    async def overview(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
+    async def overview(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
         overview = await self._manager.overview()
         topics = ((opened, self._manager.topics(opened)) for opened in overview.open)
-        return web.json_response(replies.overview_object(overview, topics))
+        return json_reply(replies.overview_object(overview, topics))
 
-    async def invalids(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
-        return web.json_response(replies.invalids_object(await self._manager.invalids()))
+    async def invalids(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(replies.invalids_object(await self._manager.invalids()))
 
-    async def truncate(self, request: web.Request) -> web.Response:
-        body = await _members(request, {"ids", "before"}, what="a truncation")
+    async def truncate(self, request: Request) -> Reply:
+        body = _members(request, {"ids", "before"}, what="a truncation")
         if len(body) != 1:
             raise BadRequestError("a truncation names either ids or before")
         if "ids" in body:
@@ -134,39 +133,35 @@ class _ServiceRoutes:
                 raise BadRequestError(f"before is a time in ms, and not {before_ms}")
             removed_count, kept = await self._manager.truncate(before_ms=before_ms)
         answer = {"removed": removed_count, "kept": list(map(forms.pointer_to_json, kept))}
-        return web.json_response(answer)
+        return json_reply(answer)
 
-    async def take_snapshot(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="a snapshot")
+    async def take_snapshot(self, request: Request) -> Reply:
+        _members(request, (), what="a snapshot")
         name, size = await self._manager.take_snapshot()
-        return web.json_response({"file": name, "bytes": size})
+        return json_reply({"file": name, "bytes": size})
 
-    async def snapshot_state(self, request: web.Request) -> web.Response:
-        read_query(request.query.items(), parameters=())
-        return web.json_response(replies.state_object(await self._manager.snapshot_state()))
+    async def snapshot_state(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(replies.state_object(await self._manager.snapshot_state()))
 
-    async def stop(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="a stop")
+    async def stop(self, request: Request) -> Reply:
+        _members(request, (), what="a stop")
         await self._manager.stop_service()
-        return web.json_response({"state": ServiceState.STOPPED.value})
+        return json_reply({"state": ServiceState.STOPPED.value})
 
-    async def start(self, request: web.Request) -> web.Response:
-        await _members(request, (), what="a start")
+    async def start(self, request: Request) -> Reply:
+        _members(request, (), what="a start")
         await self._manager.start_service()
-        return web.json_response({"state": ServiceState.RUNNING.value})
+        return json_reply({"state": ServiceState.RUNNING.value})
 
 
-async def _members(
-    request: web.Request, members: Collection[str], *, what: str
-) -> Mapping[str, object]:
-    read_query(request.query.items(), parameters=())
-    return read_object(
-        await request.read(), request.headers.get("Content-Type"), members=members, what=what
-    )
+def _members(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
+    read_query(request.query, parameters=())
+    return read_object(request.body, request.content_type, members=members, what=what)
 
 
-def _pointer(request: web.Request) -> int:
-    text = request.match_info["tx"]
+def _pointer(request: Request) -> int:
+    text = request.parameters["tx"]
     if text.isascii() and text.isdigit() and len(text) <= _POINTER_DIGITS_MAX:
         pointer = int(text)
         if pointer <= POINTER_MAX:

@@ -1,0 +1,124 @@
+"""What happens around every handler, whichever way its request came in (protocol §1, §8).
+
+A request is admitted or refused, its answer is counted, and every error becomes a problem document.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from process.metrics import Metrics
+from tuff.protocol.errors import InternalError, OverloadedError, ShuttingDownError, TuffError
+from tuff.protocol.exchange import Reply, problem_reply
+
+log = logging.getLogger(__name__)
+
+DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
+
+_ALWAYS_ANSWERED = frozenset(
+    {"GET /health/live", "GET /health/startup", "GET /health/ready", "GET /metrics"}
+)
+
+
+class _Answer(Protocol):
+    @property
+    def status(self) -> int: ...
+
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer", bound=_Answer)
+
+
+class Admission:
+    """Counts the requests under way, and refuses what is too much or too late.
+
+    `waiting` tells how many of them are polls that only wait; those do not count.
+    """
+
+    def __init__(self, *, pending_max: int, waiting: Callable[[], int]) -> None:
+        self._pending_max = pending_max
+        self._waiting = waiting
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self.under_way = 0
+
+    def enter(self) -> None:
+        """Raises: ShuttingDownError, OverloadedError."""
+        if self._stopping:
+            raise ShuttingDownError("the server is stopping; try again when it is back")
+        pending = self.under_way - self._waiting()
+        if pending >= self._pending_max:
+            raise OverloadedError(
+                f"{pending} requests are under way, which is all that "
+                f"server.max_pending_requests={self._pending_max} allows; try again"
+            )
+        self.under_way += 1
+
+    def leave(self) -> None:
+        self.under_way -= 1
+        if self._stopping and not self.under_way:
+            self._idle.set()
+
+    def stop(self) -> None:
+        """Refuse new work from now on."""
+        self._stopping = True
+        if not self.under_way:
+            self._idle.set()
+
+    async def drained(self) -> None:
+        """Wait, after `stop`, until nothing is under way, for `DRAIN_S_MAX` at most."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), DRAIN_S_MAX)
+        except TimeoutError:
+            log.warning("%d requests were still under way at the stop", self.under_way)
+
+
+class Front:
+    """Asks handlers, and answers for them. Lives on one event loop.
+
+    `elapsed_s` is a clock that only goes forward, in seconds.
+    """
+
+    def __init__(
+        self, admission: Admission, metrics: Metrics, *, elapsed_s: Callable[[], float]
+    ) -> None:
+        self._admission = admission
+        self._metrics = metrics
+        self._elapsed_s = elapsed_s
+        self._bugs = itertools.count(1)
+
+    async def answer(
+        self,
+        operation: str,
+        handler: Callable[[Question], Awaitable[Answer]],
+        question: Question,
+    ) -> Answer | Reply:
+        """What the handler answers, or the problem document that says why not.
+
+        Raises:
+            ConnectionError: the client is gone, and there is nobody to answer.
+        """
+        began_s = self._elapsed_s()
+        answered: Answer | Reply
+        try:
+            if operation in _ALWAYS_ANSWERED:
+                answered = await handler(question)
+            else:
+                self._admission.enter()
+                try:
+                    answered = await handler(question)
+                finally:
+                    self._admission.leave()
+        except TuffError as error:
+            answered = problem_reply(error)
+        except ConnectionError:
+            raise
+        except Exception:  # the process goes on; the client gets the place in the log
+            bug = next(self._bugs)
+            log.exception("bug %d in %s", bug, operation)
+            detail = f"the server has a bug, and logged this as bug {bug}; tell who runs it"
+            answered = problem_reply(InternalError(detail))
+        self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
+        return answered

@@ -1,0 +1,155 @@
+"""The heads of plain requests, read without an HTTP library's objects, and the heads of replies.
+
+    request := line fields CRLF [body]
+    line    := (GET | POST | PUT | DELETE) SP path [? query] SP HTTP/1.1 CRLF
+    path    := / with letters, digits, - . _ ~ /       query := the same, less /, with = and &
+
+A line that has anything else in it is not plain: no escape, no absolute address, no other version.
+The fields are judged by the library's own parser, once for each block of them: a client repeats its
+fields byte for byte, so that a block that was found plain is looked up from then on. There is no
+second opinion on where a request ends, since what the library would not read the same way (two
+lengths, a transfer coding, a field that is folded) is not plain, and goes to the library untouched.
+"""
+
+import re
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion11
+
+from tuff.protocol.exchange import Reply
+
+BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
+BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
+LINE_BYTES_MAX = 8_190  # bytes; the library's own bound
+PARSER_BUFFER_BYTES = 65_536  # bytes; what the library's parser asks for, and never fills here
+
+_LINE = re.compile(
+    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1\r\n"
+)
+_END = b"\r\n\r\n"
+# What changes how a request is read, or how it must be answered.
+_NOT_PLAIN = ("Transfer-Encoding", "Expect", "Upgrade", "Content-Encoding", "Trailer")
+_ONCE = ("Content-Length", "Content-Type", "Accept", "Host")
+
+
+class Fields(NamedTuple):
+    """What a block of header fields says."""
+
+    content_length: int
+    content_type: str | None
+    accept: str | None
+
+
+class Head(NamedTuple):
+    """The head of a plain request; `size` counts its bytes."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    fields: Fields
+    size: int
+
+
+class Heads:
+    """Reads the heads of requests; remembers blocks of fields, within bounds."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._blocks: dict[bytes, Fields | None] = {}
+
+    def read(self, data: bytes) -> Head | None:
+        """The head that the bytes begin with; None when it is not whole, or not plain."""
+        line = _LINE.match(data)
+        if line is None or line.end() > LINE_BYTES_MAX:
+            return None
+        # The blank line may come at once, where there are no fields.
+        end = data.find(_END, line.end() - 2)
+        if end < 0:
+            return None
+        block = data[line.end() : end + 2]
+        try:
+            fields = self._blocks[block]
+        except KeyError:
+            fields = self._judge(block)
+        if fields is None:
+            return None
+        method, path, query = line.groups()
+        pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
+        return Head(method.decode(), path.decode(), pairs, fields, end + len(_END))
+
+    def _judge(self, block: bytes) -> Fields | None:
+        fields = _plain_fields(block, self._loop)
+        if len(block) <= BLOCK_BYTES_MAX:
+            if len(self._blocks) >= BLOCKS_COUNT_MAX:
+                self._blocks.clear()
+            self._blocks[block] = fields
+        return fields
+
+
+def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
+    parser = HttpRequestParser(BaseProtocol(loop), loop, PARSER_BUFFER_BYTES)
+    try:
+        messages, _, _ = parser.feed_data(b"POST / HTTP/1.1\r\n" + block + b"\r\n")
+    except HttpProcessingError:
+        return None
+    if len(messages) != 1:
+        return None
+    message = messages[0][0]
+    headers = message.headers
+    if (
+        message.version != HttpVersion11
+        or message.should_close
+        or message.upgrade
+        or message.chunked
+        or any(name in headers for name in _NOT_PLAIN)
+        or any(len(headers.getall(name, ())) > 1 for name in _ONCE)
+    ):
+        return None
+    return Fields(
+        int(headers.get("Content-Length", "0")), headers.get("Content-Type"), headers.get("Accept")
+    )
+
+
+class ReplyBytes:
+    """Turns replies into bytes. `now_ms` is the wall clock, `elapsed_s` one that only goes forward
+    and costs little: the date is made anew when a second of it has passed."""
+
+    def __init__(
+        self, *, server: str, now_ms: Callable[[], int], elapsed_s: Callable[[], float]
+    ) -> None:
+        self._server = server
+        self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
+        self._dated_s = -1
+        self._close = b""
+        self._starts: dict[tuple[int, str | None], bytes] = {}
+
+    def pack(self, reply: Reply) -> bytes:
+        """The whole reply, for a connection that stays open."""
+        status, content_type, body, headers = reply
+        try:
+            start = self._starts[status, content_type]
+        except KeyError:
+            start = self._starts[status, content_type] = _start(status, content_type)
+        if int(self._elapsed_s()) != self._dated_s:
+            self._date()
+        more = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        return b"%b%d\r\n%b%b%b" % (start, len(body), more.encode("ascii"), self._close, body)
+
+    def _date(self) -> None:
+        self._dated_s = int(self._elapsed_s())
+        date = formatdate(self._now_ms() / 1000, usegmt=True)
+        self._close = f"Date: {date}\r\nServer: {self._server}\r\n\r\n".encode("ascii")
+
+
+def _start(status: int, content_type: str | None) -> bytes:
+    named = "" if content_type is None else f"Content-Type: {content_type}\r\n"
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{named}Content-Length: ".encode(
+        "ascii"
+    )

@@ -146,7 +146,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TRANSACTIONS}/run", name="run", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="Run",
-        reply="Committed", errors=_COMMIT_ERRORS,
+        reply="Committed", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
         method="GET", path=f"{_TRANSACTIONS}/invalid", name="invalids", tag="transactions",

@@ -103,7 +103,7 @@ _TOPICS: dict[str, Schema] = {
     ),
     "TopicProperties": {
         "type": "object",
-        "properties": {"ttl": {"anyOf": [_TTL, _fixed("string", pattern="^[0-9]{1,10}$")]}},
+        "properties": {"ttl": {"anyOf": [_TTL, _fixed("string", pattern="^(?!0+$)[0-9]{1,10}$")]}},
         "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}]},
         "not": {"required": ["generation"]},
     },
@@ -203,9 +203,9 @@ _TRANSACTIONS: dict[str, Schema] = {
     ),
     "Start": _taken(
         {
-            "type": _TYPE,
-            "timeout": _SECONDS,
-            "client": {"type": "string"},
+            "type": _or_null(_TYPE),
+            "timeout": _or_null(_SECONDS),
+            "client": _or_null({"type": "string"}),
             "lists": _fixed("boolean", default=True),
         }
     ),
@@ -228,9 +228,9 @@ _TRANSACTIONS: dict[str, Schema] = {
     ),
     "Run": _taken(
         {
-            "publish": _array(ref("PublishEntry")),
-            "client": {"type": "string"},
-            "requestId": _fixed("string", maxLength=128),
+            "publish": {**_array(ref("PublishEntry")), "minItems": 1},
+            "client": _or_null({"type": "string"}),
+            "requestId": _or_null(_fixed("string", maxLength=128)),
         }
     ),
     "Committed": _given(

@@ -105,6 +105,7 @@ class Ledger:
         self._retry_interval_ms = RETRY_INTERVAL_MS
         # Files are made by one at a time, so that no two take the same sequence number.
         self._making_files = asyncio.Lock()
+        self._reopening = asyncio.Lock()
         self._is_closed = False
         self.epoch = 0
         self.store_id = ""
@@ -183,7 +184,13 @@ class Ledger:
         self._go_down(reason)
 
     async def reopen(self) -> None:
-        """Let go of the files, if any are open, and recover from them."""
+        """Let go of the files, if any are open, and recover from them, unless somebody just did: a
+        second recovery would take the log away from those whom the first has answered."""
+        async with self._reopening:
+            if self.status.state is ServiceState.DOWN:
+                await self._reopen()
+
+    async def _reopen(self) -> None:
         failed, self._log = self._log, None
         if failed is not None:
             await failed.close()
@@ -310,10 +317,8 @@ class Ledger:
         state, image = recovered.state, recovered.state.image()
         # The log comes first: it cuts the tail of the one before, and every snapshot has one.
         before = (recovered.log_sequence, recovered.log_length)
-        header, edits = (
-            self._header(sequence, image.lsn + 1, before=before),
-            self._first_edits(state),
-        )
+        header = self._header(sequence, image.lsn + 1, before=before)
+        edits = self._first_edits(state)
         file = await self._in_thread(partial(self._store.put_log, header, edits))
         snapshot, _ = await self._in_thread(
             partial(self._store.put_snapshot, self._header(sequence + 1, image.lsn), image)

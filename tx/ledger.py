@@ -105,7 +105,7 @@ class Ledger:
         self._retry_interval_ms = RETRY_INTERVAL_MS
         # Files are made by one at a time, so that no two take the same sequence number.
         self._making_files = asyncio.Lock()
-        self._reopening = asyncio.Lock()
+        self._reopening = asyncio.Lock()  # a second one would take the log from who is up again
         self._is_closed = False
         self.epoch = 0
         self.store_id = ""
@@ -184,8 +184,7 @@ class Ledger:
         self._go_down(reason)
 
     async def reopen(self) -> None:
-        """Let go of the files, if any are open, and recover from them, unless somebody just did: a
-        second recovery would take the log away from those whom the first has answered."""
+        """Let go of the files, if any are open, and recover from them, unless somebody just did."""
         async with self._reopening:
             if self.status.state is ServiceState.DOWN:
                 await self._reopen()

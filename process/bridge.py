@@ -10,12 +10,10 @@ from collections.abc import Callable
 
 from messaging.service import MessagingService
 from messaging.transactions import VisibilityState, WritePermit
-from tuff.protocol.errors import StorageUnavailableError, TransactionsUnavailableError, TuffError
+from tuff.protocol.errors import StorageUnavailableError, TransactionsUnavailableError
 from tuff.protocol.transaction import Transaction
-from tx.edits import InvalidReason
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
-from tx.records import OpenTransaction
 from tx.recovery import StoreMark
 
 log = logging.getLogger(__name__)
@@ -87,8 +85,8 @@ class Bridge:
         what holds readers back for too long."""
         await self._open_transactions()
         if self._transactions.status.state is ServiceState.RUNNING:
+            self._release_readers()
             await self._record_mark()
-            await self._release_readers()
 
     async def _open_transactions(self) -> None:
         # The mark in the message store is what tells missing transaction files from an empty
@@ -110,7 +108,7 @@ class Bridge:
         else:
             self._recorded = mark
 
-    async def _release_readers(self) -> None:
+    def _release_readers(self) -> None:
         now_ms = self._now_ms()
         blockers = dict(self._messaging.first_publishes())
         # A clock that was set back between two runs must not keep readers waiting until the old
@@ -118,18 +116,10 @@ class Bridge:
         self._first_seen_ms = {
             pointer: self._first_seen_ms.get(pointer, now_ms) for pointer in blockers
         }
-        for pointer, published_ms in blockers.items():
-            since_ms = min(published_ms, self._first_seen_ms[pointer])
-            if now_ms - since_ms >= self._max_block_ms:
-                await self._release(pointer)
-
-    async def _release(self, pointer: int) -> None:
-        try:
-            found = await self._transactions.outcome(pointer)
-            if isinstance(found, OpenTransaction):
-                log.warning("transaction %d held readers back for too long", found.transaction_id)
-                await self._transactions.invalidate(pointer, InvalidReason.BLOCKED_READERS)
-        except (
-            TuffError
-        ) as error:  # it ended just now, or the service went down: the next tick sees
-            log.info("transaction %d was not invalidated: %s", pointer, error)
+        late = [
+            pointer
+            for pointer, published_ms in blockers.items()
+            if now_ms - min(published_ms, self._first_seen_ms[pointer]) >= self._max_block_ms
+        ]
+        for transaction_id in self._transactions.release_readers(late):
+            log.warning("transaction %d held readers back for too long", transaction_id)

@@ -264,10 +264,21 @@ class Endings:
         passed its check in time, and is looked at again once it is through."""
         state, now_ms = self._ledger.state, self._now_ms()
         late = [opened for opened in state.open.values() if now_ms >= opened.expires_at_ms]
-        for opened in late:
-            if not self._claims.holds(opened.transaction_id):
-                self._counters.timeouts += 1
-                self._ledger.want(self._invalidate(opened, InvalidReason.TIMED_OUT))
+        self._counters.timeouts += len(self._invalidate_soon(late, InvalidReason.TIMED_OUT))
+
+    def release_readers(self, pointers: Iterable[int]) -> list[int]:
+        """See `TransactionManager.release_readers`."""
+        state = self._ledger.state
+        owners = {opened.transaction_id for each in pointers if (opened := state.opened(each))}
+        late = [state.open[each] for each in sorted(owners)]
+        return self._invalidate_soon(late, InvalidReason.BLOCKED_READERS)
+
+    def _invalidate_soon(self, late: Iterable[OpenTransaction], reason: InvalidReason) -> list[int]:
+        # One sync for all of them: ten thousand that are late together must not wait in a row.
+        ended = [one for one in late if not self._claims.holds(one.transaction_id)]
+        for opened in ended:
+            self._ledger.want(self._invalidate(opened, reason))
+        return [opened.transaction_id for opened in ended]
 
     def ended(self, changes: Iterable[ViewChange]) -> None:
         """These endings are durable, and in the view: let everybody act on them."""

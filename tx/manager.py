@@ -239,6 +239,12 @@ class TransactionManager:
         self._ledger.require_running()
         return await self._endings.invalidate(pointer, reason)
 
+    def release_readers(self, pointers: Collection[int]) -> list[int]:
+        """Invalidate the transactions of these, whose rows have held readers back for too long;
+        their ids. Waits for no disk. One that is just committing, or has ended, is left alone."""
+        self._ledger.require_running()
+        return self._endings.release_readers(pointers)
+
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
         """What became of a transaction; an ending is only told once it is durable.
 

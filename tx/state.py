@@ -132,6 +132,11 @@ class TransactionState:
             f"no transaction {pointer} is remembered: it never started, or ended too long ago"
         )
 
+    def opened(self, pointer: int) -> OpenTransaction | None:
+        """The transaction of an id or a checkpoint pointer while it is open, else None."""
+        owner = self._owners.get(pointer)
+        return None if owner is None else self.open[owner]
+
     @property
     def next_block_start(self) -> int:
         """The lowest pointer that no block holds and that nobody was given."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuff.disk.files import make_directory, write_file
+from tuff.disk.files import make_directory, write_again, write_file
 from tx.edits import Edit
 from tx.files import FileHeader, FileKind, KnownFile, free_path
 from tx.log import LogFile, OpenFile, create_log
@@ -20,9 +20,12 @@ class FileStore:
         self._open_file = open_file
 
     def recover(self, mark: StoreMark | None) -> Recovered | None:
-        """What the files hold; None for an empty beginning. Raises: DamagedFilesError."""
+        """What the files hold, durably; None for an empty beginning. Raises: DamagedFilesError."""
         make_directory(self._directory)
-        return recover(self._directory, mark)
+        recovered = recover(self._directory, mark)
+        if recovered is not None:
+            _keep(recovered)
+        return recovered
 
     def free_path(self, kind: FileKind, *, now_ms: int) -> Path:
         return free_path(self._directory, kind, now_ms=now_ms)
@@ -37,3 +40,13 @@ class FileStore:
         data = pack_snapshot(header, image)
         write_file(path, data)
         return KnownFile(path, FileKind.SNAPSHOT, header), len(data)
+
+
+def _keep(recovered: Recovered) -> None:
+    # What no proof vouches for may be in the kernel's memory only, and the next files vouch for it.
+    # After a sync that failed the kernel calls it written, so that another sync would do nothing:
+    # a power cut between the next log and its snapshot left a log shorter than the next one said.
+    for known in recovered.files:
+        if known.header.sequence == recovered.log_sequence:
+            start, stop = recovered.proven_length, recovered.log_length
+            write_again(known.path, known.path.read_bytes()[start:stop], start=start)

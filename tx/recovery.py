@@ -5,7 +5,6 @@ beyond what was proven durable is cut; whatever else doesn't fit together is dam
 service stays down rather than go on with an older, or an empty, state.
 """
 
-import os
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -34,12 +33,14 @@ class StoreMark:
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """The state of the files. `log_sequence` and `log_length` say up to where the newest log was
-    read; `notes` what an operator should know."""
+    read, of which all up to `proven_length` is known to be durable; `notes` what an operator should
+    know."""
 
     state: TransactionState
     store_id: str
     log_sequence: int
     log_length: int
+    proven_length: int
     files: list[KnownFile]
     notes: list[str] = field(default_factory=list)
 
@@ -73,10 +74,8 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     state.advance_view(state.lsn)
     _check_store(directory, state, newest, files, mark)
     last_sequence = logs[-1].header.sequence if logs else 0
-    return Recovered(
-        state, newest.header.store_id, last_sequence, contents.length if contents else 0, files,
-        notes,
-    )  # fmt: skip
+    length, proven = (contents.length, contents.proven_length) if contents else (0, 0)
+    return Recovered(state, newest.header.store_id, last_sequence, length, proven, files, notes)
 
 
 def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[KnownFile]:
@@ -146,22 +145,7 @@ def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) ->
 
 
 def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:
-    data = log.path.read_bytes()
-    contents = read_log(log.path.name, data, proven_length=proven_length)
-    if proven_length is None:
-        _write_again(log.path, data[: contents.length], start=contents.proven_length)
-    return contents
-
-
-def _write_again(path: Path, data: bytes, *, start: int) -> None:
-    # What no proof vouches for may be in the kernel's memory only, and the next files vouch for it.
-    # After a sync that failed the kernel calls it written, so that another sync would do nothing:
-    # a power cut between the next log and its snapshot left a log shorter than the next one said.
-    with path.open("r+b") as file:
-        file.seek(start)
-        file.write(data[start:])
-        file.flush()
-        os.fdatasync(file.fileno())
+    return read_log(log.path.name, log.path.read_bytes(), proven_length=proven_length)
 
 
 def _check_store(

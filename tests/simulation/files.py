@@ -12,10 +12,9 @@ from typing import Any
 
 import tuff.disk.files
 import tx.log
-import tx.recovery
 from tests.simulation.disk import Disk, Inode
 
-_MODULES: tuple[Any, ...] = (tuff.disk.files, tx.log, tx.recovery)
+_MODULES: tuple[Any, ...] = (tuff.disk.files, tx.log)
 
 
 class SimPath:

@@ -8,6 +8,7 @@ from tests.tx.harness import NOW_MS, STORE_ID, Service, turns
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
+from tx.check import check_files
 from tx.ledger import ServiceState
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
@@ -219,3 +220,19 @@ async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
     await service.later(300_000)
 
     assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
+    service = await Service(tmp_path).open()
+    tx = await service.begin()
+    await service.manager.commit(tx.transaction_id)
+    await service.kill()
+    log = newest(service.directory, "txlog")
+    before = log.stat().st_mtime_ns
+
+    assert check_files(service.directory, None).findings == []
+
+    assert log.stat().st_mtime_ns == before
+    again = await Service(service.directory).open()
+    assert log.stat().st_mtime_ns > before
+    await again.kill()

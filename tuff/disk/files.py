@@ -21,6 +21,18 @@ def write_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_again(path: Path, data: bytes, *, start: int) -> None:
+    """Put these bytes, durably, where they are already said to be in a file.
+
+    A sync alone does not do that for what stood there when an earlier sync failed.
+    """
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data)
+        file.flush()
+        os.fdatasync(file.fileno())
+
+
 def make_directory(path: Path) -> None:
     """Make a directory, and those above it, durably; one that is there already is fine."""
     missing = [path, *path.parents]

@@ -36,6 +36,8 @@ def main(arguments: list[str]) -> int:
         return _show(run(history))
     if options.seed is not None:
         return _show(run(history_of(options.seed)))
+    if options.until_one_fails:
+        return _first_failure(_seeds(options))
     return _explore(_seeds(options), shrinks=not options.whole)
 
 
@@ -69,6 +71,18 @@ def _explore(seeds: Iterable[int], *, shrinks: bool) -> int:
     return int(failed > 0)
 
 
+def _first_failure(seeds: Iterable[int]) -> int:
+    for count, seed in enumerate(seeds, 1):
+        result = run(history_of(seed))
+        if result.failure is not None:
+            print(f"seed {seed} after {count}: {result.failure}")
+            return 1
+        if count % COLLECT_EVERY == 0:
+            gc.collect()
+    print("no seed failed")
+    return 0
+
+
 def _shortest(history: History, result: Result) -> History:
     def fails(shorter: History) -> bool:
         return run(shorter).kind == result.kind
@@ -90,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hours", type=float, help="go on for so long, in place of --seeds")
     parser.add_argument("--seed", type=int, help="one seed only")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="a history in a file")
+    parser.add_argument("--until-one-fails", action="store_true", help="end with the first one")
     parser.add_argument("--whole", action="store_true", help="make failing histories no shorter")
     return parser
 

@@ -7,7 +7,6 @@ moment; when the server vanishes, it ends without one, and what it asked for may
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from messaging.polls import Isolation, Poll, Undecided
 from tests.simulation import invariants
 from tests.simulation.facts import (
     Asked,
@@ -16,7 +15,6 @@ from tests.simulation.facts import (
     Fate,
     Lifetime,
     Publish,
-    Read,
     Stored,
     TopicFacts,
     Truncation,
@@ -24,17 +22,13 @@ from tests.simulation.facts import (
 )
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.life import Life
+from tests.simulation.readers import Readers, state_told_by
 from tuff.protocol.errors import (
     BadRequestError,
     TopicExistsError,
     TopicNotFoundError,
-    TransactionAbortedError,
-    TransactionCommittedError,
     TransactionConflictError,
-    TransactionInvalidatedError,
     TransactionNotInProgressError,
-    TransactionTimedOutError,
-    TransactionUnknownError,
     TuffError,
     UnavailableError,
 )
@@ -43,14 +37,6 @@ from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.records import OpenTransaction, Outcome
 
-_STATES: dict[type[TuffError], str] = {
-    TransactionCommittedError: "committed",
-    TransactionAbortedError: "aborted",
-    TransactionInvalidatedError: "invalid",
-    TransactionTimedOutError: "invalid",
-    TransactionUnknownError: "unknown",
-}
-_BEGINNING = bytes(20)
 FIRST, LAST = Place(0, 1), Place(1 << 50, 0)
 
 
@@ -61,11 +47,12 @@ class Client:
         self._facts = facts
         self._life = life
         self._serial = 0
-        self.waiting: dict[Poll, tuple[TopicFacts, Tx | None]] = {}  # polls without an answer yet
+        self.readers = Readers(facts, life, self.note_state)
 
     def lives_on(self, life: Life) -> None:
         """The server was started again."""
         self._life = life
+        self.readers.lives_on(life)
 
     def payloads(self, count: int) -> tuple[bytes, ...]:
         """Payloads that nobody published yet."""
@@ -131,6 +118,7 @@ class Client:
         tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
         asked = self._facts.moment()
         tx.commit_asked = min(tx.commit_asked, asked)
+        tx.may_be_undone |= read_only
         for each in tx.entries:
             each.ask_again(asked)
         publish = [
@@ -221,7 +209,7 @@ class Client:
             require(5, faults)
         except TransactionNotInProgressError as error:
             reason = error.members.get("reason")
-            self.note_state(tx, asked, _STATES[type(error)], reason and str(reason))
+            self.note_state(tx, asked, state_told_by(error), reason and str(reason))
         except (UnavailableError, TopicNotFoundError, BadRequestError):
             pass
 
@@ -289,7 +277,7 @@ class Client:
         except TuffError as error:
             asked.end(facts.moment(), Fate.NOT_DONE)
             if tx is not None and isinstance(error, TransactionNotInProgressError):
-                self.note_state(tx, asked.asked, _STATES[type(error)], None)
+                self.note_state(tx, asked.asked, state_told_by(error), None)
         else:
             asked.end(facts.moment(), Fate.DONE)
             return done
@@ -319,96 +307,6 @@ class Client:
         topic.truncations.append(made := Truncation(asked=self._facts.moment(), place=place))
         call = self._life.messaging.truncate_topic
         await self._sent(made, None, lambda: call(topic.id, place))
-
-    # Reads.
-
-    async def read(self, topic: TopicFacts, poll: Poll, reader: Tx | None = None) -> Read | None:
-        """One poll, noted and checked; None when the server could not answer."""
-        if poll.wait_s:
-            self.waiting[poll] = topic, reader
-        try:
-            return await self._read(topic, poll, reader)
-        finally:
-            self.waiting.pop(poll, None)
-
-    async def _read(self, topic: TopicFacts, poll: Poll, reader: Tx | None) -> Read | None:
-        facts, asked, now_ms = self._facts, self._facts.moment(), self._life.now_ms()
-        try:
-            found = await self._life.messaging.poll(topic.id, poll)
-        except TopicNotFoundError:
-            return None
-        except TransactionNotInProgressError as error:
-            assert reader is not None
-            self.note_state(reader, asked, _STATES[type(error)], None)
-            return None
-        except UnavailableError as error:
-            is_plain = poll.isolation is Isolation.ALL and not poll.is_fixed
-            if is_plain and error.code == "transactions_unavailable":
-                raise BrokenPromiseError(f"promise 7: a plain read was told {error}") from error
-            return None
-        start = poll.start.to_bytes() if isinstance(poll.start, MessageId) else _BEGINNING
-        committed = poll.isolation is Isolation.COMMITTED
-        read = Read(
-            topic=topic.id.name,
-            kind="committed" if committed else "all" if reader is None else "snapshot",
-            snapshot=None if reader is None else reader.snapshot_now(),
-            skips=poll.undecided is Undecided.SKIP,
-            start=start,
-            asked=asked,
-            told=facts.moment(),
-            now_ms=now_ms,
-            items=found.items,
-            next_id=found.next_id,
-            caught_up=found.caught_up,
-            blocked_by=found.blocked_by,
-        )
-        self._learn(topic, read)
-        return read
-
-    def _learn(self, topic: TopicFacts, read: Read) -> None:
-        self._note_places(read)
-        self.check(read)
-        for id_bytes, payload in read.items:
-            topic.payload_of[id_bytes] = payload
-            topic.id_of[payload] = id_bytes
-            publish = self._facts.publish_of[payload]
-            publish.end(read.told, Fate.DONE)
-            if read.kind != "all" and publish.tx is not None:
-                is_own = read.snapshot and read.snapshot.transaction_id == publish.tx.id
-                if not is_own:
-                    publish.tx.handed_over = min(publish.tx.handed_over, read.told)
-        topic.reads.append(read)
-        if read.kind == "all" and read.start == _BEGINNING:
-            topic.covered = max(topic.covered, read.next_id)
-            if read.caught_up:
-                _settle_what_is_missing(topic, read)
-
-    def check(self, read: Read) -> None:
-        """All that can be said of a read now; once more is known, more can."""
-        for promise, checks in invariants.READ_CHECKS.items():
-            for check in checks:
-                require(promise, check(self._facts, read))
-
-    def _note_places(self, read: Read) -> None:
-        for id_bytes, payload in read.items:
-            publish = self._facts.publish_of.get(payload)
-            if publish is None or publish.first is not None:
-                continue
-            place = MessageId.from_bytes(id_bytes).place
-            if publish.brings is not None:
-                publish.first = publish.last = place
-            else:
-                before = publish.payloads.index(payload)
-                first = Place(place.timestamp_ms, place.seq_id - before)
-                last = Place(first.timestamp_ms, first.seq_id + len(publish.payloads) - 1)
-                publish.first, publish.last = first, last
-
-
-def _settle_what_is_missing(topic: TopicFacts, read: Read) -> None:
-    """What was cut off, and is not there now, must never come."""
-    for publish in topic.publishes:
-        if publish.fate is Fate.OPEN and publish.told < read.asked and publish.first is None:
-            publish.end(read.told, Fate.NOT_DONE)
 
 
 def _reason(outcome: Outcome) -> str | None:

@@ -69,6 +69,7 @@ class Tx:
     published: object = None
     handed_over: int = NEVER  # the first moment at which a reader of committed rows got one of its
     first_publish_boot_ms: int | None = None
+    may_be_undone: bool = False  # it was committed as read-only, which waits for no disk
     is_forgotten: bool = False  # the server answered that it does not know it (any more)
     cleared: int = NEVER  # the first moment at which its pointers may have left the invalid list
 
@@ -203,7 +204,6 @@ class Facts:
         self.now_ms_max = 0  # of all times that the server ever had
         self.now_ms_min = NEVER
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
-        self.has_jumped = False  # so much time went by that anything may have expired
         self.life = 0
         self.crashed: list[int] = []  # moments of crashes, and of logs that failed
         self.damaged = False
@@ -219,9 +219,15 @@ class Facts:
         self.now_ms_min = min(self.now_ms_min, now_ms)
         self._times.append((self.moment(), now_ms))
 
+    @property
+    def time_span_ms(self) -> int:
+        """From the earliest time that the server had to the latest."""
+        return self.now_ms_max - self.now_ms_min
+
     def latest_since(self, moment: int) -> int:
         """The latest time that the server had since then, in ms."""
-        return max((now_ms for at, now_ms in self._times if at > moment), default=0)
+        earlier = [now_ms for at, now_ms in self._times if at <= moment]
+        return max(now_ms for _, now_ms in self._times[max(0, len(earlier) - 1) :])
 
     def note_pointer(self, pointer: int) -> None:
         self.highest_pointer = max(self.highest_pointer, pointer)

@@ -113,13 +113,15 @@ def commits_come_whole(facts: Facts, read: Read) -> Faults:
     topic = facts.topics[read.topic]
     if read.kind != "committed" or not read.caught_up or any(read.start):
         return
-    if topic.deletions or topic.truncations:
+    # Without their places it can't be told of single messages whether they are still alive.
+    may_be_gone = any(each.ttl_s * 1000 < facts.time_span_ms for each in topic.lifetimes)
+    if topic.deletions or topic.truncations or may_be_gone:
         return
     got = {payload for _, payload in read.items}
     for tx in facts.transactions.values():
         for publish in (tx.committed < read.asked and tx.entries) or ():
             is_here = publish.topic == read.topic and publish.is_final
-            if is_here and not facts.has_jumped and not got.issuperset(publish.payloads):
+            if is_here and not got.issuperset(publish.payloads):
                 yield f"{tx.id} committed, and its {_name(publish)} is missing in {_told(read)}"
 
 
@@ -160,7 +162,7 @@ def snapshots_hold_what_had_committed(facts: Facts, tx: Tx) -> Faults:
 def snapshots_hold_nothing_undecided(facts: Facts, tx: Tx) -> Faults:
     """A transaction that is told to be in progress, or invalid, was in no earlier snapshot."""
     asked, _, state, _ = tx.seen[-1]
-    if state == "committed":
+    if state == "committed" or tx.may_be_undone:
         return
     if tx.handed_over < (NEVER if tx.is_lost else asked):
         yield f"rows of {tx.id} were handed out as committed, and it is {state} later"
@@ -302,7 +304,7 @@ def _must_be_there(facts: Facts, publish: Publish, read: Read) -> bool:
 
 
 def _had_ended(publish: Publish, read: Read) -> bool:
-    """Whether its transaction had committed before the read was asked for, or is in its snapshot."""
+    """Whether its transaction had committed before the read was asked, or is in its snapshot."""
     if publish.tx is None or publish.rollback_asked < NEVER or read.kind == "all":
         return False
     if read.snapshot is None:

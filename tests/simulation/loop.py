@@ -167,7 +167,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 class _Pool:
     """The jobs of a pool: those that wait for a thread, and those whose result was not seen yet."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
         self.count = count
         self.queued: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self.done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
@@ -198,9 +199,10 @@ class Threads:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._pools: list[_Pool] = []
+        self._held: str | None = None
 
-    def __call__(self, _name: str, count: int, /) -> Callable[..., "asyncio.Future[Any]"]:
-        pool = _Pool(count)
+    def __call__(self, name: str, count: int, /) -> Callable[..., "asyncio.Future[Any]"]:
+        pool = _Pool(name, count)
         self._pools.append(pool)
 
         def in_thread(function: Callable[[], Any]) -> "asyncio.Future[Any]":
@@ -212,10 +214,21 @@ class Threads:
 
     @property
     def is_idle(self) -> bool:
-        return not any(pool.queued or pool.done for pool in self._pools)
+        return not any(pool.queued or pool.done for pool in self._running())
+
+    def hold(self, number: int) -> None:
+        """Let one pool stand still, as on a disk that takes long, until `release`."""
+        self._held = self._pools[number % len(self._pools)].name
+
+    def release(self) -> None:
+        self._held = None
+
+    def _running(self) -> list[_Pool]:
+        return [pool for pool in self._pools if pool.name != self._held]
 
     def run_one(self, chance: random.Random) -> None:
         """Run one job, or hand the result of one back."""
-        steps = [partial(pool.run, chance) for pool in self._pools if pool.queued]
-        steps += [pool.hand_back for pool in self._pools if pool.done]
+        pools = self._running()
+        steps = [partial(pool.run, chance) for pool in pools if pool.queued]
+        steps += [pool.hand_back for pool in pools if pool.done]
         steps[chance.randrange(len(steps))]()

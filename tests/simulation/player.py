@@ -219,7 +219,7 @@ class Player:
                     else {"transaction": tx.snapshot_now()}
                 )
                 poll = Poll(**rest, **how, undecided=undecided)
-        self.send(self.client.read(topic, poll, tx))
+        self.send(self.client.readers.read(topic, poll, tx))
 
     def delete(self) -> None:
         self.send(self.client.delete(self.topic()))
@@ -296,7 +296,11 @@ class Player:
         for directory in self._faults():
             self.world.disk.faults[directory].is_full = True
 
+    def hold(self) -> None:
+        self.world.life.threads.hold(self.a)
+
     def heal(self) -> None:
+        self.world.life.threads.release()
         self.world.disk.heal()
 
     def read_all(self) -> None:

@@ -24,7 +24,6 @@ Work = Coroutine[Any, Any, Any]
 
 START_MS = 1_480_000_000_000
 TOPICS = (TopicId("default", "a"), TopicId("default", "b"))
-DAY_MS = 86_400_000
 COME_BACK_TICKS = 3  # of a server whose disk is whole again
 ENDING_TIMEOUT_MS = 11_000  # longer than `tx.ending_timeout`
 
@@ -114,7 +113,6 @@ class World:
     def _vanish(self, chance: random.Random, *, cuts_power: bool) -> None:
         self.life.vanish()
         self.tasks.clear()
-        self.client.waiting.clear()
         self.facts.cut_off()
         if cuts_power:
             self.disk.cut(chance)
@@ -122,6 +120,7 @@ class World:
     def restart(self, chance: random.Random) -> None:
         """A clean stop, and a start."""
         try:
+            self.life.threads.release()
             self.life.messaging.stop_waiting()
             self.life.settle(chance)
             # What waits for a disk that does not come back is answered when its time is over.
@@ -145,17 +144,12 @@ class World:
     def note_time(self) -> None:
         self.facts.note_time(self.life.now_ms())
         retention_ms = self.settings.tx.outcome_retention_s * 1000
-        self.facts.may_forget |= self.facts.now_ms_max - self.facts.now_ms_min > retention_ms
-        short_lived = any(
-            each.ttl_s * 1000 < DAY_MS for topic in self.facts.topics.values()
-            for each in topic.lifetimes
-        )  # fmt: skip
-        if short_lived or abs(self.life.now_ms() - START_MS) > DAY_MS:
-            self.facts.has_jumped = True
+        self.facts.may_forget |= self.facts.time_span_ms > retention_ms
 
     def come_back(self, chance: random.Random) -> None:
         """With a disk that is whole, and nobody who stops it, everything works again."""
         self.disk.heal()
+        self.life.threads.release()
         self.run(chance, None)
         for _ in range(COME_BACK_TICKS):
             self.life.tick()
@@ -191,22 +185,22 @@ class World:
             self._read_through(topic, Poll(isolation=Isolation.COMMITTED), chance)
             for tx in self.facts.transactions.values():
                 if not tx.is_over:
-                    work = self.client.read(topic, Poll(tx=tx.pointers[-1]), tx)
+                    work = self.client.readers.read(topic, Poll(tx=tx.pointers[-1]), tx)
                     self.life.complete(work, chance)
             for read in topic.reads:
-                self.client.check(read)
+                self.client.readers.check(read)
         self.look()
 
     def _require_awake(self, chance: random.Random) -> None:
         """Raises: BrokenPromiseError: a poll still waits, and another one like it would not."""
-        for poll, (topic, reader) in list(self.client.waiting.items()):
+        for poll, (topic, reader) in list(self.client.readers.waiting.items()):
             again = replace(poll, wait_s=0.0)
-            read = self.life.complete(self.client.read(topic, again, reader), chance)
-            if read is not None and read.items and poll in self.client.waiting:
+            read = self.life.complete(self.client.readers.read(topic, again, reader), chance)
+            if read is not None and read.items and poll in self.client.readers.waiting:
                 raise BrokenPromiseError(f"promise 6: {poll} sleeps, and there is {read.items}")
 
     def _read_through(self, topic: TopicFacts, poll: Poll, chance: random.Random) -> None:
-        read = self.life.complete(self.client.read(topic, poll), chance)
+        read = self.life.complete(self.client.readers.read(topic, poll), chance)
         if read is not None and poll.isolation is Isolation.COMMITTED:
             faults = invariants.blocking_is_bounded(
                 self.facts,

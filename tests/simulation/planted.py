@@ -1,0 +1,347 @@
+"""Bugs to plant into a copy of the rooms: each has to be found by simulation.
+
+They are the bugs that such a server has in practice: something is acknowledged too early, forgotten
+in a crash, shown too soon, or thrown away too soon.
+"""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("tuff", "tx", "messaging", "process")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is replaced by what, in which file; it stands there once."""
+
+    file: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """A bug with a name."""
+
+    name: str
+    changes: tuple[Change, ...]
+
+
+BUGS = (
+    PlantedBug(
+        "the-log-is-not-synced",
+        (
+            Change(
+                "tx/log.py",
+                "file.append(data, sync=sync)",
+                "file.append(data, sync=False)",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "writes-are-answered-before-they-are-written",
+        (
+            Change(
+                "messaging/writer.py",
+                "        self._live.finish(batch)\n",
+                "        self._live.finish(batch)\n        self._answer(outcomes)\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "ids-follow-a-clock-that-goes-back",
+        (
+            Change(
+                "messaging/sequence.py",
+                "if now_ms > last.timestamp_ms:",
+                "if now_ms != last.timestamp_ms:",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-mark-of-ids-is-lost-in-a-restart",
+        (
+            Change(
+                "messaging/live.py",
+                "self.sequencer.raise_above(loaded.mark.last)",
+                "pass",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "conflicts-are-not-checked-at-commit",
+        (
+            Change(
+                "tx/endings.py",
+                "if conflict is not None and opened.is_short:",
+                "if False:",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "undecided-rows-are-skipped",
+        (
+            Change(
+                "messaging/visibility.py",
+                "else Verdict.HOLD",
+                "else Verdict.SKIP",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "rolled-back-rows-are-visible",
+        (
+            Change(
+                "messaging/visibility.py",
+                "if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):",
+                "tx_pointer = abs(tx_pointer)\n    if holds(snapshot.invalids, tx_pointer):",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "pointers-are-pruned-while-rows-carry-them",
+        (
+            Change(
+                "tx/inquiries.py",
+                "return self._rows.is_carried(pointer) or ",
+                "return ",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-block-is-used-before-it-is-reserved",
+        (
+            Change(
+                "tx/starts.py",
+                "await self._ledger.durable(self._ledger.record(edit))",
+                "self._ledger.record(edit)",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-torn-record-is-taken-for-whole",
+        (
+            Change(
+                "tuff/disk/records.py",
+                "if crc32(body, crc32(data[offset : offset + 4])) != expected:",
+                "if False:",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-sweep-takes-the-living-generation",
+        (
+            Change(
+                "messaging/retention.py",
+                "return generation < abs(current) or",
+                "return generation <= abs(current) or",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-rollback-touches-the-rows-of-others",
+        (
+            Change(
+                "messaging/batch.py",
+                "if row.tx_pointer != pointer:",
+                "if row.tx_pointer is None:",
+            ),
+            Change(
+                "messaging/publishing.py",
+                "first, last = max(entry.first, detail.first), min(entry.last, detail.last)",
+                "first, last = detail.first, detail.last",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-snapshot-holds-what-is-only-decided",
+        (
+            Change(
+                "tx/decisions.py",
+                "client, state.seen)",
+                "client, state.lsn)",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-commit-that-was-cut-off-stays-open",
+        (
+            Change(
+                "tx/manager.py",
+                "cut_off = self._rows.final_pointers() | self._claims.pointers()",
+                "cut_off: set[int] = set()",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-rename-is-not-synced",
+        (
+            Change(
+                "tuff/disk/files.py",
+                "    temporary.replace(path)\n    sync_directory(path.parent)\n",
+                "    temporary.replace(path)\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "an-abort-does-not-wait-for-its-rows",
+        (
+            Change(
+                "tx/decisions.py",
+                "if any(map(is_carried, opened.pointers)):\n"
+                "        return invalidated(opened, InvalidReason.INVALIDATED",
+                "if False:\n        return invalidated(opened, InvalidReason.INVALIDATED",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "waiting-polls-are-not-woken",
+        (
+            Change(
+                "messaging/topics.py",
+                "            waiter.set()\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-refusal-is-recorded-too-late",
+        (
+            Change(
+                "tx/endings.py",
+                "            self._record_refusal(edit)\n            await self.bounded(",
+                "            await asyncio.sleep(0)\n"
+                "            self._record_refusal(edit)\n"
+                "            await self.bounded(",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "an-ending-does-not-wait-for-writes",
+        (
+            Change(
+                "tx/gates.py",
+                "                    await gate.empty.wait()\n                    yield\n",
+                "                    yield\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-can-commit-is-forgotten-in-a-crash",
+        (
+            Change(
+                "tx/decisions.py",
+                "opened.survived_crash and opened.is_short",
+                "False and opened.is_short",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "time-outs-are-not-enforced",
+        (
+            Change(
+                "tx/endings.py",
+                "if now_ms >= opened.expires_at_ms]",
+                "if False]",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "readers-are-never-released",
+        (
+            Change(
+                "process/bridge.py",
+                "if now_ms - min(published_ms, self._first_seen_ms[pointer]) >= self._max_block_ms",
+                "if False",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "expired-messages-are-shown",
+        (
+            Change(
+                "messaging/retention.py",
+                "return max(0, now_ms - ttl_s * 1000 + 1)",
+                "return 0",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-deleted-topic-keeps-its-generation",
+        (
+            Change(
+                "messaging/topics.py",
+                "return TopicRecord(generation=1 - record.generation, properties=properties)",
+                "return TopicRecord(generation=-record.generation, properties=properties)",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-end-of-a-log-is-not-written-again",
+        (Change("tx/recovery.py", "        file.write(data[start:])\n", ""),),
+    ),
+    PlantedBug(
+        "two-recoveries-run-one-after-the-other",
+        (
+            Change(
+                "tx/ledger.py",
+                "            if self.status.state is ServiceState.DOWN:\n"
+                "                await self._reopen()",
+                "            await self._reopen()",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-next-id-lies-behind-what-is-served",
+        (
+            Change(
+                "messaging/reader.py",
+                "min(number, past_group(query.served).to_int() + 1)",
+                "number",
+            ),
+        ),
+    ),
+)
+
+
+def has_its_place(bug: PlantedBug) -> bool:
+    """Whether what it replaces is still there, in one place only."""
+    sources = [(ROOT / change.file).read_text("utf-8") for change in bug.changes]
+    return all(
+        source.count(change.before) == 1
+        for source, change in zip(sources, bug.changes, strict=True)
+    )
+
+
+def plant(bug: PlantedBug, directory: Path) -> None:
+    """Make a copy of the rooms with this bug."""
+    assert has_its_place(bug), bug.name
+    for name in COPIED:
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "tests/simulation",
+        directory / "tests/simulation",
+        ignore=shutil.ignore_patterns("__pycache__", "test_*", "histories"),
+    )
+    for change in bug.changes:
+        source = (ROOT / change.file).read_text("utf-8")
+        (directory / change.file).write_text(source.replace(change.before, change.after), "utf-8")
+
+
+def found_by(directory: Path, *, seed_count: int) -> str:
+    """What the simulation in this copy says, seed by seed until the first that fails."""
+    program = [sys.executable, "-P", "-c", _START, "--until-one-fails", "--seeds", str(seed_count)]
+    told = subprocess.run(program, cwd=directory, capture_output=True, check=False)
+    assert not told.stderr, told.stderr.decode()
+    return told.stdout.decode()
+
+
+# The copy alone is on the path, however the project itself was installed.
+_START = (
+    "import sys; sys.path.insert(0, '.'); "
+    "from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)

@@ -15,6 +15,7 @@ from messaging.rows import is_whole
 from messaging.salvage import Ending, Salvage, Salvaged
 from messaging.storage.leveldb import LevelDbTable
 from process.checks import Data, check, new_directory, recorded
+from tuff.disk.files import sync_directory
 from tuff.disk.findings import Decision, Finding
 from tx.records import EndedState
 from tx.salvage import Proven, Rest, finish, prove, write_files
@@ -73,6 +74,7 @@ def _salvage_rows(
         rows.finish(facts, proven.last_published)
     finally:
         store.close()
+    sync_directory(part / "messages")  # LevelDB leaves that to whoever moves the directory
     return account
 
 

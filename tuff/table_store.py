@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Condition
 
 import plyvel
 
 from tuff.disk.files import make_directory
+from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import StorageUnavailableError
 
@@ -47,7 +49,7 @@ class TableStore:
         except (DirectoryLockedError, OSError) as error:
             raise StorageUnavailableError(f"the table can't be opened: {error}") from error
         try:
-            self._db = _open(directory)
+            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
         except (plyvel.Error, OSError) as error:
             self._lock.close()
             raise StorageUnavailableError(
@@ -184,7 +186,7 @@ class TableStore:
 def _open(directory: Path) -> plyvel.DB:
     return plyvel.DB(
         str(directory),
-        create_if_missing=True,
+        create_if_missing=False,
         paranoid_checks=True,
         write_buffer_size=WRITE_BUFFER_BYTES,
         lru_cache_size=BLOCK_CACHE_BYTES,

@@ -6,6 +6,7 @@ of its own that covers its key, so what is whole in there can still be told from
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Condition
 
@@ -13,6 +14,7 @@ import plyvel
 
 from messaging.storage.seam import Rows, StoreDamagedError, StoreError
 from tuff.disk.files import make_directory
+from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock
 
 WRITE_BUFFER_BYTES = 32 << 20  # bytes; a few seconds of heavy publishing between two level-0 files
@@ -37,7 +39,7 @@ class LevelDbTable:
         self._closing = False
         self._lock = DirectoryLock(directory)
         try:
-            self._db = _open(directory)
+            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
         except (plyvel.Error, OSError) as error:
             self._lock.close()
             raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
@@ -146,7 +148,7 @@ def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse
 def _open(directory: Path) -> plyvel.DB:
     return plyvel.DB(
         str(directory),
-        create_if_missing=True,
+        create_if_missing=False,
         paranoid_checks=True,
         write_buffer_size=WRITE_BUFFER_BYTES,
         lru_cache_size=BLOCK_CACHE_BYTES,

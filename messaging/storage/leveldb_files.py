@@ -13,7 +13,8 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from messaging.storage.leveldb_log import (
+from messaging.storage.leveldb_table import Block, Layout, read_changes, read_layout
+from tuff.disk.leveldb_log import (
     Batch,
     Change,
     Gap,
@@ -24,8 +25,8 @@ from messaging.storage.leveldb_log import (
     read_records,
     read_string,
     read_varint,
+    torn_from,
 )
-from messaging.storage.leveldb_table import Block, Layout, read_changes, read_layout
 
 IsWhole = Callable[[bytes, bytes], bool]
 
@@ -138,6 +139,8 @@ def _before(key: bytes) -> bytes:
 
 
 def _manifest(directory: Path, found: Survey) -> _Manifest | None:
+    if not (directory / "CURRENT").exists() and not _numbered(directory, ".log", *_TABLE_SUFFIXES):
+        return None  # a power cut came before there was anything
     named = _current(directory, found)
     if named is None:
         return None
@@ -275,12 +278,13 @@ def _read_logs(
 ) -> None:
     logs = _numbered(directory, ".log")
     live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
-    if manifest is not None and not any(number == manifest.log_number for number, _ in logs):
+    # The first manifest of all names no log yet.
+    if manifest is not None and manifest.log_number not in {0, *(number for number, _ in logs)}:
         name = f"{manifest.log_number:06}.log"
         found.holes.append(Hole(name, 0, "the file is missing", first=0))
     reader = _LogReader(found, is_whole)
     for path in live:
-        reader.read(path)
+        reader.read(path, is_newest=path == live[-1])
 
 
 class _LogReader:
@@ -291,15 +295,18 @@ class _LogReader:
         self._is_whole = is_whole
         self._next: int | None = None
 
-    def read(self, path: Path) -> None:
+    def read(self, path: Path, *, is_newest: bool) -> None:
+        data = path.read_bytes()
         pending: list[tuple[int, str, bool]] = []
-        for record in read_records(path.read_bytes()):
+        for record in read_records(data):
             if isinstance(record, Gap):
                 pending.append((record.offset, record.reason, record.is_tail))
             else:
                 self._take(path.name, record, pending)
+        # A write of several blocks that was cut off leaves more than one thing that is not whole.
+        is_torn = is_newest and bool(pending) and (pending[-1][2] or torn_from(data) is not None)
         for offset, reason, is_tail in pending:
-            self._hole(path.name, offset, reason, None, is_tail=is_tail)
+            self._hole(path.name, offset, reason, None, is_tail=is_tail or is_torn)
 
     def _take(self, name: str, record: Record, pending: list[tuple[int, str, bool]]) -> None:
         batch = read_batch(record)

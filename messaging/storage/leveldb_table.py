@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import cramjam
 
-from messaging.storage.leveldb_log import (
+from tuff.disk.leveldb_log import (
     Change,
     MalformedError,
     Readable,

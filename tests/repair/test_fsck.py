@@ -7,11 +7,11 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from messaging.storage.leveldb_log import masked_crc32c
 from tests.http.calls import Topic, begin
 from tests.http.client import ok
 from tests.http.process import serve
 from tests.repair.files import Past, flipped, found_in, sample, stored_files
+from tuff.disk.leveldb_log import masked_crc32c
 from tuff.disk.lock import DirectoryLock
 from tx.files import FileKind, known_file, list_files
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 BLOCK_SIZE = 32_768  # bytes; LevelDB's own, in every file
+SECTOR_SIZE = 512  # bytes; what a disk writes whole or not at all
 VARINT_BITS_MAX = 63
 
 Readable = bytes | mmap.mmap  # a file's bytes; a table of many MiB need not be in memory
@@ -129,6 +130,26 @@ def read_records(data: bytes) -> Iterator[Record | Gap]:
         elif isinstance(found, Gap):
             parts = []
     yield from _unfinished(parts, len(data), is_tail=True)
+
+
+def torn_from(data: bytes) -> int | None:
+    """Where the last write of a log begins, if a power cut may have torn it; None for a log that is
+    whole, or whose damage is of another kind.
+
+    A sector that was never written reads as zeros in a file that grows at its end. So the last
+    write is torn exactly where it is not whole and a sector of it holds nothing else.
+    """
+    start: int | None = None
+    for found in read_records(data):
+        if isinstance(found, Record) and found.is_whole:
+            start = None
+        elif start is None:
+            start = found.offset
+    if start is None:
+        return None
+    borders = range(start - start % SECTOR_SIZE, len(data), SECTOR_SIZE)
+    sectors = (data[max(at, start) : at + SECTOR_SIZE] for at in borders)
+    return start if any(not any(sector) for sector in sectors) else None
 
 
 def _joined(parts: list[_Fragment]) -> Record:

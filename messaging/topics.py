@@ -71,13 +71,15 @@ class TopicRecord:
         body = unframe_plain(key, value)
         floor_at = _GENERATION.size
         form_at = floor_at + MESSAGE_ID_SIZE
+        if len(body) < form_at:
+            raise DamagedRowError(f"a topic row has {form_at} bytes or more, not {len(body)}")
         try:
             return cls(
                 generation=_GENERATION.unpack_from(body)[0],
                 floor=MessageId.from_bytes(body[floor_at:form_at]),
                 properties=json.loads(body[form_at:]),
             )
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
 
 

@@ -193,6 +193,15 @@ def test_facts_of_another_format_are_refused(body: bytes, error: type[DamagedRow
     assert raised.type is error
 
 
+@pytest.mark.parametrize("body", [b"", bytes(23), bytes(24) + b'{"ttl":1e999}', bytes(24) + b"[]"])
+def test_a_topic_row_that_is_whole_but_of_another_form_is_damage(body: bytes) -> None:
+    """A short one raised the error of a message id once, which nobody expects from a row."""
+    key = topic_key(TopicId("default", "t1"))
+
+    with pytest.raises(DamagedRowError):
+        TopicRecord.from_bytes(key, frame(key, 0, body))
+
+
 def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
     entry = IndexedRange(
         pointer=1, kind=PAYLOAD_ROWS, topic=TOPIC, generation=2,

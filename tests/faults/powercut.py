@@ -1,0 +1,153 @@
+"""A power cut at every moment of a recorded run: `python -m tests.faults.powercut --states N`.
+
+Each state that may be left is put on a disk, looked at by fsck, recovered by the server's own code,
+and compared with what clients had been told by then (promises 1 to 5, 8 and 9).
+"""
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.faults.disk import build
+from tests.faults.powercut_disk import Disk, Done, Tree, put, read_trace, taken
+from tests.faults.powercut_run import Recorder, Recording
+from tests.faults.powercut_state import Judge
+
+LIVES = 4
+UNITS = 12  # of each client in a life
+MEMORY = Path("/dev/shm")  # where there is one, thousands of small directories cost no disk
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A state that a power cut may leave, and how much of the trace had happened."""
+
+    position: int
+    tree: Tree
+    after: Done
+
+    def fingerprint(self) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        _feed(digest, self.tree)
+        return digest.digest()
+
+    def __str__(self) -> str:
+        return f"{self.after.call.name} {self.after.path} at byte {self.position} of the trace"
+
+
+def _feed(digest: "hashlib.blake2b", tree: Tree) -> None:
+    for name, node in sorted(tree.items()):
+        digest.update(f"{name} {len(node)} {isinstance(node, dict)}\n".encode())
+        if isinstance(node, bytes):
+            digest.update(node)
+        else:
+            _feed(digest, node)
+
+
+def cuts(recording: Recording, chance: random.Random, *, count: int) -> Iterator[Cut]:
+    """So many states, spread over the whole run, no two of them equal in content and in what had
+    been told by then. Of each moment what is least, and parts by chance."""
+    calls = list(read_trace(recording.trace))
+    odds = count / len(calls)
+    disk = Disk(recording.root, engines=recording.engines)
+    seen: set[tuple[bytes, int]] = set()
+    made = 0.0
+    for number, done in enumerate(calls, 1):
+        if not disk.follow(done):
+            continue
+        wanted = number * odds
+        tries = 0
+        while made < wanted and tries < 3 + 3 * odds:
+            tree = disk.least() if not tries and chance.random() < 0.2 else disk.some(chance)
+            tries += 1
+            cut = Cut(done.stop, tree, done)
+            key = (cut.fingerprint(), recording.account.count_at(done.stop))
+            if key not in seen:
+                seen.add(key)
+                made += 1
+                yield cut
+    assert same(disk.now(), taken(recording.root)), "the trace does not tell what is on the disk"
+
+
+def same(told: Tree, found: Tree) -> bool:
+    """Whether all that the trace tells of is there, and as it tells."""
+    return all(
+        same(node, found[name]) if isinstance(node, dict) and isinstance(found[name], dict)
+        else node == found[name]
+        for name, node in told.items()
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Program:
+    """Judges states one after the other, and keeps what it found wrong."""
+
+    scratch: Path
+    state_count: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, recording: Recording, *, states: int, seed: int, now_ms: int) -> None:
+        asyncio.run(self._run(recording, states=states, seed=seed, now_ms=now_ms))
+
+    async def _run(self, recording: Recording, *, states: int, seed: int, now_ms: int) -> None:
+        judge = Judge(recording)
+        for cut in cuts(recording, random.Random(seed), count=states):
+            home = self.scratch / "state"
+            put(cut.tree, home)
+            try:
+                await judge.judge(home, position=cut.position, now_ms=now_ms)
+            except Exception as error:  # noqa: BLE001 - whatever it is, this state can't be used
+                self.wrong.append(f"after {cut}: {type(error).__name__}: {error}")
+            self.state_count += 1
+            shutil.rmtree(home)
+
+
+def record(home: Path, *, lives: int, units: int, copies: bool) -> Recording:
+    """A recorded run, all of it in this directory."""
+    recorder = Recorder(build(home), home / "root", home / "control")
+    return recorder.record(lives=lives, units=units, copies=copies)
+
+
+def main() -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.powercut", description=__doc__)
+    parser.add_argument("--states", type=int, default=5_000, help="how many to judge")
+    parser.add_argument("--seed", type=int, default=1, help="of what is left and what is lost")
+    parser.add_argument("--lives", type=int, default=LIVES, help="of the server, in the run")
+    parser.add_argument("--units", type=int, default=UNITS, help="of each client in a life")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # each recovery says what it cut off
+    place = MEMORY if MEMORY.is_dir() else None
+    with TemporaryDirectory(dir=place) as directory:
+        home = Path(directory)
+        recording = record(home, lives=options.lives, units=options.units, copies=True)
+        program = Program(home)
+        now_ms = newest_ms(recording)
+        program.run(recording, states=options.states, seed=options.seed, now_ms=now_ms)
+        for sentence in program.wrong[:10]:
+            print(sentence)  # noqa: T201 - what is wrong is what the program is for
+        told = sum(
+            each.told_at <= recording.trace.stat().st_size for each in recording.account.told
+        )
+        print(  # noqa: T201 - the figure
+            f"power cut: {program.state_count} states of a run with {told} acknowledged units, "
+            f"{len(program.wrong)} wrong"
+        )
+    return 1 if program.wrong else 0
+
+
+def newest_ms(recording: Recording) -> int:
+    """A time behind all that happened, in ms since the epoch: that of the last write."""
+    return recording.trace.stat().st_mtime_ns // 1_000_000 + 1_000
+
+
+if __name__ == "__main__":
+    sys.exit(main())

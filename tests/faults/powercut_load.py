@@ -1,0 +1,235 @@
+"""Clients of a traced server, and a table in the same trace; a program of their own.
+
+They work until so many units are done or their server is gone, each at its own kind of work, and
+enter in a ledger what they were told and how much of the trace there was.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+
+import tuff
+from tests.faults.ledger import Fate, Requests, Unit, payloads
+from tests.faults.powercut_ledger import NEVER, Handed, Told, line_of
+from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
+from tests.http.client import Client, Reply, ok
+
+NAMESPACE = "cut"
+TOPICS = ("p0", "p1")
+LARGE_BYTES = 9_000  # bytes; some pages of a file
+LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
+
+
+class GaveUpError(Exception):
+    """The server is gone, or said that it can't for now."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the threads share; the lock guards the file."""
+
+    port: int
+    trace: Path
+    ledger: Path
+    stop: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_over: bool = False
+
+    def position(self) -> int:
+        return self.trace.stat().st_size
+
+    def enter(self, line: Told | Handed) -> None:
+        with self.lock, self.ledger.open("a") as file:
+            file.write(line_of(line))
+
+
+def padded(payload: str, size: int) -> str:
+    """The payload with what makes it large behind a bar."""
+    return f"{payload}|{'x' * size}"
+
+
+class Worker:
+    """One thread's client. The number says which kind of work it does."""
+
+    def __init__(self, shared: Shared, *, number: int, first_unit: int) -> None:
+        self._shared, self._id, self._unit = shared, number, first_unit
+        self._client = Client(shared.port)
+        self._work = (self._plain, self._published, self._with_commit, self._run)[number % 4]
+
+    def work(self) -> None:
+        try:
+            while not self._shared.is_over and self._unit % 10_000 < self._shared.stop:
+                self._unit += 1
+                try:
+                    self._work()
+                except GaveUpError:
+                    continue
+                except LOST:
+                    return
+        finally:
+            self._client.close()
+
+    def _topic(self, number: int) -> Topic:
+        return Topic(self._client, NAMESPACE, TOPICS[number % 2])
+
+    def _sent(self, request: int, count: int) -> tuple[str, ...]:
+        return payloads(self._id, self._unit, request, count)
+
+    def _large(self, sent: tuple[str, ...]) -> list[str]:
+        size = LARGE_BYTES if self._unit % 5 == 0 else 3
+        return [padded(payload, size) for payload in sent]
+
+    def _asked(self, reply: Reply) -> Reply:
+        if reply.status in {409, 429, 503}:
+            raise GaveUpError
+        return ok(reply)
+
+    def _do(
+        self,
+        fate: Fate,
+        requests: Requests,
+        steps: list[Callable[[], Reply]],
+        *,
+        pointer: str | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> None:
+        """Take all steps, and enter the unit, whatever became of them."""
+        asked_at, told_at = self._shared.position(), NEVER
+        lost = Fate.MAYBE if pointer is None else Fate.ASK
+        try:
+            for step in steps:
+                self._asked(step())
+            told_at, lost = self._shared.position(), fate
+        finally:
+            unit = Unit(client=self._id, number=self._unit, fate=lost, requests=requests,
+                        pointer=pointer, body=body)  # fmt: skip
+            self._shared.enter(Told(unit=unit, asked_at=asked_at, told_at=told_at))
+
+    def _begin(self) -> Tx:
+        reply = self._asked(self._client.post(TRANSACTIONS, {"client": f"worker {self._id}"}))
+        tx = Tx(self._client, reply.json)
+        self._shared.enter(Handed(at=self._shared.position(), pointer=int(tx.id)))
+        return tx
+
+    def _plain(self) -> None:
+        topic, sent = self._topic(self._unit), self._sent(0, 1 + self._unit % 3)
+        self._do(Fate.SEEN, ((topic.name, sent),), [lambda: topic.publish(*self._large(sent))])
+        self._look(topic)
+
+    def _look(self, topic: Topic) -> None:
+        reply = self._asked(topic.poll({"limit": 500}))
+        at = self._shared.position()
+        last = reply.json[-1]
+        message = (last["id"], last["payload"].partition("|")[0])
+        self._shared.enter(Handed(at=at, topic=topic.name, message=message))
+
+    def _published(self) -> None:
+        tx, here, there = self._begin(), self._topic(self._unit), self._topic(self._unit + 1)
+        inline, stored = self._sent(0, 2), self._sent(1, 2)
+        ending, fate = {
+            3: (tx.abort, Fate.HIDDEN),
+            4: (tx.invalidate, Fate.HIDDEN),
+        }.get(self._unit % 5, (tx.commit, Fate.SEEN))  # fmt: skip
+        steps: list[Callable[[], Reply]] = [
+            lambda: here.publish(*self._large(inline), tx=tx.id),
+            lambda: there.store(*stored, tx=tx.id),
+            lambda: there.publish(tx=tx.id),
+            ending,
+        ]
+        self._do(fate, ((here.name, inline), (there.name, stored)), steps, pointer=tx.id)
+        if self._unit % 7 == 0:
+            self._asked(self._client.post(f"{TRANSACTIONS}/snapshot"))
+
+    def _final(self) -> tuple[Requests, list[dict[str, object]]]:
+        requests = ((TOPICS[0], self._sent(0, 2)), (TOPICS[1], self._sent(1, 1)))
+        topics = [Topic(self._client, NAMESPACE, name) for name in TOPICS]
+        entries = [
+            entry(topic, *self._large(sent))
+            for topic, (_, sent) in zip(topics, requests, strict=True)
+        ]
+        return requests, entries
+
+    def _with_commit(self) -> None:
+        tx = self._begin()
+        requests, entries = self._final()
+        body = {"publish": entries, "changes": [f"key {self._id}.{self._unit}"]}
+        self._do(Fate.SEEN, requests, [lambda: tx.commit(**body)], pointer=tx.id)
+
+    def _run(self) -> None:
+        requests, entries = self._final()
+        body = {"publish": entries, "requestId": f"{self._id}.{self._unit}"}
+        self._do(Fate.SEEN, requests, [lambda: self._client.post(f"{TRANSACTIONS}/run", body)])
+
+
+class TableWorker:
+    """Puts rows into a table, and a message beside them."""
+
+    def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
+        self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
+
+    def work(self) -> None:
+        url = f"http://127.0.0.1:{self._shared.port}"
+        with tuff.TransactionalTable(self._table) as table, tuff.connect(url, retries=0) as client:
+            while not self._shared.is_over and self._unit % 10_000 < self._shared.stop:
+                self._unit += 1
+                try:
+                    self._put(client, table)
+                except tuff.ConnectionLostError:
+                    return
+                except tuff.TuffError:
+                    continue
+
+    def _put(self, client: tuff.Client, table: tuff.TransactionalTable) -> None:
+        [sent] = payloads(self._id, self._unit, 0, 1)
+        rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
+        asked_at, told_at, fate, pointer = self._shared.position(), NEVER, Fate.ASK, None
+        fails = self._unit % 4 == 3
+        try:
+            with client.transaction(table) as tx:
+                pointer = str(tx.transaction.transaction_id)
+                self._shared.enter(Handed(at=self._shared.position(), pointer=int(pointer)))
+                for key, value in rows:
+                    table.put(key.encode(), value.encode())
+                tx.publish(tuff.TopicId(NAMESPACE, TOPICS[0]), sent)
+                if fails:
+                    _fail()
+            told_at, fate = self._shared.position(), Fate.SEEN
+        except ZeroDivisionError:
+            told_at, fate = self._shared.position(), Fate.HIDDEN
+        finally:
+            if pointer is not None:
+                unit = Unit(client=self._id, number=self._unit, fate=fate,
+                            requests=((TOPICS[0], (sent,)),), pointer=pointer)  # fmt: skip
+                entered = Told(unit=unit, asked_at=asked_at, told_at=told_at, rows=tuple(rows))
+                self._shared.enter(entered)
+
+
+def _fail() -> None:
+    raise ZeroDivisionError
+
+
+def main(options: Mapping[str, str]) -> None:
+    """Work until all units are done or the server is gone."""
+    shared = Shared(
+        port=int(options["port"]), trace=Path(options["trace"]), ledger=Path(options["ledger"]),
+        stop=int(options["units"]),
+    )  # fmt: skip
+    first_unit = 10_000 * int(options["life"])
+    workers: list[Worker | TableWorker] = [
+        Worker(shared, number=number, first_unit=first_unit) for number in range(4)
+    ]
+    table = Path(options["table"])
+    workers.append(TableWorker(shared, number=4, first_unit=first_unit, table=table))
+    threads = [threading.Thread(target=one.work) for one in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

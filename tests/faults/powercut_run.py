@@ -1,0 +1,147 @@
+"""A recorded run: a real server in several lives, clients, a table, a backup and a salvage, with
+every call that any of them made of the disk."""
+
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.disk import Shim, failing
+from tests.faults.powercut_ledger import NEVER, Account, read_account
+from tests.faults.powercut_load import NAMESPACE, TOPICS
+from tests.http.calls import Topic
+from tests.http.client import ok
+from tests.http.process import REPOSITORY, SERVER, ServerProcess, serve
+
+SMALL_BUFFER = Path(__file__).with_name("powercut_server.py")
+COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
+FAILURES = (
+    failing("fdatasync", "snapshots/txlog", errno.EIO, first=9, count=1),
+    failing("fdatasync", "messages/", errno.EIO, first=15, count=1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A directory that a command made of the data: whole from `told_at` on, and whole or not there
+    before."""
+
+    name: str
+    told_at: int
+    is_exact: bool  # file by file, or only in what it means
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What happened, below `root`."""
+
+    root: Path
+    trace: Path
+    account: Account
+    topics_at: int
+    copies: Sequence[Copy]
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def table(self) -> Path:
+        return self.root / "table"
+
+    @property
+    def engines(self) -> Collection[Path]:
+        return {self.data / "messages", self.table, *(
+            self.root / f"{copy.name}.part" / "messages" for copy in self.copies
+            if not copy.is_exact
+        )}  # fmt: skip
+
+
+class Recorder:
+    """Makes the run. `control` holds what is not part of it."""
+
+    def __init__(self, library: Path, root: Path, control: Path) -> None:
+        root.mkdir()
+        self._root, self._control = root, control
+        self._shim = Shim(library, root=root, control=control)
+        self._ledgers: list[Path] = []
+        self._topics_at = NEVER
+        self._copies: list[Copy] = []
+
+    def record(self, *, lives: int, units: int, copies: bool) -> Recording:
+        """`units` of each of five clients in each life; the last life ends in peace, the others by
+        SIGKILL, and a sync fails in every second one. With `copies` commands copy what is left."""
+        for life in range(lives):
+            self._live(life, units, is_last=life == lives - 1)
+        data, backup = str(self._root / "data"), str(self._root / "backup")
+        commands = (("backup", data), ("restore", backup), ("salvage", data)) if copies else ()
+        for command, source in commands:
+            self._command(command, source, COPIES[command])
+        account = read_account(self._ledgers)
+        return Recording(
+            self._root, self._shim.trace, account, self._topics_at, tuple(self._copies)
+        )
+
+    def _live(self, life: int, units: int, *, is_last: bool) -> None:
+        environment = self._shim.environment(traced=True)
+        # A table of LevelDB is written, and its log replaced, after some MiB; here after some KiB.
+        program = SERVER if life % 2 else SMALL_BUFFER
+        server = serve(self._root, environment=environment, program=program)
+        try:
+            if life == 0:
+                self._make_topics(server)
+            if not life % 2:
+                self._shim.spoil(*FAILURES)
+                server.may_log_traces = True
+            self._load(life, units, server, is_killed=not is_last)
+        finally:
+            self._shim.spoil()
+            server.end()
+
+    def _make_topics(self, server: ServerProcess) -> None:
+        for name in TOPICS:
+            ok(Topic(server.client(), NAMESPACE, name).create())
+        self._topics_at = self._shim.position()
+
+    def _load(self, life: int, units: int, server: ServerProcess, *, is_killed: bool) -> None:
+        ledger = self._control / f"ledger-{life}"
+        ledger.touch()
+        self._ledgers.append(ledger)
+        options = {
+            "port": server.port, "trace": str(self._shim.trace), "ledger": str(ledger),
+            "units": units, "life": life, "table": str(self._root / "table"),
+        }  # fmt: skip
+        module = "tests.faults.powercut_load"
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(options)],
+            cwd=REPOSITORY,
+            env=self._shim.environment(traced=True),
+        )
+        try:
+            if is_killed:
+                _wait_until_most_is_done(ledger, units, process)
+                server.kill()
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+    def _command(self, command: str, source: str, target: str) -> None:
+        arguments = [sys.executable, str(SERVER), command, source, str(self._root / target)]
+        done = subprocess.run(
+            arguments, env=self._shim.environment(traced=True), capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        self._copies.append(Copy(target, self._shim.position(), command != "salvage"))
+
+
+def _wait_until_most_is_done(ledger: Path, units: int, process: "subprocess.Popen[bytes]") -> None:
+    while ledger.read_bytes().count(b'"unit"') < 4 * units and process.poll() is None:
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue

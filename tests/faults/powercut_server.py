@@ -1,0 +1,15 @@
+"""The server with a write buffer of LevelDB that is full after 64 KiB, so that little is written
+before it makes tables and begins new logs."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import server
+from messaging.storage import leveldb
+
+leveldb.WRITE_BUFFER_BYTES = 65_536
+
+if __name__ == "__main__":
+    sys.exit(server.main(sys.argv[1:]))

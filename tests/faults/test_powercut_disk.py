@@ -1,0 +1,137 @@
+"""The model of a disk without power: what it may keep, what it must keep, what it must not."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.powercut_disk import Call, Disk, Done
+
+ROOT = Path("/disk")
+ENGINE = ROOT / "engine"
+NEW = b"n" * 1500
+
+
+class Tracer:
+    """Makes the trace of calls by hand."""
+
+    def __init__(self) -> None:
+        self.disk = Disk(ROOT, engines=[ENGINE])
+
+    def do(
+        self,
+        call: Call,
+        name: str,
+        rest: bytes = b"",
+        *,
+        inode: int = 0,
+        at: int = 0,
+        error: int = 0,
+    ) -> "Tracer":
+        self.disk.follow(Done(call, error, inode, at, ROOT / name, rest, 0))
+        return self
+
+    def write(self, name: str, data: bytes, *, inode: int = 1, at: int = 0) -> "Tracer":
+        return self.do(Call.WRITE, name, data, inode=inode, at=at)
+
+    def sync(self, name: str, *, inode: int = 1, error: int = 0) -> "Tracer":
+        return self.do(Call.SYNC, name, inode=inode, error=error)
+
+    def durable(self, name: str, data: bytes) -> "Tracer":
+        self.do(Call.CREATE, name, inode=1).write(name, data).sync(name)
+        return self.do(Call.SYNC_DIRECTORY, "")
+
+    def left(self) -> list[dict[str, Any]]:
+        """Many of the trees that may be left."""
+        chance = random.Random(1)
+        return [self.disk.least(), *(self.disk.some(chance) for _ in range(300))]
+
+
+def test_what_was_synced_is_always_there() -> None:
+    traced = Tracer().durable("f", b"old")
+
+    assert traced.left() == [{"f": b"old"}] * 301
+
+
+def test_what_was_not_synced_is_there_by_sectors_and_never_altered() -> None:
+    left = [tree["f"] for tree in Tracer().durable("f", b"old").write("f", NEW, at=3).left()]
+
+    assert b"old" in left
+    assert b"old" + NEW in left
+    assert b"old" + NEW[:509] in left  # torn at the border of a sector
+    assert b"old" + bytes(509) + NEW[509:] in left  # the first sector came too late
+    for data in left:
+        assert isinstance(data, bytes)
+        assert set(data[3:]) <= {0, ord("n")}
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_a_name_is_durable_only_with_its_directory(*, renames: bool) -> None:
+    traced = Tracer().durable("f", b"old").do(Call.CREATE, "f.tmp", inode=2)
+    traced.write("f.tmp", b"new", inode=2).sync("f.tmp", inode=2)
+    if renames:
+        traced.do(Call.RENAME, "f.tmp", b"/disk/f")
+    expected = [{"f": b"old"}, {"f": b"old", "f.tmp": b"new"}]
+    if renames:
+        expected.append({"f": b"new"})
+
+    left = traced.left()
+    assert all(tree in left for tree in expected)
+    assert all(tree in expected for tree in left)
+
+    traced.do(Call.SYNC_DIRECTORY, "")
+    assert traced.left() == [expected[-1]] * 301
+
+
+def test_a_removed_file_may_come_back_until_its_directory_is_synced() -> None:
+    traced = Tracer().durable("f", b"old").do(Call.UNLINK, "f")
+    assert {"f": b"old"} in traced.left()
+    assert {} in traced.left()
+
+    traced.do(Call.SYNC_DIRECTORY, "")
+    assert traced.left() == [{}] * 301
+
+
+def test_a_sync_that_failed_is_made_good_by_no_later_one() -> None:
+    traced = Tracer().durable("f", b"old").write("f", b"lost", at=3)
+    traced.sync("f", error=5).sync("f")
+
+    left = [tree["f"] for tree in traced.left()]
+    assert b"old" in left
+    assert b"oldlost" in left
+
+    traced.write("f", b"new", at=7).sync("f")
+    assert all(tree["f"][7:] == b"new" for tree in traced.left())
+    assert any(tree["f"][:7] == b"old\0\0\0\0" for tree in traced.left())
+
+
+def _engine(traced: Tracer) -> Tracer:
+    return traced.do(Call.MKDIR, "engine").do(Call.SYNC_DIRECTORY, "")
+
+
+def test_names_in_an_engine_change_in_their_order() -> None:
+    traced = _engine(Tracer())
+    for number in range(3):
+        traced.do(Call.CREATE, f"engine/{number}", inode=number + 1)
+
+    left = [sorted(tree["engine"]) for tree in traced.left()]
+
+    assert {tuple(names) for names in left} == {(), ("0",), ("0", "1"), ("0", "1", "2")}
+
+
+def test_the_sync_of_an_engines_file_is_one_of_the_names_before_it() -> None:
+    traced = _engine(Tracer())
+    for number in range(3):
+        traced.do(Call.CREATE, f"engine/{number}", inode=number + 1)
+    traced.sync("engine/1", inode=2)
+
+    left = [sorted(tree["engine"]) for tree in traced.left()]
+
+    assert {tuple(names) for names in left} == {("0", "1"), ("0", "1", "2")}
+
+
+def test_a_file_that_was_cut_is_the_old_one_or_the_cut_one() -> None:
+    traced = Tracer().durable("f", b"old").do(Call.TRUNCATE, "f", inode=1, at=1)
+
+    assert {tree["f"] for tree in traced.left()} == {b"old", b"o"}

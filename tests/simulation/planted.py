@@ -282,7 +282,13 @@ BUGS = (
     ),
     PlantedBug(
         "the-end-of-a-log-is-not-written-again",
-        (Change("tx/recovery.py", "        file.write(data[start:])\n", ""),),
+        (
+            Change(
+                "tuff/disk/files.py",
+                "        file.write(data)\n        file.flush()\n        os.fdatasync(",
+                "        file.flush()\n        os.fdatasync(",
+            ),
+        ),
     ),
     PlantedBug(
         "two-recoveries-run-one-after-the-other",

@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,6 @@ from benchmarks.processes import ROOT, Running, running, says_its_address
 
 SOURCES = ROOT / "benchmarks" / "load"
 BINARY = ROOT / "build" / "benchmarks" / "load"
-
-Report = Mapping[str, object]  # what one run of the generator prints
 
 
 class LoadError(Exception):
@@ -46,22 +44,45 @@ def build() -> Path:
     return BINARY
 
 
+class Background:
+    """A run that goes on beside something else; leaving the block ends it, whatever happened."""
+
+    def __init__(self, run: Run, server: Running) -> None:
+        self._command = [
+            str(build()),
+            run.mode,
+            *("-scenario", run.scenario, "-addr", server.addr, "-pid", str(server.pid)),
+            *("-conns", str(run.connections), "-seconds", str(run.seconds)),
+            *run.flags,
+        ]
+
+    def __enter__(self) -> "Background":
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        return self
+
+    def report(self) -> dict[str, object]:
+        """Wait for its end. Raises: LoadError: it failed, or not one call of it succeeded."""
+        said, complaint = self._process.communicate()
+        if self._process.returncode != 0:
+            raise LoadError(f"{' '.join(self._command)}: {complaint}")
+        report: dict[str, object] = json.loads(said)
+        if report.get("calls") == 0:
+            why = report.get("first_error", "nothing was answered")
+            raise LoadError(f"{' '.join(self._command)}: {why}")
+        return report
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+
 def measure(run: Run, server: Running) -> dict[str, object]:
-    """Do a run against a server. Raises: LoadError: not one call of it succeeded."""
-    command = [
-        str(build()),
-        run.mode,
-        *("-scenario", run.scenario, "-addr", server.addr, "-pid", str(server.pid)),
-        *("-conns", str(run.connections), "-seconds", str(run.seconds)),
-        *run.flags,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise LoadError(f"{' '.join(command)}: {done.stderr}")
-    report: dict[str, object] = json.loads(done.stdout)
-    if report.get("calls") == 0:
-        raise LoadError(f"{' '.join(command)}: {report.get('first_error', 'nothing was answered')}")
-    return report
+    """Do a run against a server. Raises: LoadError."""
+    with Background(run, server) as running_alone:
+        return running_alone.report()
 
 
 @contextmanager

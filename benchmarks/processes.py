@@ -17,7 +17,6 @@ READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 20.0
 _LOOK_AGAIN_S = 0.002  # seconds between two looks at what a process has printed
 _READY = re.compile(r"ready on http://(\S+:\d+)")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class StartError(Exception):
@@ -37,9 +36,9 @@ class Running:
         return self.process.pid
 
     def cpu_s(self) -> float:
-        """Seconds of processor time, user and system, since it started."""
-        after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
+        """Seconds of processor time that its living threads have used."""
+        files = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
     def resident_mib(self) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +27,6 @@ type report struct {
 	ServerCPUUs    float64      `json:"server_cpu_us_per_call"`
 	ServerCPUPerMs float64      `json:"server_cpu_us_per_message"`
 	LoadCPUUs      float64      `json:"load_cpu_us_per_call"`
-	BySecond       []int64      `json:"by_second,omitempty"`
 	Histogram      [][2]float64 `json:"histogram_us"`
 }
 
@@ -36,7 +36,6 @@ type tally struct {
 	calls, messages int64
 	errors          int64
 	first           error
-	bySecond        []int64
 }
 
 func (t *tally) note(err error) {
@@ -52,12 +51,6 @@ func (t *tally) merge(other *tally) {
 	t.errors += other.errors
 	if t.first == nil {
 		t.first = other.first
-	}
-	for i, n := range other.bySecond {
-		for len(t.bySecond) <= i {
-			t.bySecond = append(t.bySecond, 0)
-		}
-		t.bySecond[i] += n
 	}
 }
 
@@ -80,9 +73,15 @@ type window struct {
 
 func watch(p period, pid int) *window {
 	w := &window{done: make(chan struct{})}
+	if p.begin <= sinceStart() {
+		w.server[0], w.load[0] = cpuOf(pid), ownCPU()
+	}
 	go func() {
 		defer close(w.done)
 		for i, at := range []int64{p.begin, p.end} {
+			if at <= sinceStart() {
+				continue
+			}
 			time.Sleep(time.Duration(at - sinceStart()))
 			w.server[i], w.load[i] = cpuOf(pid), ownCPU()
 		}
@@ -96,21 +95,18 @@ func ownCPU() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// clockTick is one tick of /proc/PID/stat: 100 a second on every Linux of today.
-const clockTick = 10 * time.Millisecond
-
-// cpuOf is the time that a process and the children it waited for spent on processors.
+// cpuOf is the time that the living threads of a process have spent on processors, to the nanosecond.
+// /proc/PID/stat counts in ticks of 10 ms, which is too coarse for a short run.
 func cpuOf(pid int) time.Duration {
-	if pid == 0 {
-		return 0
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+	total := int64(0)
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // a thread may have ended since
+		if fields := strings.Fields(string(text)); len(fields) > 0 {
+			total += integer(fields[0])
+		}
 	}
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
-	}
-	after := string(text[strings.LastIndexByte(string(text), ')')+2:])
-	fields := strings.Fields(after)
-	return time.Duration(ticks(fields[11])+ticks(fields[12])) * clockTick
+	return time.Duration(total)
 }
 
 func closedLoop(o options) (report, error) {
@@ -119,8 +115,10 @@ func closedLoop(o options) (report, error) {
 		return report{}, err
 	}
 	p, left := newPeriod(o), &tickets{limit: int64(o.fill)}
+	if o.fill > 0 {
+		p = period{sinceStart(), 1 << 62} // it ends by itself
+	}
 	w := watch(p, o.pid)
-	began := sinceStart()
 	total := together(sessions, func(s session, t *tally) {
 		for now := sinceStart(); now < p.end; {
 			if _, more := left.take(); !more {
@@ -128,23 +126,25 @@ func closedLoop(o options) (report, error) {
 			}
 			messages, err := s.once()
 			then := sinceStart()
-			t.record(p, now, then, messages, err, o)
+			t.record(p, then, now, then, messages, err)
 			if t.errors >= errorsMax {
 				return
 			}
 			now = then
 		}
 	})
-	if o.fill > 0 { // it ended by itself: the time is the time it took
-		p = period{began, sinceStart()}
-		return total.report(p, nil), nil
+	if o.fill > 0 {
+		p.end = sinceStart()
+		w.server[1], w.load[1] = cpuOf(o.pid), ownCPU()
+		return total.report(p, w), nil
 	}
 	<-w.done
 	return total.report(p, w), nil
 }
 
 func openSessions(o options) ([]session, error) {
-	if o.scenario == "publish" || o.scenario == "transaction" || o.scenario == "run" {
+	if o.scenario == "publish" || o.scenario == "transaction" || o.scenario == "run" ||
+		o.scenario == "tephra-cdap" {
 		if err := createTopic(o, o.topic); err != nil {
 			return nil, err
 		}
@@ -177,25 +177,18 @@ func together(sessions []session, loop func(session, *tally)) *tally {
 	return total
 }
 
-// record counts a call that ended within the period; its latency runs from sent.
-func (t *tally) record(p period, sent, ended int64, messages int, err error, o options) {
+// record counts a call if the given one of its times lies in the period; its latency runs from sent.
+func (t *tally) record(p period, counted, sent, ended int64, messages int, err error) {
 	if err != nil {
 		t.note(err)
 		return
 	}
-	if o.fill == 0 && (ended < p.begin || ended >= p.end) {
+	if counted < p.begin || counted >= p.end {
 		return
 	}
 	t.calls++
 	t.messages += int64(messages)
 	t.latencies.add(ended - sent)
-	if o.keepSeconds {
-		second := int((ended - p.begin) / 1e9)
-		for len(t.bySecond) <= second {
-			t.bySecond = append(t.bySecond, 0)
-		}
-		t.bySecond[second]++
-	}
 }
 
 func (t *tally) report(p period, w *window) report {
@@ -205,7 +198,7 @@ func (t *tally) report(p period, w *window) report {
 		PerS: float64(t.calls) / seconds, MessagesPerS: float64(t.messages) / seconds,
 		P50Us: us(t.latencies.quantile(0.5)), P90Us: us(t.latencies.quantile(0.9)),
 		P99Us: us(t.latencies.quantile(0.99)), P999Us: us(t.latencies.quantile(0.999)),
-		MaxUs: us(t.latencies.max), Errors: t.errors, BySecond: t.bySecond,
+		MaxUs: us(t.latencies.max), Errors: t.errors,
 		Histogram: t.latencies.points(),
 	}
 	if t.first != nil {
@@ -224,7 +217,7 @@ func (t *tally) report(p period, w *window) report {
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
 
-func ticks(field string) int64 {
+func integer(field string) int64 {
 	n, _ := strconv.ParseInt(field, 10, 64)
 	return n
 }
@@ -234,7 +227,7 @@ func statusField(path, name string) int {
 	text, _ := os.ReadFile(path)
 	for _, line := range strings.Split(string(text), "\n") {
 		if words := strings.Fields(line); len(words) > 1 && words[0] == name {
-			return int(ticks(words[1]))
+			return int(integer(words[1]))
 		}
 	}
 	return 0

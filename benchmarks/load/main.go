@@ -24,12 +24,12 @@ import (
 
 // options are the flags; each mode reads those it needs.
 type options struct {
-	mode, scenario, target, addr, topic, path string
-	conns, readers, messages, bytes, limit    int
-	keys, window, fill                        int
-	rate, seconds, warm                       float64
-	pid, procs                                int
-	keepSeconds                               bool
+	mode, scenario, target, addr, topic, path, thrift, start string
+	conns, readers, messages, bytes, limit                   int
+	keys, window, fill                                       int
+	rate, seconds, warm                                      float64
+	pid, procs                                               int
+	keepSeconds                                              bool
 }
 
 func parse(arguments []string) options {
@@ -40,21 +40,22 @@ func parse(arguments []string) options {
 	flags.StringVar(&o.target, "target", "tuff", "who answers: tuff, cdap, redis or nats")
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:7411", "host:port of the server")
 	flags.StringVar(&o.topic, "topic", "bench", "topic, or stream")
-	flags.StringVar(&o.path, "path", "/", "path of scenario post")
+	flags.StringVar(&o.path, "path", "/", "path of scenarios get and post")
+	flags.StringVar(&o.start, "start", `{"lists":false}`, "body of the start of a transaction")
+	flags.StringVar(&o.thrift, "thrift", "", "host:port of Tephra, in scenario tephra-cdap")
 	flags.IntVar(&o.conns, "conns", 64, "connections")
 	flags.IntVar(&o.readers, "readers", 1, "connections that read, in mode tail")
 	flags.IntVar(&o.messages, "messages", 1, "messages in one request")
 	flags.IntVar(&o.bytes, "bytes", 256, "bytes of one payload")
 	flags.IntVar(&o.limit, "limit", 1000, "messages in one reply to a poll")
 	flags.IntVar(&o.keys, "keys", 10, "change keys of one transaction")
-	flags.IntVar(&o.window, "window", 0, "poll only the newest messages, this many; 0: the topic")
+	flags.IntVar(&o.window, "window", 0, "poll only so many of the newest messages, or 0; spread over so many topics")
 	flags.IntVar(&o.fill, "calls", 0, "stop after this many calls, whatever the time")
 	flags.Float64Var(&o.rate, "rate", 1000, "calls per second, in modes open and tail")
 	flags.Float64Var(&o.seconds, "seconds", 3, "seconds that are measured")
 	flags.Float64Var(&o.warm, "warm", 0.7, "seconds before, that are not")
 	flags.IntVar(&o.pid, "pid", 0, "process whose CPU time is reported")
 	flags.IntVar(&o.procs, "procs", 1, "threads that run at once")
-	flags.BoolVar(&o.keepSeconds, "by-second", false, "report the calls of each second")
 	_ = flags.Parse(arguments[1:])
 	return o
 }

@@ -72,7 +72,7 @@ func openLoop(o options) (report, error) {
 				return
 			}
 			messages, err := s.once()
-			t.record(period{p.begin, 1 << 62}, intended, sinceStart(), messages, err, o)
+			t.record(p, intended, intended, sinceStart(), messages, err)
 		}
 	})
 	<-w.done

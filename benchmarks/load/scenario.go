@@ -24,11 +24,14 @@ var scenarios = map[string]func(o options, number int) (session, error){
 	"transaction": newTransaction,
 	"commit":      newTransaction,
 	"start":       newStart,
-	"invalid":     newInvalid,
+	"create":      newCreate,
+	"spread":      newSpread,
 	"run":         newRun,
 	"poll":        newPoll,
 	"xadd":        newRedisAdd,
 	"jetstream":   newJetStreamPublish,
+	"tephra":      newTephra,
+	"tephra-cdap": newTephraAndCdap,
 }
 
 func scenarioNames() string {
@@ -91,14 +94,7 @@ func newRun(o options, _ int) (session, error) {
 
 func newStart(o options, _ int) (session, error) {
 	o.messages = 0
-	return newFixed(o, "POST", "/v1/transactions", "application/json", startBody(o))
-}
-
-func startBody(o options) []byte {
-	if o.path == "long" { // for transactions that stay open
-		return []byte(`{"lists":false,"type":"long"}`)
-	}
-	return []byte(`{"lists":false}`)
+	return newFixed(o, "POST", "/v1/transactions", "application/json", []byte(o.start))
 }
 
 func publishEntry(o options) string {
@@ -125,7 +121,7 @@ func newTransaction(o options, number int) (session, error) {
 	connection, err := dial(o.addr)
 	s := &transaction{
 		connection: connection,
-		start:      request("POST", "/v1/transactions", "application/json", startBody(o)),
+		start:      request("POST", "/v1/transactions", "application/json", []byte(o.start)),
 		keys:       o.keys,
 		number:     number,
 	}
@@ -166,27 +162,39 @@ func transactionID(body []byte) (string, error) {
 	return string(parts[1]), nil
 }
 
-// invalid starts a transaction and invalidates it.
-type invalid struct {
+// numbered sends a request of its own for each number that the run hands out.
+type numbered struct {
 	connection *connection
-	start      []byte
+	request    func(number int64) []byte
+	messages   int
 }
 
-func newInvalid(o options, _ int) (session, error) {
+var numbers atomic.Int64
+
+func (s *numbered) once() (int, error) {
+	return s.messages, s.connection.call(s.request(numbers.Add(1) - 1))
+}
+
+func numberedTopic(o options, number int64) string {
+	return fmt.Sprintf("%s%05d", o.topic, number)
+}
+
+// newCreate makes topics, the first of which has the number -window.
+func newCreate(o options, _ int) (session, error) {
 	connection, err := dial(o.addr)
-	start := request("POST", "/v1/transactions", "application/json", startBody(o))
-	return &invalid{connection, start}, err
+	return &numbered{connection, func(number int64) []byte {
+		return request("PUT", topicPath(numberedTopic(o, int64(o.window)+number)), "", nil)
+	}, 0}, err
 }
 
-func (s *invalid) once() (int, error) {
-	if err := s.connection.call(s.start); err != nil {
-		return 0, err
-	}
-	id, err := transactionID(s.connection.body)
-	if err != nil {
-		return 0, err
-	}
-	return 0, s.connection.call(request("POST", "/v1/transactions/"+id+"/invalidate", "", nil))
+// newSpread publishes to the numbered topics in turn.
+func newSpread(o options, _ int) (session, error) {
+	connection, err := dial(o.addr)
+	body := publishRequest(payloads(o))
+	return &numbered{connection, func(number int64) []byte {
+		topic := numberedTopic(o, number%int64(o.window))
+		return request("POST", topicPath(topic)+"/publish", "avro/binary", body)
+	}, o.messages}, err
 }
 
 // poll reads a topic from its beginning to its end, and then again; or its newest messages only.

@@ -163,7 +163,7 @@ func tail(o options) (any, error) {
 		reading.Add(1)
 		go func(f follower, t *tally) {
 			defer reading.Done()
-			readUntil(f, t, p, o)
+			readUntil(f, t, p)
 		}(f, &tallies[i])
 	}
 	time.Sleep(100 * time.Millisecond) // so that readers wait before the first message is there
@@ -178,7 +178,7 @@ func tail(o options) (any, error) {
 }
 
 // readUntil reads until a message says that it should have been sent after the period.
-func readUntil(f follower, t *tally, p period, o options) {
+func readUntil(f follower, t *tally, p period) {
 	defer f.close()
 	for over := false; !over; {
 		err := f.follow(func(payload []byte) {
@@ -186,8 +186,8 @@ func readUntil(f follower, t *tally, p period, o options) {
 			now := sinceStart()
 			if intended >= p.end {
 				over = true
-			} else if intended >= p.begin {
-				t.record(period{p.begin, 1 << 62}, intended, now, 1, nil, o)
+			} else {
+				t.record(p, intended, intended, now, 1, nil)
 			}
 		})
 		if err != nil {

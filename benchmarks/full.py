@@ -1,0 +1,100 @@
+"""`make bench`: the server, its limits and its peers on one disk, in rounds; about ten minutes.
+
+    python -m benchmarks.full [--rounds N] [--only SUBJECT ...] [--out DIR] [--dir DIR]
+
+Each round visits every subject in turn, alone on the machine as far as these programs go. A peer
+that can't be had, or fails, is named in the results with its reason. Writes full.json, full.md and
+the plots below benchmarks/results/, and prints every bar. Exits 0 whatever the bars say: these are
+figures of one machine on one day, and bench-quick is what guards.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bars import FULL, judged
+from benchmarks.generator import LoadError
+from benchmarks.limits import measure_limits
+from benchmarks.machine import describe
+from benchmarks.own import measure_tuff
+from benchmarks.peers.jvm import measure_cdap, measure_kafka, measure_tephra
+from benchmarks.peers.nats import measure_nats
+from benchmarks.peers.postgres import measure_postgres
+from benchmarks.peers.redis import measure_redis
+from benchmarks.plots import plot_full
+from benchmarks.processes import ROOT, StartError
+from benchmarks.results import Results, lean
+from benchmarks.subject import MissingError, Pace, Report, Subject
+from benchmarks.tables import bars_table, full_page
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+# The server stands between the two halves of the peers, so that no half is always the warmer one.
+SUBJECTS = (
+    Subject("limits", measure_limits),
+    Subject("redis", measure_redis),
+    Subject("nats", measure_nats),
+    Subject("postgres", measure_postgres),
+    Subject("tuff", measure_tuff),
+    Subject("cdap", measure_cdap),
+    Subject("tephra", measure_tephra),
+    Subject("kafka", measure_kafka),
+)
+
+
+def one_round(
+    directory: Path, pace: Pace, subjects: list[Subject], missing: dict[str, str]
+) -> dict[str, Report]:
+    found: dict[str, Report] = {}
+    for subject in subjects:
+        began = time.perf_counter()
+        try:
+            found.update(subject.measure(directory, pace))
+        except MissingError as error:
+            missing[subject.name] = str(error)
+        except (LoadError, StartError, OSError, subprocess.SubprocessError) as error:
+            missing[subject.name] = f"failed: {error}"
+        print(f"  {subject.name}: {time.perf_counter() - began:.0f} s", flush=True)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    subjects = [one for one in SUBJECTS if not options.only or one.name in options.only]
+    missing: dict[str, str] = {}
+    rounds: list[dict[str, Report]] = []
+    machine = describe(options.dir)
+    for number in range(1, options.rounds + 1):
+        print(f"round {number} of {options.rounds}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir) as directory:
+            Path(directory).chmod(0o755)  # PostgreSQL runs as a user of its own
+            pace = Pace(seconds=options.seconds)
+            rounds.append(one_round(Path(directory), pace, subjects, missing))
+    results = Results(machine=machine, missing=missing, rounds=lean(rounds))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "full.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
+    (options.out / "full.md").write_text(full_page(results))
+    plot_full(results, options.out)
+    print(*bars_table(judged(FULL, results)), sep="\n")
+    for name, reason in missing.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.full", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--only", nargs="*", choices=[one.name for one in SUBJECTS])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
+    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""On what was measured: processors, kernel, disk, and the version of every program."""
+
+import datetime
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.peers import nats, postgres
+from benchmarks.peers.jvm import SOURCES
+from benchmarks.processes import ROOT
+
+
+def describe(directory: Path | None) -> dict[str, object]:
+    """What the results have to say of the place where they were made."""
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
+    place = str(directory or tempfile.gettempdir())
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "processors": f"{len(os.sched_getaffinity(0))} x {cpu[1] if cpu else platform.machine()}",
+        "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
+        "kernel": platform.release(),
+        "file_system": _first_line("stat", "-f", "-c", "%T", place),
+        "load_before": os.getloadavg()[0],
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    asked = {
+        "go": ("go", "version"),
+        "java": ("java", "--version"),
+        "redis": ("redis-server", "--version"),
+        "nats": (str(nats.BUILT), "--version"),
+        "postgresql": (str(_newest_postgres()), "--version"),
+    }
+    said = {name: _first_line(*command) for name, command in asked.items()}
+    libraries = {name: version(name) for name in ("aiohttp", "plyvel", "tuff-messaging")}
+    return {"python": platform.python_version(), **libraries, **said, **_maven_versions()}
+
+
+def _newest_postgres() -> Path:
+    found = sorted(postgres.VERSIONS.glob("*/bin/postgres"))
+    return found[-1] if found else Path("postgres")
+
+
+def _maven_versions() -> dict[str, str]:
+    found = {}
+    for peer in ("tephra", "cdap", "kafka"):
+        text = (SOURCES / peer / "pom.xml").read_text()
+        stated = re.search(rf"<{peer}\.version>(.*?)<", text)
+        found[peer] = stated[1] if stated else "unknown"
+    return found
+
+
+def _first_line(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return "not here"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return next(iter((done.stdout or done.stderr).splitlines()), "silent")

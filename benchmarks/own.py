@@ -1,0 +1,76 @@
+"""Tuff itself: every kind of request that a peer is compared on, and the cost of readers."""
+
+import http.client
+import time
+from pathlib import Path
+
+from benchmarks.generator import measure
+from benchmarks.processes import ROOT, Running, tuff
+from benchmarks.subject import Pace, Report, Rows, rows
+
+FILLED = 1_000  # requests of a hundred messages each, in the topic that is read
+HUNDRED = ("-messages", "100")
+
+
+def first_acknowledged_s(data: Path, *, tree: Path = ROOT) -> Report:
+    """Seconds from the start of the process to the first publish that is acknowledged."""
+    began = time.perf_counter()
+    with tuff(data, tree=tree) as server:
+        ready_s = time.perf_counter() - began
+        connection = http.client.HTTPConnection(server.addr)
+        for method, path in (("PUT", ""), ("POST", "/publish")):
+            body = b"\x02\x02\x02m\x00" if path else None
+            kind = {"Content-Type": "avro/binary"} if path else {}
+            connection.request(method, "/v1/namespaces/default/topics/first" + path, body, kind)
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == 200 or not path, reply.status  # the topic may be there already
+        report: Report = {
+            "first_ack_s": time.perf_counter() - began,
+            "ready_s": ready_s,
+            "resident_mib": server.resident_mib(),
+        }
+        connection.close()
+    return report
+
+
+def measure_tuff(directory: Path, pace: Pace) -> Rows:
+    yield "tuff start", first_acknowledged_s(directory / "empty")
+    with tuff(directory / "data") as server:
+        writes = {
+            f"publish c{count}": pace.run("publish", connections=count) for count in (1, 8, 64, 128)
+        }
+        writes["publish-100 c64"] = pace.run("publish", *HUNDRED, "-topic", "hundreds")
+        for count in (1, 64):
+            writes[f"commit-10 c{count}"] = pace.run("commit", connections=count)
+        for count in (1, 8, 64, 128):
+            writes[f"transaction c{count}"] = pace.run("transaction", connections=count)
+        writes["run c64"] = pace.run("run")
+        yield from rows("tuff", writes, server)
+        for rate in (1000, 4000):
+            run = pace.run("publish", "-rate", str(rate), "-procs", "2", mode="open")
+            yield f"tuff open {rate}", measure(run, server)
+        yield from _readers(pace, server)
+        measure(pace.run("publish", *HUNDRED, "-topic", "read", "-calls", str(FILLED)), server)
+    yield from _polls(directory, pace)
+
+
+def _polls(directory: Path, pace: Pace) -> Rows:
+    """One pass in a process that has just started, and then the newest messages again and again."""
+    with tuff(directory / "data") as server:
+        passes = str(FILLED * 100 // 1000)
+        cold = pace.run("poll", "-topic", "read", "-calls", passes, connections=1)
+        yield "tuff poll cold", measure(cold, server)
+        yield "tuff poll all", measure(pace.run("poll", "-topic", "read", connections=1), server)
+        hot = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
+        yield "tuff poll tail", measure(hot, server)
+
+
+def _readers(pace: Pace, server: Running) -> Rows:
+    """Committed readers that wait at the end of a topic while it grows."""
+    every = ("-rate", "1000", "-topic", "tail", "-procs", "2")
+    yield "tuff tail", measure(pace.run("publish", *every, mode="tail", connections=16), server)
+    for count in (1, 100):
+        flags = ("-rate", "20", "-topic", f"tail{count}", "-readers", str(count), "-procs", "2")
+        run = pace.run("publish", *flags, mode="tail", connections=2)
+        yield f"tuff tail of {count}", measure(run, server)

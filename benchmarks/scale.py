@@ -1,0 +1,252 @@
+"""`make bench-scale`: how each cost grows; a curve for everything that may become large.
+
+    python -m benchmarks.scale [--only PROGRAM ...] [--messages N] [--out DIR] [--dir DIR]
+
+Rates depend on who else runs; the server's processor time per request hardly does, so that is what
+most curves show. Writes scale.json, scale.md and a plot for each program; points of programs that
+are left out are kept. Takes some ten minutes and 4 GB of disk.
+"""
+
+import argparse
+import http.client
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.bars import SCALE, judged
+from benchmarks.full import RESULTS
+from benchmarks.generator import Background, Run, measure
+from benchmarks.machine import describe
+from benchmarks.own import first_acknowledged_s
+from benchmarks.plots import plot_scale
+from benchmarks.processes import Running, tuff
+from benchmarks.results import Results, lean, read_results
+from benchmarks.subject import Pace, Report, Rows
+from benchmarks.tables import bars_table, scale_page
+
+PACE = Pace(seconds=2.0, warm_s=0.3)
+HUNDRED = ("-messages", "100")
+
+
+def topics(directory: Path, _: int) -> Rows:
+    """Making a topic, publishing to all of them in turn, listing them, starting with them."""
+    made = 0
+    for count in (10, 100, 1_000, 10_000):
+        with tuff(directory / "topics") as server:
+            more = ("-calls", str(count - made), "-window", str(made), "-topic", "t")
+            created = measure(PACE.run("create", *more, connections=16), server)
+            made = count
+            spread = PACE.run("spread", "-topic", "t", "-window", str(count))
+            row = _costs(measure(spread, server))
+            row["create_cpu_us"] = created["server_cpu_us_per_call"]
+            row["list_ms"] = _timed_ms(server, "GET", "/v1/namespaces/default/topics")
+            row["resident_mib"] = server.resident_mib()
+        row["first_ack_s"] = first_acknowledged_s(directory / "topics")["first_ack_s"]
+        yield f"topics {count}", row
+
+
+def messages(directory: Path, largest: int) -> Rows:
+    """Publishing, memory, starting, and reading from the oldest message, over what is stored."""
+    there = 0
+    for count in (100_000, 1_000_000, 10_000_000):
+        if count > largest:
+            return
+        with tuff(directory / "messages") as server:
+            calls = ("-calls", str((count - there) // 100))
+            row = _costs(measure(PACE.run("publish", *HUNDRED, *calls), server))
+            there = count
+            row["resident_mib"] = server.resident_mib()
+        row["first_ack_s"] = first_acknowledged_s(directory / "messages")["first_ack_s"]
+        with tuff(directory / "messages") as server:
+            alone = measure(PACE.run("poll", "-calls", "100", connections=1), server)
+            row["read_cpu_us_per_message"] = alone["server_cpu_us_per_message"]
+            row["read_messages_per_s"] = alone["messages_per_s"]
+            row |= _behind(server)
+        yield f"messages {count}", row
+
+
+def _behind(server: Running) -> Report:
+    """What a reader that starts at the oldest message does to those who publish meanwhile."""
+    publishing = PACE.run(
+        "publish", "-rate", "500", "-topic", "now", "-procs", "2", mode="open", connections=8
+    )
+    quiet = measure(publishing, server)
+    with Background(publishing, server) as beside:
+        reading = measure(PACE.run("poll", connections=1), server)
+    busy = beside.report()
+    return {
+        "publish_p50_alone_us": quiet["p50_us"],
+        "publish_p99_alone_us": quiet["p99_us"],
+        "publish_p50_beside_a_reader_us": busy["p50_us"],
+        "publish_p99_beside_a_reader_us": busy["p99_us"],
+        "read_beside_messages_per_s": reading["messages_per_s"],
+    }
+
+
+def waiting(directory: Path, _: int) -> Rows:
+    """Polls that wait at the end of a quiet topic."""
+    for count in (1, 1_000, 5_000, 10_000):
+        with tuff(directory / f"waiting-{count}") as server:
+            run = Run(
+                scenario="", mode="idle", connections=count, seconds=4.0,
+                flags=("-warm", "5", "-procs", "2", "-topic", "quiet"),
+            )  # fmt: skip
+            with Background(run, server) as beside:
+                report = beside.report()
+            kib = float(str(report["server_rss_kib"])) - float(str(report["server_rss_before_kib"]))
+            report["kib_per_poll"] = kib / count
+            yield f"waiting {count}", report
+
+
+def open_transactions(directory: Path, _: int) -> Rows:
+    """Starting while many are in progress: long ones, which stay."""
+    with tuff(directory / "open") as server:
+        there = 0
+        for count in (0, 100, 1_000, 10_000):
+            if count > there:
+                body = '{"lists":false,"type":"long"}'
+                opened = ("-start", body, "-calls", str(count - there))
+                measure(PACE.run("start", *opened, connections=16), server)
+                there = count
+            yield f"open {count}", _starting(server)
+
+
+def invalid_transactions(directory: Path, _: int) -> Rows:
+    """The same with an invalid list, and what a snapshot of it costs."""
+    with tuff(directory / "invalid") as server:
+        there = 0
+        for count in (0, 1_000, 10_000, 100_000):
+            if count > there:
+                body = '{"lists":false,"timeout":0.5}'
+                started = ("-start", body, "-calls", str(count - there))
+                measure(PACE.run("start", *started, connections=64), server)
+                there = count
+                _until_expired(server, count)
+            yield f"invalid {count}", _starting(server) | _snapshot(server)
+
+
+def _starting(server: Running) -> Report:
+    """Starts that are left to time out; few enough not to add to what is measured."""
+    body = '{"lists":false,"timeout":2}'
+    few = PACE.run("start", "-start", body, "-calls", "1000", connections=8)
+    row = _costs(measure(few, server))
+    lists = PACE.run("start", "-start", '{"timeout":2}', "-calls", "50", connections=1)
+    row["with_lists_cpu_us"] = measure(lists, server)["server_cpu_us_per_call"]
+    commits = measure(PACE.run("commit", connections=8), server)
+    row["start_and_commit_cpu_us"] = commits["server_cpu_us_per_call"]
+    row["resident_mib"] = server.resident_mib()
+    return row
+
+
+def _snapshot(server: Running) -> Report:
+    with Background(PACE.run("commit", connections=8), server) as beside:
+        time.sleep(PACE.warm_s + PACE.seconds / 2)
+        took = _timed_ms(server, "POST", "/v1/transactions/snapshot")
+        during = beside.report()
+    alone = measure(PACE.run("commit", connections=8), server)
+    return {
+        "snapshot_ms": took,
+        "commit_during_snapshot_ms": float(str(during["max_us"])) / 1e3,
+        "commit_without_ms": float(str(alone["max_us"])) / 1e3,
+    }
+
+
+def _until_expired(server: Running, count: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if int(str(_asked(server, "GET", "/v1/transactions")["invalidCount"])) >= count:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"not {count} transactions timed out within a minute")
+
+
+def readers(directory: Path, _: int) -> Rows:
+    """Committed long polls at the end of one topic, twenty messages a second."""
+    with tuff(directory / "readers") as server:
+        for count in (1, 10, 100):
+            flags = ("-rate", "20", "-readers", str(count), "-procs", "2", "-topic", f"hot{count}")
+            run = PACE.run("publish", *flags, mode="tail", connections=2)
+            yield f"readers {count}", _costs(measure(run, server))
+
+
+def payloads(directory: Path, _: int) -> Rows:
+    """One message a request, from ten bytes to five mebibytes."""
+    with tuff(directory / "payloads") as server:
+        for size, count in ((10, 64), (1_024, 64), (102_400, 16), (5_242_880, 4)):
+            flags = ("-bytes", str(size), "-topic", f"of{size}")
+            row = _costs(measure(PACE.run("publish", *flags, connections=count), server))
+            row["mib_per_s"] = float(str(row["per_s"])) * size / 2**20
+            yield f"payload {size}", row
+
+
+PROGRAMS: dict[str, Callable[[Path, int], Rows]] = {
+    "topics": topics,
+    "waiting": waiting,
+    "open": open_transactions,
+    "invalid": invalid_transactions,
+    "readers": readers,
+    "payload": payloads,
+    "messages": messages,
+}
+
+
+def _costs(report: Report) -> Report:
+    """What a curve is made of."""
+    kept = ("per_s", "messages_per_s", "p50_us", "p99_us", "errors", "first_error")
+    both = (*kept, "server_cpu_us_per_call", "server_cpu_us_per_message")
+    return {name: report[name] for name in both if name in report}
+
+
+def _asked(server: Running, method: str, path: str) -> dict[str, object]:
+    return dict(json.loads(_answer(server, method, path)))
+
+
+def _answer(server: Running, method: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(server.addr)
+    connection.request(method, path)
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    assert reply.status == 200, body
+    return body
+
+
+def _timed_ms(server: Running, method: str, path: str) -> float:
+    began = time.perf_counter()
+    _answer(server, method, path)
+    return (time.perf_counter() - began) * 1e3
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    file = options.out / "scale.json"
+    found = dict(read_results(file).rounds[0]) if file.exists() else {}
+    for name in options.only or list(PROGRAMS):
+        with tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir) as directory:
+            for row, report in PROGRAMS[name](Path(directory), options.messages):
+                print(f"{row}: {json.dumps(lean([{row: report}])[0][row])}", flush=True)
+                found[row] = report
+    results = Results(machine=describe(options.dir), missing={}, rounds=lean([found]))
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(results.as_json(), indent=1) + "\n")
+    (options.out / "scale.md").write_text(scale_page(results))
+    plot_scale(results, options.out)
+    print(*bars_table(judged(SCALE, results)), sep="\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS))
+    parser.add_argument("--messages", type=int, default=10_000_000, help="the most to be stored")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
+    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""`make bench-setup`: get what the peers need, once. The measurements then need no network."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks.generator import SOURCES as LOAD
+from benchmarks.generator import build
+from benchmarks.peers import jvm, nats
+
+NATS = "github.com/nats-io/nats-server/v2@v2.11.9"
+PACKAGES = {"redis-server": "redis-server", "pgbench": "postgresql-15", "wrk": "wrk"}
+
+
+def _debian() -> None:
+    """Install what is not there, as root; say what to install otherwise."""
+    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise OSError(f"install the Debian packages {' '.join(missing)} as root")
+    # Its service would take memory, and the port, for the time between two measurements.
+    _run(["apt-get", "update", "-qq"])
+    _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing])
+
+
+def _nats() -> None:
+    nats.BUILT.parent.mkdir(parents=True, exist_ok=True)
+    _run(["go", "install", NATS], GOBIN=str(nats.BUILT.parent))
+
+
+def _jvm(peer: str) -> Callable[[], None]:
+    def install() -> None:
+        sources, built = jvm.SOURCES / peer, jvm.BUILT / peer
+        (built / "classes").mkdir(parents=True, exist_ok=True)
+        jars = built / "classpath"
+        maven = ["mvn", "-q", "-B", "-f", str(sources / "pom.xml")]
+        _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={jars}"])
+        compiler = ["javac", "-nowarn", "-Xlint:none", "-proc:none", "-d", str(built / "classes")]
+        programs = [str(path) for path in sources.rglob("*.java")]
+        _run([*compiler, "-cp", jars.read_text().strip(), *programs])
+        for logging in [*sources.glob("logback.xml"), *sources.glob("log4j2.xml")]:
+            shutil.copy(logging, built / "classes")
+
+    return install
+
+
+def _load() -> None:
+    _run(["go", "test", "./..."], cwd=str(LOAD))
+    build()
+
+
+def _run(command: Sequence[str], *, cwd: str | None = None, **environment: str) -> None:
+    subprocess.run(command, check=True, cwd=cwd, env={**os.environ, **environment})
+
+
+STEPS: dict[str, Callable[[], None]] = {
+    "load generator": _load,
+    "Debian packages": _debian,
+    "NATS": _nats,
+    **{peer: _jvm(peer) for peer in ("cdap", "tephra", "kafka")},
+}
+
+
+def main() -> int:
+    """Do every step; a step that fails leaves its peer out, and only the generator is needed."""
+    failed = []
+    for name, step in STEPS.items():
+        print(f"bench-setup: {name}", flush=True)
+        try:
+            step()
+        except (OSError, subprocess.CalledProcessError) as error:
+            failed.append(name)
+            print(f"bench-setup: {name} can't be had: {error}", file=sys.stderr)
+    return 1 if "load generator" in failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

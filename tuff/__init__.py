@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuff.async_client import AsyncClient, connect_async
+    from tuff.async_publisher import AsyncPublisher
     from tuff.client import Client, connect
     from tuff.commit import OutcomeUnknownError
     from tuff.context import AsyncTransactionContext, TransactionContext
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tuff.protocol.names import TopicId
     from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
     from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
+    from tuff.publisher import Publisher
     from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),
+    "tuff.async_publisher": ("AsyncPublisher",),
     "tuff.client": ("Client", "connect"),
     "tuff.commit": ("OutcomeUnknownError",),
     "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
@@ -64,6 +67,7 @@ _HOMES = {
     "tuff.protocol.names": ("TopicId",),
     "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
+    "tuff.publisher": ("Publisher",),
     "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
@@ -76,8 +80,8 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "Published", "TopicInfo",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
-    "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions", "TablePositions",
-    "TransactionalTable",
+    "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
+    "TablePositions", "TransactionalTable",
     "PublishEntry", "Outcome",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from tuff import calls
 from tuff.async_driver import AsyncDriver
+from tuff.async_publisher import AsyncPublisher
 from tuff.async_transport import AsyncTransport
 from tuff.calls import Call, Payloads, PollQuestion, Start
 from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, client_name, retries_of
@@ -17,6 +18,7 @@ from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import Transaction
+from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery
 from tuff.replies import Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan
@@ -154,6 +156,19 @@ class AsyncClient:
         while True:
             for message in await self._driver.run(subscription.poll()):
                 yield message
+
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger_ms: float = LINGER_MS,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: int | None = None,
+    ) -> AsyncPublisher:
+        """As `Client.publisher`: `async with client.publisher(orders) as publisher: …`."""
+        delivery = Delivery(topic, ttl, self._retries)
+        linger_s = linger_ms / 1000
+        return AsyncPublisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
 
     async def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
         """As `Client.offsets`."""

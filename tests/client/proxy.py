@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
 
 HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
@@ -20,6 +20,7 @@ class Losses:
         self._replies: dict[str, int] = {}
         self._requests: dict[str, int] = {}
         self.held: dict[str, Callable[[], object]] = {}
+        self._delayed: dict[str, Event] = {}
         self.seen: list[str] = []
 
     def lose_reply(self, call: str, *, times: int = 1) -> None:
@@ -34,9 +35,15 @@ class Losses:
         """It is never answered; `on_held` is called when it has come."""
         self.held[call] = on_held
 
+    def delay(self, call: str, *, until: Event) -> None:
+        """It is passed on when the event is set."""
+        self._delayed[call] = until
+
     def takes_request(self, call: str) -> bool:
         with self._lock:
             self.seen.append(call)
+        if call in self._delayed:
+            self._delayed[call].wait()
         return self._takes(self._requests, call)
 
     def takes_reply(self, call: str) -> bool:

@@ -7,13 +7,14 @@ import pytest
 import tuff
 
 BLOCKING = (
-    tuff.Client, tuff.TransactionContext, tuff.Subscriber, type(tuff.connect().topics),
-    type(tuff.connect().transactions),
+    tuff.Client, tuff.TransactionContext, tuff.Publisher, tuff.Subscriber,
+    type(tuff.connect().topics), type(tuff.connect().transactions),
 )  # fmt: skip
 TWINS = (
     (tuff.Client, tuff.AsyncClient),
     (tuff.TransactionContext, tuff.AsyncTransactionContext),
     (tuff.Subscriber, tuff.AsyncSubscriber),
+    (tuff.Publisher, tuff.AsyncPublisher),
     (type(tuff.connect().topics), type(tuff.connect_async().topics)),
     (type(tuff.connect().transactions), type(tuff.connect_async().transactions)),
 )
@@ -35,7 +36,7 @@ def test_every_public_method_says_what_it_promises(kind: type) -> None:
 
 
 @pytest.mark.parametrize("name", ["publish", "poll", "subscribe", "transaction", "run",
-                                  "subscriber"])  # fmt: skip
+                                  "publisher", "subscriber"])  # fmt: skip
 def test_what_everybody_uses_shows_an_example_its_units_and_its_errors(name: str) -> None:
     method = getattr(tuff.Client, name)
     doc = inspect.getdoc(method) or ""

@@ -1,0 +1,151 @@
+"""The publisher on an event loop: as tests/client/test_publisher.py, where it differs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from threading import Event
+
+import pytest
+
+import tuff
+from tests.client.proxy import Losses, losing
+from tuff.launch import ServerProcess
+
+MINUTE_MS = 60_000  # milliseconds; only a flush, or a full batch, goes out
+SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
+FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
+FILL_COUNT = 80  # messages in eight such batches
+
+
+@pytest.fixture
+async def lossy(server: ServerProcess) -> AsyncIterator[tuple[tuff.AsyncClient, Losses]]:
+    """A client behind a proxy that loses what it is told to."""
+    with losing(server.url) as (url, losses):
+        async with tuff.connect_async(url, client="tests") as through:
+            yield through, losses
+
+
+Lossy = tuple[tuff.AsyncClient, Losses]
+
+
+async def read(client: tuff.AsyncClient, topic: tuff.TopicId) -> list[tuple[tuff.MessageId, bytes]]:
+    return [(message.id, message.payload) for message in await client.poll(topic)]
+
+
+async def test_each_message_is_told_its_own_id_and_keeps_its_place(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+
+    async with client.publisher(topic) as publisher:
+        futures = [await publisher.send(f"{number}") for number in range(2_000)]
+
+    told = [(await future, b"%d" % number) for number, future in enumerate(futures)]
+    assert told == await read(client, topic)
+    assert losses.seen.count("publish") < 200
+
+
+async def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    losses.lose_reply("publish")
+    publisher = client.publisher(topic, linger_ms=MINUTE_MS)
+    lost = await publisher.send("whether it is there, nobody told")
+
+    with pytest.raises(tuff.ConnectionLostError) as caught:
+        await publisher.flush()
+    kept = await publisher.send("it goes on")
+    await publisher.close()
+
+    assert caught.value.outcome_unknown
+    assert lost.exception() is caught.value
+    payloads = [payload for _, payload in await read(client, topic)]
+    assert payloads == [b"whether it is there, nobody told", b"it goes on"]
+    assert await kept
+
+
+async def test_who_sends_faster_than_the_server_takes_has_to_wait(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    goes_on, is_full = Event(), asyncio.Event()
+    losses.delay("publish", until=goes_on)
+    futures: list[asyncio.Future[tuff.MessageId]] = []
+
+    async def send_all(publisher: tuff.AsyncPublisher, name: str) -> None:
+        for number in range(FILL_COUNT):
+            future = await publisher.send(f"{name}{number:02}{FILLER}")
+            futures.append(future)
+            if len(futures) == FILL_COUNT:
+                is_full.set()
+
+    async with client.publisher(topic, batch_bytes=SMALL_BATCH_BYTES) as publisher:
+        senders = asyncio.gather(*(send_all(publisher, name) for name in "abc"))
+        await is_full.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        sent_count = len(futures)
+        goes_on.set()
+        await senders
+
+    assert sent_count == FILL_COUNT
+
+    payloads = [payload.decode() for _, payload in await read(client, topic)]
+    for name in "abc":
+        mine = [payload for payload in payloads if payload.startswith(name)]
+        assert mine == [f"{name}{number:02}{FILLER}" for number in range(FILL_COUNT)]
+
+
+async def test_a_large_message_that_waits_for_room_is_not_overtaken_by_a_small_one(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    goes_on = Event()
+    losses.delay("publish", until=goes_on)
+
+    async with client.publisher(topic, batch_bytes=SMALL_BATCH_BYTES) as publisher:
+        for number in range(FILL_COUNT):
+            await publisher.send(f"{number:03}{FILLER}")
+        large = asyncio.ensure_future(publisher.send(b"x" * 5 * SMALL_BATCH_BYTES))
+        small = asyncio.ensure_future(publisher.send("small"))
+        await asyncio.sleep(0)
+        goes_on.set()
+        await asyncio.gather(large, small)
+
+    *_, last_but_one, last = await read(client, topic)
+    assert (len(last_but_one[1]), last[1]) == (5 * SMALL_BATCH_BYTES, b"small")
+
+
+async def test_a_message_can_be_taken_back_until_it_is_on_its_way(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, _ = lossy
+    async with client.publisher(topic, linger_ms=MINUTE_MS) as publisher:
+        await publisher.send("a")
+        assert (await publisher.send("b")).cancel()
+        await publisher.send("c")
+
+    assert [payload for _, payload in await read(client, topic)] == [b"a", b"c"]
+
+
+async def test_one_that_is_closed_takes_nothing_more(lossy: Lossy, topic: tuff.TopicId) -> None:
+    publisher = lossy[0].publisher(topic)
+    await publisher.close()
+    await publisher.close()
+
+    with pytest.raises(tuff.BadRequestError, match="closed"):
+        await publisher.send("late")
+
+
+def test_what_waits_when_the_loop_ends_was_not_sent_and_says_so(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async def forgets_to_close() -> "asyncio.Future[tuff.MessageId]":
+        async with tuff.connect_async(server.url) as client:
+            return await client.publisher(topic, linger_ms=MINUTE_MS).send("never")
+
+    future = asyncio.run(forgets_to_close())
+
+    error = future.exception()
+    assert isinstance(error, tuff.ConnectionLostError)
+    assert not error.outcome_unknown

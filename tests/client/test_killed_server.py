@@ -1,0 +1,63 @@
+"""A publisher whose server is killed again and again tells the truth about each message."""
+
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+ROUND_COUNT = 6
+SENT_PER_ROUND = 2_000
+TOPIC = tuff.TopicId("client", "killed")
+
+
+def read_all(client: tuff.Client) -> dict[int, tuff.MessageId]:
+    """What every message says, and its id, in their order; none is there twice."""
+    found: dict[int, tuff.MessageId] = {}
+    start = None
+    while not (page := client.poll(TOPIC, start, inclusive=start is None)).caught_up or page:
+        for message in page:
+            assert int(message.payload) not in found
+            found[int(message.payload)] = message.id
+        start = page.next_id
+    return found
+
+
+@pytest.mark.slow
+def test_what_is_told_of_each_message_is_what_there_is(tmp_path: Path) -> None:
+    log, data = tmp_path / "log.txt", tmp_path / "data"
+    server = ServerProcess(data, log=log)
+    port = server.url.rpartition(":")[2]
+    futures: list[Future[tuff.MessageId]] = []
+    client = tuff.connect(server.url)
+    client.topics.create(TOPIC)
+    publisher = client.publisher(TOPIC, batch_bytes=5_000)
+
+    for _ in range(ROUND_COUNT):
+        first = len(futures)
+        futures += [publisher.send(b"%d" % (first + one)) for one in range(SENT_PER_ROUND)]
+        wait([futures[first + SENT_PER_ROUND // 2]])
+        server.kill()
+        server = ServerProcess(data, log=log, arguments=["--port", port])
+    wait(futures)
+
+    with suppress(tuff.ConnectionLostError):  # that of the first batch that was lost
+        publisher.close()
+    found = read_all(client)
+    server.stop()
+    client.close()
+
+    assert list(found) == sorted(found), "they are in the order in which they were sent"
+    lost_count = 0
+    for number, future in enumerate(futures):
+        error = future.exception()
+        if error is None:
+            assert found[number] == future.result()
+        else:
+            assert isinstance(error, tuff.ConnectionLostError)
+            assert error.outcome_unknown or number not in found
+            lost_count += 1
+    assert 0 < lost_count < len(futures) // 2

@@ -1,0 +1,207 @@
+"""Messages sent one by one: their order, their ids, what they are told, and how many wait."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event, Thread
+
+import pytest
+
+import tuff
+from tests.client.proxy import Losses, losing
+from tuff.launch import ServerProcess
+
+MINUTE_MS = 60_000  # milliseconds; only a flush, or a full batch, goes out
+SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
+FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
+FILL_COUNT = 80  # messages in eight such batches
+
+
+@pytest.fixture
+def lossy(server: ServerProcess) -> Iterator[tuple[tuff.Client, Losses]]:
+    """A client behind a proxy that loses what it is told to."""
+    with losing(server.url) as (url, losses), tuff.connect(url, client="tests") as through:
+        yield through, losses
+
+
+def read(client: tuff.Client, topic: tuff.TopicId) -> list[tuple[tuff.MessageId, bytes]]:
+    return [(message.id, message.payload) for message in client.poll(topic, limit=10_000)]
+
+
+def test_each_message_is_told_its_own_id_and_keeps_its_place(
+    lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+
+    with client.publisher(topic) as publisher:
+        futures = [publisher.send(f"{number}") for number in range(2_000)]
+
+    told = [(future.result(), b"%d" % number) for number, future in enumerate(futures)]
+    assert told == read(client, topic)
+    assert losses.seen.count("publish") < 200
+
+
+def test_every_thread_keeps_its_order(client: tuff.Client, topic: tuff.TopicId) -> None:
+    def send(publisher: tuff.Publisher, name: str) -> None:
+        for number in range(300):
+            publisher.send(f"{name}{number}")
+
+    with client.publisher(topic, linger_ms=0, batch_bytes=5_000) as publisher:
+        threads = [Thread(target=send, args=(publisher, name)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    payloads = [payload.decode() for _, payload in read(client, topic)]
+    for name in "abcd":
+        mine = [payload for payload in payloads if payload.startswith(name)]
+        assert mine == [f"{name}{number}" for number in range(300)]
+
+
+def test_a_flush_publishes_what_would_have_waited(client: tuff.Client, topic: tuff.TopicId) -> None:
+    with client.publisher(topic, linger_ms=MINUTE_MS) as publisher:
+        future = publisher.send("now")
+        publisher.flush()
+
+        assert read(client, topic) == [(future.result(0), b"now")]
+
+
+def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
+    lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    losses.lose_reply("publish")
+    publisher = client.publisher(topic, linger_ms=MINUTE_MS)
+    lost = publisher.send("whether it is there, nobody told")
+
+    with pytest.raises(tuff.ConnectionLostError) as caught:
+        publisher.flush()
+    kept = publisher.send("it goes on")
+    publisher.close()
+
+    assert caught.value.outcome_unknown
+    assert lost.exception() is caught.value
+    payloads = [payload for _, payload in read(client, topic)]
+    assert payloads == [b"whether it is there, nobody told", b"it goes on"]
+    assert kept.result()
+
+
+def test_what_the_server_refuses_is_told_to_each_who_sent_it_and_once_by_the_end(
+    client: tuff.Client,
+) -> None:
+    nowhere = tuff.TopicId("client", "nowhere")
+    futures: list[Future[tuff.MessageId]] = []
+
+    def send_two() -> None:
+        with client.publisher(nowhere) as publisher:
+            futures.extend([publisher.send("a"), publisher.send("b")])
+
+    with pytest.raises(tuff.TopicNotFoundError):
+        send_two()
+
+    assert [type(future.exception()) for future in futures] == [tuff.TopicNotFoundError] * 2
+
+
+def test_a_message_that_is_too_large_fails_alone(client: tuff.Client, topic: tuff.TopicId) -> None:
+    publisher = client.publisher(topic)
+    sent = [publisher.send(payload) for payload in ("before", b"x" * (17 << 20), "after")]
+
+    with pytest.raises(tuff.RequestTooLargeError):
+        publisher.close()
+
+    assert [type(future.exception()) for future in sent] == [
+        type(None), tuff.RequestTooLargeError, type(None),
+    ]  # fmt: skip
+    assert [payload for _, payload in read(client, topic)] == [b"before", b"after"]
+
+
+def test_who_sends_faster_than_the_server_takes_has_to_wait(
+    lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    goes_on, is_full = Event(), Event()
+    losses.delay("publish", until=goes_on)
+    futures: list[Future[tuff.MessageId]] = []
+    most_in_memory = 0
+
+    def send_all(publisher: tuff.Publisher) -> None:
+        nonlocal most_in_memory
+        for number in range(3 * FILL_COUNT):
+            futures.append(publisher.send(f"{number:03}{FILLER}"))
+            if len(futures) == FILL_COUNT:
+                is_full.set()
+            open_count = sum(not future.done() for future in futures)
+            most_in_memory = max(most_in_memory, open_count)
+
+    with client.publisher(topic, batch_bytes=SMALL_BATCH_BYTES) as publisher:
+        sender = Thread(target=send_all, args=(publisher,))
+        sender.start()
+        assert is_full.wait(30)
+        goes_on.set()
+        sender.join()
+
+    assert most_in_memory <= FILL_COUNT
+    assert len(read(client, topic)) == 3 * FILL_COUNT
+
+
+def test_a_message_can_be_taken_back_until_it_is_on_its_way(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.publisher(topic, linger_ms=MINUTE_MS) as publisher:
+        publisher.send("a")
+        assert publisher.send("b").cancel()
+        publisher.send("c")
+
+    assert [payload for _, payload in read(client, topic)] == [b"a", b"c"]
+
+
+def test_a_callback_may_send_and_never_waits_for_itself(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    refused: list[BaseException | None] = []
+
+    def again(future: Future[tuff.MessageId]) -> None:
+        for number in range(2 * FILL_COUNT):
+            publisher.send(f"{number:03}{FILLER}")
+        try:
+            publisher.flush()
+        except tuff.BadRequestError as error:
+            refused.append(error)
+
+    publisher = client.publisher(topic, batch_bytes=SMALL_BATCH_BYTES)
+    publisher.send("first").add_done_callback(again)
+    publisher.close()
+
+    assert len(refused) == 1
+    assert len(read(client, topic)) == 1 + 2 * FILL_COUNT
+
+
+def test_what_was_sent_is_published_also_where_the_block_fails(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    def fail(to: tuff.TopicId) -> None:
+        with client.publisher(to, linger_ms=MINUTE_MS) as publisher:
+            publisher.send("sent")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail(topic)
+    with pytest.raises(ZeroDivisionError) as caught:
+        fail(tuff.TopicId("client", "nowhere"))
+
+    assert [payload for _, payload in read(client, topic)] == [b"sent"]
+    assert "TopicNotFoundError" in caught.value.__notes__[0]
+
+
+def test_one_that_is_closed_takes_nothing_more(client: tuff.Client, topic: tuff.TopicId) -> None:
+    publisher = client.publisher(topic)
+    publisher.close()
+    publisher.close()
+
+    with pytest.raises(tuff.BadRequestError, match="closed"):
+        publisher.send("late")
+
+
+def test_what_is_no_message_is_refused_at_once(client: tuff.Client, topic: tuff.TopicId) -> None:
+    with client.publisher(topic) as publisher, pytest.raises(tuff.BadRequestError):
+        publisher.send(5)

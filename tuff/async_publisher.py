@@ -1,0 +1,139 @@
+"""The publisher of `tuff.publisher` for the tasks of one event loop."""
+
+import asyncio
+from types import TracebackType
+
+from tuff import calls
+from tuff.accumulator import Accumulator, Batch
+from tuff.async_driver import AsyncDriver
+from tuff.calls import Payload
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.ids import MessageId
+from tuff.publisher import Delivery, fail
+from tuff.transport import ConnectionLostError
+
+
+class AsyncPublisher:
+    """As `tuff.Publisher`, with coroutines, for the tasks of one event loop."""
+
+    def __init__(
+        self, delivery: Delivery, driver: AsyncDriver, *, batch_bytes: int, linger_s: float
+    ) -> None:
+        self._delivery = delivery
+        self._driver = driver
+        self._box: Accumulator[asyncio.Future[MessageId]] = Accumulator(
+            batch_bytes=batch_bytes,
+            linger_s=linger_s,
+            claim=lambda receipt: not receipt.cancelled(),
+        )
+        self._turn = asyncio.Lock()  # who waits for room is not overtaken
+        self._added = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._failure: BaseException | None = None
+
+    async def send(self, payload: Payload) -> "asyncio.Future[MessageId]":
+        """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
+        (data,) = calls.payloads_of([payload])
+        async with self._turn:
+            while not (self._box.has_room(data) or self._is_closed):
+                await self._next_settled()
+            loop = self._require_open()
+            receipt: asyncio.Future[MessageId] = loop.create_future()
+            was_empty = self._box.is_empty
+            self._box.add(data, receipt, now_s=loop.time())
+            if was_empty or self._box.is_full:
+                self._added.set()
+        return receipt
+
+    async def flush(self) -> None:
+        """As `Publisher.flush`."""
+        self._box.flush()
+        self._added.set()
+        target_count = self._box.added_count
+        while self._box.settled_count < target_count:
+            await self._next_settled()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        """As `Publisher.close`."""
+        try:
+            await self.flush()
+        finally:
+            self._is_closed = True
+            self._added.set()
+            self._settled.set()
+            task, self._task = self._task, None
+            if task is not None:
+                await task
+
+    async def __aenter__(self) -> "AsyncPublisher":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; what was sent is published also where the block failed."""
+        try:
+            await self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"and then: {type(failure).__name__}: {failure}")
+
+    def _require_open(self) -> asyncio.AbstractEventLoop:
+        if self._is_closed:
+            raise BadRequestError("the publisher is closed; make another one")
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._task = loop.create_task(self._work())
+        return loop
+
+    async def _next_settled(self) -> None:
+        self._settled.clear()
+        await self._settled.wait()
+
+    async def _work(self) -> None:
+        try:
+            while await self._wait_for_batch():
+                await self._publish(self._box.take())
+        finally:
+            # Something is left only where the task was cancelled, as at the end of its loop.
+            self._is_closed = True
+            while not self._box.is_empty:
+                batch = self._box.take()
+                fail(batch, ConnectionLostError("the loop has ended", outcome_unknown=False))
+                self._box.settled(batch)
+            self._settled.set()
+
+    async def _publish(self, batch: "Batch[asyncio.Future[MessageId]]") -> None:
+        try:
+            failure = await self._driver.run(self._delivery.deliver(batch))
+            self._failure = self._failure or failure
+        finally:
+            self._box.settled(batch)
+            self._settled.set()
+            for receipt in batch.receipts:
+                # Flush raises the error; asyncio need not warn of each future that nobody asked.
+                if receipt.done() and not receipt.cancelled():
+                    receipt.exception()
+
+    async def _wait_for_batch(self) -> bool:
+        """Whether a batch is due; else the publisher is closed."""
+        loop = asyncio.get_running_loop()
+        while (due_in_s := self._box.due_in_s(now_s=loop.time())) != 0:
+            if due_in_s is None and self._is_closed:
+                return False
+            self._added.clear()
+            try:
+                async with asyncio.timeout(due_in_s):
+                    await self._added.wait()
+            except TimeoutError:
+                continue
+        return True

@@ -1,0 +1,241 @@
+"""Many small messages of one program, published in batches and acknowledged one by one."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Condition, Lock, current_thread
+from threading import Thread as _Thread  # noqa: TID251 - who sends goes on while a batch is on its way
+from time import perf_counter
+from types import TracebackType
+from typing import Protocol
+
+from tuff import calls
+from tuff.accumulator import Accumulator, Batch
+from tuff.calls import Payload
+from tuff.driver import Driver
+from tuff.flows import Flow
+from tuff.protocol.errors import BadRequestError, InternalError
+from tuff.protocol.ids import SEQ_ID_LIMIT, MessageId
+from tuff.protocol.names import TopicId
+from tuff.replies import Published
+from tuff.retries import Retries
+from tuff.transport import ConnectionLostError
+
+LINGER_MS = 2.0  # milliseconds; about what a sync takes, so that it costs who is alone little
+BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
+
+
+class Receipt(Protocol):
+    """What a sender holds: the future of `concurrent.futures`, or that of asyncio."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: MessageId, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Publishes batches to one topic."""
+
+    topic: TopicId
+    ttl_s: int | None
+    retries: Retries
+
+    def deliver(self, batch: Batch[Receipt]) -> Flow[BaseException | None]:
+        """Publish a batch and settle its receipts; what it failed with, or None.
+
+        It is sent again only where the server did not do it, as any plain publish.
+        """
+        if not batch.payloads:
+            return None
+        call = calls.publish(self.topic, batch.payloads, pointer=None, ttl_s=self.ttl_s)
+        try:
+            published = yield from self.retries.ask(call)
+            ids = list(_ids(published, len(batch.payloads)))
+        except Exception as error:  # noqa: BLE001 - it is the senders', by their receipts
+            fail(batch, error)
+            return error
+        except BaseException as error:
+            # Where the loop, or the program, ends: nobody will hear what became of it.
+            sentence = f"{type(error).__name__} ended the publisher before an answer came"
+            fail(batch, ConnectionLostError(sentence, outcome_unknown=True))
+            raise
+        for receipt, id in zip(batch.receipts, ids, strict=True):
+            if not receipt.done():
+                receipt.set_result(id)
+        return None
+
+
+class Publisher:
+    """`client.publisher(topic)`: sends messages one by one, and publishes them in batches.
+
+    Safe to share between threads. Messages keep the order in which they were sent. Use it in a
+    `with` block, or close it: a program that ends without it loses what still waits.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        driver: Driver,
+        *,
+        batch_bytes: int,
+        linger_s: float,
+        elapsed_s: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._delivery = delivery
+        self._driver = driver
+        self._elapsed_s = elapsed_s
+        self._box: Accumulator[Future[MessageId]] = Accumulator(
+            batch_bytes=batch_bytes,
+            linger_s=linger_s,
+            claim=lambda receipt: receipt.set_running_or_notify_cancel(),
+        )
+        lock = Lock()  # guards the box, and what stands below
+        self._added = Condition(lock)
+        self._settled = Condition(lock)
+        self._thread: _Thread | None = None
+        self._is_closed = False
+        self._failure: BaseException | None = None
+
+    def send(self, payload: Payload) -> "Future[MessageId]":
+        """Hand over one message; the future has its id once it is durable.
+
+            with client.publisher(orders) as publisher:
+                future = publisher.send("sold one apple")
+            print(future.result())
+
+        It returns at once, but waits while eight batches of messages are in memory. Cancelling the
+        future takes the message back, if it is not on its way.
+
+        The future raises what `Client.publish` would. Where that is a ConnectionLostError with
+        `outcome_unknown`, the message may have been published, and is never sent again by itself.
+        The messages after a failed one are published all the same.
+
+        Raises:
+            BadRequestError: it is neither a string nor bytes, or the publisher is closed.
+        """
+        (data,) = calls.payloads_of([payload])
+        receipt: Future[MessageId] = Future()
+        with self._added:
+            # A callback of a future runs in the publisher's own thread, which is the one that makes
+            # room: it would wait for itself.
+            while not (self._box.has_room(data) or self._is_own_thread or self._is_closed):
+                self._settled.wait()
+            self._require_open()
+            was_empty = self._box.is_empty
+            self._box.add(data, receipt, now_s=self._elapsed_s())
+            if was_empty or self._box.is_full:
+                self._added.notify()
+        return receipt
+
+    def flush(self) -> None:
+        """Publish what was sent so far without waiting for more, and wait until that is settled.
+
+        Raises:
+            TuffError: the first error of those that were sent since the last flush; each future
+                says what became of its message.
+        """
+        self._refuse_own_thread()
+        with self._settled:
+            self._box.flush()
+            self._added.notify()
+            target_count = self._box.added_count
+            while self._box.settled_count < target_count:
+                self._settled.wait()
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Flush, and take nothing more. Repeating it is harmless.
+
+        Raises: as `flush`.
+        """
+        self._refuse_own_thread()
+        try:
+            self.flush()
+        finally:
+            with self._added:
+                self._is_closed = True
+                self._added.notify()
+                self._settled.notify_all()
+                thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.join()
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; what was sent is published also where the block failed."""
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"and then: {type(failure).__name__}: {failure}")
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return current_thread() is self._thread
+
+    def _refuse_own_thread(self) -> None:
+        if self._is_own_thread:
+            raise BadRequestError(
+                "a callback of a future can't wait for the publisher it is run by"
+            )
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise BadRequestError("the publisher is closed; make another one")
+        if self._thread is None:
+            # A daemon, as a publisher that nobody closed would keep the program from its end.
+            self._thread = _Thread(
+                target=self._work, name=f"publisher of {self._delivery.topic}", daemon=True
+            )
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (batch := self._next()) is not None:
+            failure = self._driver.run(self._delivery.deliver(batch))
+            with self._settled:
+                self._box.settled(batch)
+                self._failure = self._failure or failure
+                self._settled.notify_all()
+
+    def _next(self) -> "Batch[Future[MessageId]] | None":
+        with self._added:
+            while True:
+                due_in_s = self._box.due_in_s(now_s=self._elapsed_s())
+                if due_in_s == 0:
+                    return self._box.take()
+                if due_in_s is None and self._is_closed:
+                    return None
+                self._added.wait(due_in_s)
+
+
+def _ids(published: Published, count: int) -> Iterator[MessageId]:
+    """The ids of one publish: its places follow each other without a gap (protocol §3.1)."""
+    first, last = (
+        one.publish_timestamp_ms * SEQ_ID_LIMIT + one.seq_id
+        for one in (published.first_id, published.last_id)
+    )
+    if last - first + 1 != count:
+        raise InternalError(
+            f"{count} messages were published, and the server names {last - first + 1} places; the "
+            "messages are there, and their ids are not known"
+        )
+    for number in range(first, last + 1):
+        yield MessageId(*divmod(number, SEQ_ID_LIMIT))
+
+
+def fail(batch: Batch[Receipt], error: BaseException) -> None:
+    """Every receipt that is not settled raises this."""
+    for receipt in batch.receipts:
+        if not receipt.done():
+            receipt.set_exception(error)

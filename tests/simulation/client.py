@@ -175,7 +175,7 @@ class Client:
 
     async def clear_invalid(self) -> None:
         """Take everything off the invalid list that no row carries."""
-        lost = [tx for tx in self._facts.transactions.values() if tx.state == "invalid"]
+        lost = [tx for tx in self._facts.transactions.values() if tx.state != "committed"]
         asked = self._facts.moment()
         for tx in lost:
             tx.cleared = min(tx.cleared, asked)

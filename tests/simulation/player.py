@@ -173,8 +173,9 @@ class Player:
 
     def burst(self) -> None:
         """Several requests for one transaction at once."""
-        for kind in ("publish_tx", "commit", "abort", "publish_tx", "commit_publish", "invalidate"):
-            if self.chance.random() < 0.5:
+        kinds = ("publish_tx", "commit", "abort", "commit_publish", "invalidate", "clear_invalid")
+        for kind in (*kinds, "publish_tx", "tick", "poll"):
+            if self.chance.random() < 0.4:
                 getattr(self, kind)()
 
     def rollback(self) -> None:
@@ -297,7 +298,8 @@ class Player:
             self.world.disk.faults[directory].is_full = True
 
     def hold(self) -> None:
-        self.world.life.threads.hold(self.a)
+        # Mostly the one that writes messages, and marks them: it stands first.
+        self.world.life.threads.hold(max(0, self.a % 6 - 2))
 
     def heal(self) -> None:
         self.world.life.threads.release()

@@ -24,7 +24,7 @@ Work = Coroutine[Any, Any, Any]
 
 START_MS = 1_480_000_000_000
 TOPICS = (TopicId("default", "a"), TopicId("default", "b"))
-COME_BACK_TICKS = 3  # of a server whose disk is whole again
+COME_BACK_TICKS = 2  # of a server whose disk is whole again
 ENDING_TIMEOUT_MS = 11_000  # longer than `tx.ending_timeout`
 
 
@@ -158,9 +158,9 @@ class World:
             with suppress(TuffError):
                 self._complete(self.life.transactions.start_service, chance)
             self.running_since_ms = self.clock.boot_ms()
-        for _ in range(COME_BACK_TICKS):
-            self.life.tick()
             self.run(chance, None)
+        self.life.tick()
+        self.run(chance, None)
         status, storage = self.life.transactions.status, self.life.messaging.status
         if status.state is not ServiceState.RUNNING and not self.facts.damaged:
             raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {status.reason}")

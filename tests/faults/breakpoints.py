@@ -1,0 +1,225 @@
+"""A real server that is killed, raises or stands still at each named step of what it does.
+
+    python -m tests.faults.breakpoints               all places and faults, as a table
+    python -m tests.faults.breakpoints "claimed"     one place
+
+After each the server is killed and started again, and then nothing that was acknowledged is lost,
+nothing undecided is visible, and the outcome of what was cut off can be asked (promises 1, 4, 9).
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Operation, Point
+from tests.faults.checker_history import BEGINNING
+from tests.faults.kill_clients import LOST, TOPICS, check_outcomes, read_on, resolved, topic_of
+from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads
+from tests.http.calls import TRANSACTIONS, Tx, begin, entry
+from tests.http.client import Client, Reply, ok
+from tests.http.process import ServerProcess, serve
+
+BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
+HERE, THERE = TOPICS[0], TOPICS[1]
+
+
+class BrokenServer:
+    """Servers one after the other on the same data, each of which may be told to break."""
+
+    def __init__(self, home: Path) -> None:
+        self._control = home / "control"
+        self._control.mkdir(parents=True)
+        self._home = home
+        self.server = self._serve()
+        client = self.server.client()
+        for name in TOPICS:
+            ok(topic_of(client, name).create())
+
+    def _serve(self) -> ServerProcess:
+        environment = {**os.environ, "TUFF_BREAK": str(self._control)}
+        return serve(self._home, environment=environment, program=BROKEN_SERVER)
+
+    def arm(self, point: Point, fault: Fault) -> None:
+        """Let the fault happen when the place is passed next."""
+        written = self._control / "new"
+        written.write_text(f"{point.name}\n{fault.value}")
+        written.rename(self._control / "armed")
+
+    def disarm(self) -> None:
+        (self._control / "armed").unlink(missing_ok=True)
+
+    def use_log_disk(self, how: str) -> None:
+        """ "hang", "fail", or "work": what the disk of the transaction log does from now on."""
+        if how == "work":
+            (self._control / "log-disk").unlink(missing_ok=True)
+        else:
+            written = self._control / "new"
+            written.write_text(how)
+            written.rename(self._control / "log-disk")
+
+    def reached(self, what: str) -> set[str]:
+        """The places that were "passed", where it "broke", and what it "used"."""
+        path = self._control / "reached"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {line.removeprefix(f"{what} ") for line in lines if line.startswith(what)}
+
+    def forget(self) -> None:
+        """Let `reached` tell what comes from now on."""
+        (self._control / "reached").unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        """SIGKILL, and a start on what that left."""
+        self.disarm()
+        self.server.kill()
+        self.server = self._serve()
+
+    def end(self) -> None:
+        self.use_log_disk("work")
+        self.server.may_log_traces = True
+        self.server.kill()
+
+
+class Breaking:
+    """Breaks one server after the other, and accounts for each."""
+
+    def __init__(self, broken: BrokenServer) -> None:
+        self._broken = broken
+        self._number = 0
+        self._after = dict.fromkeys(TOPICS, BEGINNING)
+
+    def at(self, point: Point, fault: Fault) -> str:
+        """Do what passes the place, let it break there, and account for it; what the client was
+        told. Raises: AssertionError: a promise is broken."""
+        self._number += 1
+        units, told = self._work(point, fault)
+        assert point.name in self._broken.reached("broke"), f"{point.name} was not passed"
+        self._broken.restart()
+        client = self._broken.server.client()
+        settled = [resolved(client, unit) for unit in units]
+        check_outcomes(client, settled)
+        found, self._after = read_on(client, isolation="committed", after=self._after)
+        check_committed(settled, found, in_order=False)
+        overview = ok(client.get(TRANSACTIONS)).json
+        assert overview["inProgress"] == [], overview
+        return told
+
+    def _work(self, point: Point, fault: Fault) -> tuple[list[Unit], str]:
+        """One unit that is acknowledged before, and the one that breaks."""
+        client = self._broken.server.client()
+        before = self._plain(client, 0, is_sure=True)
+        steps = {
+            Operation.PUBLISH: self._publish,
+            Operation.COMMIT: self._commit,
+            Operation.ABORT: self._abort,
+            Operation.SNAPSHOT: self._snapshot,
+        }
+        unit, told = steps[point.operation](client, lambda: self._broken.arm(point, fault))
+        return [before, unit], told
+
+    def _requests(self, client: int) -> Requests:
+        return (
+            (HERE, payloads(client, self._number, 0, 2)),
+            (THERE, payloads(client, self._number, 1, 1)),
+        )
+
+    def _plain(self, client: Client, who: int, *, is_sure: bool) -> Unit:
+        requests = self._requests(who)[:1]
+        if is_sure:
+            ok(topic_of(client, HERE).publish(*requests[0][1]))
+        fate = Fate.SEEN if is_sure else Fate.MAYBE
+        return Unit(client=who, number=self._number, fate=fate, requests=requests)
+
+    def _publish(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
+        unit = self._plain(client, 1, is_sure=False)
+        arm()
+        told, is_done = asked(lambda: topic_of(client, HERE).publish(*unit.requests[0][1]))
+        return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
+
+    def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
+        tx, requests = begin(client), self._requests(2)
+        body: dict[str, object] = {
+            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "changes": [f"key {self._number}"],
+        }
+        unit = Unit(
+            client=2,
+            number=self._number,
+            fate=Fate.ASK,
+            requests=requests,
+            pointer=tx.id,
+            body=body,
+        )
+        arm()
+        told, is_done = asked(lambda: tx.commit(**body))
+        return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
+
+    def _published(self, client: Client, who: int) -> tuple[Tx, Unit]:
+        tx, requests = begin(client), self._requests(who)
+        for name, sent in requests:
+            ok(topic_of(client, name).publish(*sent, tx=tx.id))
+        unit = Unit(
+            client=who, number=self._number, fate=Fate.ASK, requests=requests, pointer=tx.id
+        )
+        return tx, unit
+
+    def _abort(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
+        tx, unit = self._published(client, 3)
+        arm()
+        told, is_done = asked(tx.abort)
+        return (replace(unit, fate=Fate.HIDDEN) if is_done else unit), told
+
+    def _snapshot(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
+        tx, unit = self._published(client, 4)
+        arm()
+        told, _ = asked(lambda: client.post(f"{TRANSACTIONS}/snapshot"))
+        if self._broken.server.process.poll() is None:
+            _, is_done = asked(tx.commit)
+            return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
+        return unit, told
+
+
+def asked(call: Callable[[], Reply]) -> tuple[str, bool]:
+    """What the client was told, and whether that was a success."""
+    try:
+        reply = call()
+    except LOST:
+        return "nothing", False
+    return ("done", True) if reply.status == 200 else (str(reply.json["code"]), False)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code. What is wrong ends it with the assertion that failed."""
+    parser = argparse.ArgumentParser(prog="breakpoints", description=__doc__)
+    parser.add_argument("points", nargs="*", metavar="PLACE", help="default: all of them")
+    options = parser.parse_args(arguments)
+    points = [BY_NAME[name] for name in options.points] or POINTS
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as home:
+        broken = BrokenServer(Path(home) / "server")
+        breaking = Breaking(broken)
+        try:
+            sys.stdout.write(row("what the client was told:", [fault.value for fault in Fault]))
+            for point in points:
+                told = [breaking.at(point, fault) for fault in Fault]
+                sys.stdout.write(row(f"{point.operation.value}: {point.name}", told))
+                sys.stdout.flush()
+        finally:
+            broken.end()
+    sys.stdout.write(
+        f"{len(points)} places x {len(Fault)} faults in {time.monotonic() - started_s:.0f} s: "
+        "nothing lost, nothing undecided visible, every outcome told\n"
+    )
+    return 0
+
+
+def row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<46}{''.join(f'{cell:<28}' for cell in cells)}".rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

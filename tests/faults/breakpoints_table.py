@@ -1,0 +1,101 @@
+"""The named places at which a test can break a running server: each step of what it does.
+
+A place is the beginning or the end of one function of the server, by its stable name. The order is
+that in which an operation passes them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Operation(Enum):
+    """What a client does that passes a place."""
+
+    PUBLISH = "publish"
+    COMMIT = "commit with publish"
+    ABORT = "abort"
+    SNAPSHOT = "snapshot"
+
+
+class Fault(Enum):
+    """What happens at a place."""
+
+    KILL = "kill"
+    EXCEPTION = "exception"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place: `function` is a module and a name in it; `edit` names the kind of edit that counts,
+    where the function takes edits."""
+
+    name: str
+    operation: Operation
+    function: str
+    is_end: bool
+    edit: str = ""
+
+
+def _around(
+    before: str, after: str, operation: Operation, function: str, edit: str = ""
+) -> tuple[Point, Point]:
+    return (
+        Point(before, operation, function, is_end=False, edit=edit),
+        Point(after, operation, function, is_end=True, edit=edit),
+    )
+
+
+PUBLISH, COMMIT, ABORT, SNAPSHOT = Operation
+
+_TAKEN = _around(
+    "publish taken", "publish answered", PUBLISH, "messaging.service:MessagingService.publish"
+)
+_HANDED = _around("rows built", "batch known", PUBLISH, "messaging.engine:Engine.write")
+_BATCH = _around("batch handed over", "batch durable", PUBLISH, "messaging.batch:Batch.write")
+_MARK = _around("mark not raised yet", "mark raised", PUBLISH, "messaging.batch:Batch.is_durable")
+
+_COMMIT = _around("commit taken", "commit answered", COMMIT, "tx.manager:TransactionManager.commit")
+_CHECK = _around(
+    "gate closed", "entries checked", COMMIT, "messaging.service:MessagingService.check_entries"
+)
+_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.claims:Claims.claim")
+_ROWS = _around(
+    "rows not handed over yet",
+    "rows durable",
+    COMMIT,
+    "messaging.service:MessagingService.publish_final",
+)
+_RECORD = _around(
+    "record decided", "record appended", COMMIT, "tx.ledger:Ledger.record", "Committed"
+)
+_LOG = _around("record handed over", "record durable", COMMIT, "tx.log:DiskFile.append")
+_SETTLE = _around(
+    "nobody told yet", "rows settled", COMMIT, "messaging.service:MessagingService.settle"
+)
+
+_ENDED = _around("abort decided", "abort appended", ABORT, "tx.ledger:Ledger.record", "Invalidated")
+_MARKING = _around(
+    "rows not marked yet",
+    "rows marked",
+    ABORT,
+    "messaging.service:MessagingService.mark_rolled_back",
+)
+_ABORTED = _around(
+    "abort not finished yet", "abort finished", ABORT, "tx.ledger:Ledger.record", "Aborted"
+)
+
+_ROLL = _around("log not made yet", "log made", SNAPSHOT, "tx.log:create_log")
+_IMAGE = _around(
+    "snapshot not made yet", "snapshot made", SNAPSHOT, "tx.filestore:FileStore.put_snapshot"
+)
+_FILE = _around("file not written yet", "file written", SNAPSHOT, "tuff.disk.files:write_file")
+_NAME = _around("file renamed", "name durable", SNAPSHOT, "tuff.disk.files:sync_directory")
+
+POINTS = (
+    _TAKEN[0], _HANDED[0], _BATCH[0], _BATCH[1], _HANDED[1], *_MARK, _TAKEN[1],
+    _COMMIT[0], *_CHECK, *_CLAIM, *_ROWS, *_RECORD, *_LOG, *_SETTLE, _COMMIT[1],
+    *_ENDED, *_MARKING, *_ABORTED,
+    _ROLL[0], _FILE[0], *_NAME, _FILE[1], _ROLL[1], *_IMAGE,
+)  # fmt: skip
+BY_NAME = {point.name: point for point in POINTS}

@@ -1,0 +1,213 @@
+"""Do messages without a transaction go on at full speed, whatever becomes of transactions?
+
+    python -m tests.faults.independence --seconds 2 --rounds 5
+
+Publishes without a transaction, by several connections that never stop, while the transaction
+service runs, is stopped, hangs (the disk of its log answers nothing), has crashed (its log can't be
+written), or can't start (its files are damaged). Each round of a state stands between two rounds in
+which it runs, so that what the machine does meanwhile falls on both (promise 7).
+"""
+
+import argparse
+import multiprocessing
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from tests.faults.breakpoints import BrokenServer
+from tests.faults.kill_clients import LOST
+from tests.http.calls import TRANSACTIONS, Topic, begin, entry
+from tests.http.client import Client, ok, until
+from tests.http.process import ServerProcess
+
+CONNECTION_COUNT = 16
+SHARE_MIN = 0.95  # of the throughput with transactions running
+TOPIC = ("faults", "t2")
+
+State = Callable[[], AbstractContextManager[ServerProcess]]
+
+
+class Independence:
+    """One server whose transactions can be made to fail and brought back, and one whose
+    transaction files were damaged before it started."""
+
+    def __init__(self, home: Path) -> None:
+        self.broken = BrokenServer(home / "switched")
+        self._damaged = BrokenServer(home / "damaged")
+        damage(self._damaged)
+
+    @property
+    def states(self) -> dict[str, State]:
+        """Each state that transactions may be in, as what brings it about and ends it."""
+        return {
+            "stopped": self._stopped,
+            "hung": self._hung,
+            "crashed": self._crashed,
+            "damaged": self._with_damaged_files,
+        }
+
+    @contextmanager
+    def _stopped(self) -> Iterator[ServerProcess]:
+        client = self.broken.server.client()
+        ok(client.post(f"{TRANSACTIONS}/service/stop"))
+        try:
+            yield self.broken.server
+        finally:
+            ok(client.post(f"{TRANSACTIONS}/service/start"))
+
+    @contextmanager
+    def _hung(self) -> Iterator[ServerProcess]:
+        server = self.broken.server
+        tx = begin(server.client())
+        self.broken.forget()
+        self.broken.use_log_disk("hang")
+        commit = threading.Thread(target=lambda: _commit(server, tx.id))
+        commit.start()
+        until(lambda: "log disk" in self.broken.reached("used"), what="the log to be written")
+        try:
+            yield server
+            assert commit.is_alive(), "a commit was answered without a disk"
+        finally:
+            self.broken.use_log_disk("work")
+            commit.join()
+
+    @contextmanager
+    def _crashed(self) -> Iterator[ServerProcess]:
+        server = self.broken.server
+        tx = begin(server.client())
+        self.broken.use_log_disk("fail")
+        _commit(server, tx.id)
+        until(lambda: transactions_of(server) == "degraded", what="transactions to be down")
+        try:
+            yield server
+        finally:
+            self.broken.use_log_disk("work")
+            ok(server.client().post(f"{TRANSACTIONS}/service/start"))
+
+    @contextmanager
+    def _with_damaged_files(self) -> Iterator[ServerProcess]:
+        yield self._damaged.server
+
+    def end(self) -> None:
+        self.broken.end()
+        self._damaged.end()
+
+
+def _commit(server: ServerProcess, pointer: str) -> None:
+    client = Client(server.port)
+    with suppress(*LOST):
+        client.post(f"{TRANSACTIONS}/{pointer}/commit", {"changes": ["key"]})
+    client.close()
+
+
+def damage(broken: BrokenServer) -> None:
+    """Let the server's transactions do something, and damage all of their files under it."""
+    client = broken.server.client()
+    topic = Topic(client, *TOPIC)
+    for number in range(3):
+        ok(begin(client).commit(publish=[entry(topic, f"before the damage {number}")]))
+    broken.server.kill()
+    for file in (broken.server.data / "snapshots").glob("*.*"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 3] ^= 1
+        file.write_bytes(data)
+    broken.restart()
+    assert transactions_of(broken.server) == "degraded"
+
+
+def transactions_of(server: ServerProcess) -> str:
+    """What the server says of its transactions."""
+    client = Client(server.port)
+    checks = client.get("/health/ready").json["checks"]
+    client.close()
+    return str(checks["transactions"]["status"])
+
+
+def throughput(server: ServerProcess, seconds: float) -> float:
+    """Publishes a second without a transaction, by a process of their own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(load, (server.port, seconds))
+
+
+def load(port: int, seconds: float) -> float:
+    """Publishes a second, by connections that each send the next when the last is answered."""
+    counts = [0] * CONNECTION_COUNT
+    over = threading.Event()
+
+    def publish(number: int) -> None:
+        body = b'{"messages":["0123456789abcdef"]}'
+        head = (
+            f"POST /v1/namespaces/{TOPIC[0]}/topics/{TOPIC[1]}/publish HTTP/1.1\r\n"
+            f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            while not over.is_set():
+                connection.sendall(head.encode() + body)
+                answer = connection.recv(65_536)
+                assert answer.startswith(b"HTTP/1.1 200 "), answer
+                counts[number] += 1
+
+    threads = [threading.Thread(target=publish, args=(each,)) for each in range(CONNECTION_COUNT)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds / 4)  # until all are at it
+    first, began_s = sum(counts), time.monotonic()
+    time.sleep(seconds)
+    count, took_s = sum(counts) - first, time.monotonic() - began_s
+    over.set()
+    for thread in threads:
+        thread.join()
+    return count / took_s
+
+
+def shares(
+    independence: Independence, *, rounds: int, seconds: float
+) -> dict[str, list[tuple[float, float]]]:
+    """For each state, its throughput and that with transactions running beside it, per round."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in independence.states}
+    normal = independence.broken.server
+    for _ in range(rounds):
+        before = throughput(normal, seconds)
+        for name, state in independence.states.items():
+            with state() as server:
+                during = throughput(server, seconds)
+            after = throughput(normal, seconds)
+            found[name].append((during, (before + after) / 2))
+            before = after
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="independence", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each round measures")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as home:
+        independence = Independence(Path(home))
+        try:
+            found = shares(independence, rounds=options.rounds, seconds=options.seconds)
+        finally:
+            independence.end()
+    sys.stdout.write(f"{'transactions are':<20}{'publishes/s':>12}{'running':>12}{'share':>10}\n")
+    medians: dict[str, float] = {}
+    for name, rounds in found.items():
+        medians[name] = statistics.median(during / running for during, running in rounds)
+        during, running = (statistics.median(column) for column in zip(*rounds, strict=True))
+        sys.stdout.write(f"{name:<20}{during:>12.0f}{running:>12.0f}{medians[name]:>10.1%}\n")
+    least = min(medians.values())
+    sys.stdout.write(
+        f"messages without a transaction keep at least {least:.1%} of their throughput, "
+        f"and the bound is {SHARE_MIN:.0%}\n"
+    )
+    return 0 if least >= SHARE_MIN else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Every named place of a commit and a publish is passed, and a break there breaks no promise."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.breakpoints import Breaking, BrokenServer
+from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
+from tests.http.calls import TRANSACTIONS, Topic, begin, entry
+from tests.http.client import ok
+
+# One place of each operation; `python -m tests.faults.breakpoints` breaks all of them.
+CHOSEN = ("batch durable", "rows durable", "rows not marked yet", "log made")
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Iterator[BrokenServer]:
+    made = BrokenServer(tmp_path / "server")
+    yield made
+    made.end()
+
+
+def test_every_named_place_is_passed(broken: BrokenServer) -> None:
+    """A function that is renamed takes its place along, and it would be broken no more."""
+    client = broken.server.client()
+    topic = Topic(client, "faults", "t0")
+
+    ok(topic.publish("plain"))
+    tx = begin(client)
+    ok(tx.commit(publish=[entry(topic, "with the commit")]))
+    tx = begin(client)
+    ok(topic.publish("to be taken back", tx=tx.id))
+    ok(tx.abort())
+    ok(client.post(f"{TRANSACTIONS}/snapshot"))
+
+    assert set(BY_NAME) - broken.reached("passed") == set()
+    assert len(BY_NAME) == len(POINTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
+def test_a_server_that_breaks_there_keeps_its_promises(broken: BrokenServer, point: Point) -> None:
+    breaking = Breaking(broken)
+
+    told = [breaking.at(point, fault) for fault in Fault]
+
+    assert told[0] == "nothing"
+    assert told[-1] == "done"

@@ -1,0 +1,46 @@
+"""Messages without a transaction are taken and shown whatever becomes of transactions (promise 7).
+
+How fast they are meanwhile is measured by `python -m tests.faults.independence`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.independence import TOPIC, Independence
+from tests.http.calls import TRANSACTIONS, Topic
+from tests.http.client import Client, ok
+
+
+@pytest.fixture
+def independence(tmp_path: Path) -> Iterator[Independence]:
+    made = Independence(tmp_path)
+    yield made
+    made.end()
+
+
+def test_messages_go_on_when_transactions_stop_hang_crash_or_cannot_start(
+    independence: Independence,
+) -> None:
+    refused: dict[str, int] = {}
+    for name, state in independence.states.items():
+        with state() as server:
+            client = Client(server.port)
+            topic = Topic(client, *TOPIC)
+            ok(topic.publish(f"while it is {name}"))
+
+            assert topic.read(isolation="all")[-1] == f"while it is {name}"
+            if name != "hung":
+                refused[name] = client.post(TRANSACTIONS).status
+            client.close()
+
+    running = independence.broken.server.client()
+    assert refused == {"stopped": 503, "crashed": 503, "damaged": 503}
+    ok(
+        running.post(
+            f"{TRANSACTIONS}/run",
+            {"publish": [{"namespace": TOPIC[0], "topic": TOPIC[1], "messages": ["again"]}]},
+        )
+    )
+    assert Topic(running, *TOPIC).committed()[-1] == "again"

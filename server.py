@@ -44,6 +44,8 @@ from process.web_half import load_server_half
 if __name__ == "__main__":
     load_server_half()
 
+import uvloop
+
 from process.clock import SteadyClock
 from process.http import Listener, explain
 from process.logs import log_to
@@ -190,7 +192,10 @@ def main(arguments: list[str]) -> int:
             places.lock(held)
         except (DirectoryLockedError, OSError) as error:
             return _fail(str(error), EXIT_FAILED)
-        return asyncio.run(_run(settings, places, until_stdin_closes=options.until_stdin_closes))
+        # The loop in C takes much less of the processor for each request than Python's own.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            serving = _run(settings, places, until_stdin_closes=options.until_stdin_closes)
+            return runner.run(serving)
 
 
 async def _run(settings: Settings, places: Places, *, until_stdin_closes: bool) -> int:

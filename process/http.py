@@ -89,8 +89,9 @@ class _Refusal(asyncio.Protocol):
         self._connections_max = connections_max
         self._replies = replies
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
+        self, transport: asyncio.Transport
+    ) -> None:
         error = OverloadedError(
             f"server.max_connections={self._connections_max} connections are open; try again"
         )

@@ -106,8 +106,9 @@ class Lane(asyncio.Protocol):
         self._quiet_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
+        self, transport: asyncio.Transport
+    ) -> None:
         self._transport = transport
         self._lanes.add(self)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -234,9 +235,10 @@ class Lane(asyncio.Protocol):
     def _rest(self) -> None:
         """See to it that somebody who says nothing does not keep the connection for ever."""
         loop = self._lanes.loop
-        if self._quiet_s == 0.0 or self._work is not None:
+        is_new = self._quiet_s == 0.0
+        if is_new or self._work is not None:
             self._quiet_s = loop.time()
-        if loop.time() - self._quiet_s >= KEEP_ALIVE_S:
+        elif loop.time() - self._quiet_s >= KEEP_ALIVE_S:
             self.close()
-        else:
-            self._timer = loop.call_at(self._quiet_s + KEEP_ALIVE_S, self._rest)
+            return
+        self._timer = loop.call_at(self._quiet_s + KEEP_ALIVE_S, self._rest)

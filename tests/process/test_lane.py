@@ -291,14 +291,24 @@ async def test_a_close_gives_up_what_does_not_end(
         assert both.admission.under_way == 0
 
 
-async def test_who_says_nothing_is_let_go(both: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "KEEP_ALIVE_S", 0.01)
-    whole = post("/v1/echo/a", b"xyz")
-    for begun in (b"", whole, whole + whole[:-1]):
+async def test_who_says_nothing_is_let_go_and_who_waits_is_not(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begun in (b"", post("/v1/echo/a", b"xyz")[:-1]):
         async with connected(both.lane_port) as (reader, writer):
-            writer.write(begun)
-            said = await reader.read()
-            assert said.count(b"HTTP/1.1 200 OK") == (1 if begun else 0)
+            writer.write(post("/v1/slow", b"1") + begun)
+            await _until(lambda: both.admission.under_way == 1)
+            (held,) = both.listener._lanes._open
+            with monkeypatch.context() as patched:
+                patched.setattr(lane, "KEEP_ALIVE_S", 0.0)
+                held._rest()
+                assert not held._transport.is_closing()
+
+                both.routes.go_on.set()
+                await reader.readuntil(b"}")
+                held._rest()
+                assert await reader.read() == b""
+        both.routes.go_on.clear()
 
 
 async def test_both_ways_are_counted_alike(both: Served) -> None:

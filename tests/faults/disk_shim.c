@@ -10,8 +10,8 @@
                 rename; `offset` the length for a truncate.
    SHIM_RULES   a file of lines `call part-of-path first count action`, read anew whenever it was
                 replaced: from the first-th call on, `count` calls (0: all) fail with the errno or
-                wait for -action milliseconds; a failing write puts down half of its bytes. Each
-                call that was spoilt is told in SHIM_RULES.hits.
+                wait for -action milliseconds; a write puts down half of its bytes first, as a
+                full disk does it. Each call that was spoilt is told in SHIM_RULES.hits.
    SHIM_CLOCK   int64[3], mapped: ns to add to the wall clock, ns to add to the boot-time clock, and
                 if not 0 the ns since the epoch at which the wall clock stands still. */
 #define _GNU_SOURCE
@@ -43,6 +43,7 @@ static volatile int64_t *shift;
 static Rule rules[RULES_MAX];
 static int rule_count;
 static struct stat rules_seen;
+static int short_fd = -1, short_error; /* whose last write was cut short: the next one fails */
 
 /* The raw calls: what the shim itself reads and writes passes through none of the functions below. */
 static int raw_open(const char *path, int flags) { return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0644); }
@@ -202,15 +203,21 @@ static ssize_t put(int fd, const void *data, size_t size, off_t offset, int has_
     if (fd <= 2 || !path_of(fd, path))
         return has_offset ? syscall(SYS_pwrite64, fd, data, size, offset) : raw_write(fd, data, size);
     pthread_mutex_lock(&turn);
+    if (fd == short_fd) {
+        short_fd = -1;
+        pthread_mutex_unlock(&turn);
+        errno = short_error;
+        return -1;
+    }
     int wanted = spoilt("write", path);
-    if (wanted) size /= 2;
+    if (wanted) { size = (size + 1) / 2, short_fd = fd, short_error = wanted; }
     if (!has_offset) offset = lseek(fd, 0, (fcntl(fd, F_GETFL) & O_APPEND) ? SEEK_END : SEEK_CUR);
     ssize_t done = has_offset ? syscall(SYS_pwrite64, fd, data, size, offset) : raw_write(fd, data, size);
     int error = errno;
     if (done > 0) record(WRITE, 0, path, inode_of(fd), (uint64_t)offset, data, (size_t)done);
     pthread_mutex_unlock(&turn);
-    errno = wanted ? wanted : error;
-    return wanted ? -1 : done;
+    errno = error;
+    return done;
 }
 
 ssize_t write(int fd, const void *data, size_t size) { return put(fd, data, size, 0, 0); }

@@ -301,7 +301,18 @@ def _json(response: Response) -> object:
     return value
 
 
+def checked_topic(topic: object) -> TopicId:
+    """The topic. Raises: BadRequestError: it is something else, as the `shop:orders` of a command
+    line."""
+    if not isinstance(topic, TopicId):
+        raise BadRequestError(
+            f"a topic is a tuff.TopicId, as tuff.TopicId('shop', 'orders'), and not {shown(topic)}"
+        )
+    return topic
+
+
 def _topic_path(topic: TopicId) -> str:
+    checked_topic(topic)
     return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
 
 

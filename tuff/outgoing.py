@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tuff import calls
-from tuff.calls import Call
+from tuff.calls import Call, checked_topic
 from tuff.protocol.errors import EmptyPublishError
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry
@@ -39,8 +39,9 @@ class Outgoing:
         """Take messages in; answers the calls that store what does not fit, to be sent in order.
 
         Raises:
-            EmptyPublishError: there are none.
+            BadRequestError: it is no topic. EmptyPublishError: there are none.
         """
+        checked_topic(topic)
         if not payloads:
             raise EmptyPublishError(f"nothing to publish to {topic}; give at least one message")
         held = self._by_place.setdefault((topic, pointer), _Held())

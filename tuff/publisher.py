@@ -41,6 +41,9 @@ class Delivery:
     ttl_s: int | None
     retries: Retries
 
+    def __post_init__(self) -> None:
+        calls.checked_topic(self.topic)
+
     def deliver(self, batch: Batch[Receipt]) -> Flow[BaseException | None]:
         """Publish a batch and settle its receipts; what it failed with, or None.
 

@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+import tuff
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Request, Response
+from tuff.outgoing import Outgoing
 from tuff.protocol.errors import (
     BadRequestError,
     InternalError,
@@ -214,3 +216,12 @@ def test_what_is_no_message_is_refused(messages: list[str]) -> None:
     """bytes(5) is five zeros: a list of numbers was once published as that."""
     with pytest.raises(BadRequestError):
         calls.payloads_of(messages)
+
+
+def test_the_name_that_a_command_line_takes_is_no_topic() -> None:
+    with tuff.connect() as client:
+        for use in (client.poll, client.topics.get, client.publisher):
+            with pytest.raises(BadRequestError, match=r"as tuff\.TopicId\('shop', 'orders'\)"):
+                use("shop:orders")  # type: ignore[arg-type]  # that is the mistake
+    with pytest.raises(BadRequestError, match="shop:orders"):
+        Outgoing().add("shop:orders", 1, [b"x"], ttl_s=None)  # type: ignore[arg-type]  # likewise

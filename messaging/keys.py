@@ -34,6 +34,7 @@ _PLACE = struct.Struct(">QH")
 _POINTER = struct.Struct(">Q")
 assert (_GENERATION.size, _PLACE.size, _POINTER.size) == (4, 10, 8)
 
+PLACE_SIZE = _PLACE.size
 pack_place = _PLACE.pack
 
 

@@ -12,18 +12,26 @@ from messaging.index import PointerIndex
 from messaging.keys import FACTS_KEY, MARK_KEY
 from messaging.loading import Loaded
 from messaging.sequence import BEFORE_ALL, Sequencer
+from messaging.tail import Tails
 from messaging.topics import Topic, TopicRecord, TopicRegistry
 
 SETTLED_PER_BATCH_MAX = 10_000  # index rows; bounds what rides along with somebody's publish
 
 
 class Live:
-    """Topics, pointer index, sequencer, mark and facts."""
+    """Topics, pointer index, sequencer, mark, facts, and the tails of the topics."""
 
-    def __init__(self, *, now_ms: Callable[[], int], may_delete: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        *,
+        now_ms: Callable[[], int],
+        may_delete: Callable[[], bool],
+        tail_bytes_max: int,
+    ) -> None:
         self.topics = TopicRegistry()
         self.index = PointerIndex()
         self.sequencer = Sequencer()
+        self.tails = Tails(bytes_max=tail_bytes_max)
         self.served = BEFORE_ALL  # readers are shown nothing behind this place
         self.mark = Mark()
         self.facts = Facts()
@@ -43,6 +51,13 @@ class Live:
         self._batch_number = loaded.mark.batch_number
         self.sequencer.raise_above(loaded.mark.last)
         self.served = self.sequencer.last
+        self.tails.begin(self.served)
+
+    def reopened(self, mark: Mark) -> None:
+        """The store failed and was opened again: go on above all that is there, and hold no rows but
+        those that become durable from now on."""
+        self.sequencer.raise_above(mark.last)
+        self.tails.begin(self.served)
 
     @property
     def durable_facts(self) -> Facts | None:
@@ -70,7 +85,8 @@ class Live:
             batch.put(FACTS_KEY, self.facts.to_bytes(FACTS_KEY))
         mark = Mark(batch_number=batch.number, last=batch.last, clock_ms=self._clock_mark())
         batch.put(MARK_KEY, mark.to_bytes(MARK_KEY))
-        batch.on_durable(partial(self._finished, mark, self.facts, [each for each, _ in settling]))
+        settled = [pointer for pointer, _ in settling]
+        batch.on_durable(partial(self._finished, batch, mark, self.facts, settled))
 
     def change_topic(self, batch: Batch, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
         """Write a topic's row; decisions go by it at once, readers once it is durable."""
@@ -80,11 +96,12 @@ class Live:
         batch.on_durable(partial(_told, topic, record))
         batch.on_lost(partial(_took_back, topic, before))
 
-    def _finished(self, mark: Mark, facts: Facts, settled: list[int]) -> None:
+    def _finished(self, batch: Batch, mark: Mark, facts: Facts, settled: list[int]) -> None:
         self.mark = mark
         self._durable_facts = facts
         self.index.settled(settled)
         self.served = max(self.served, mark.last)
+        self.tails.take(batch.puts, served=self.served)
 
     def _clock_mark(self) -> int | None:
         # A clock that jumped far ahead must not be recorded before it is confirmed: the next start

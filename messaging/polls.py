@@ -13,6 +13,7 @@ from functools import partial
 from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
+from messaging.page import Page
 from messaging.reader import Query, Reading, Undecided, read, start_number
 from messaging.retention import is_expired
 from messaging.settings import MessagingSettings
@@ -74,15 +75,20 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """What a read delivers. `items` are pairs of a 20-byte id and a payload; `next_id`, as an
-    exclusive start, leads to exactly what this reader has not been handed; `blocked_by` is the id
-    of the transaction that holds it back, while that is in progress."""
+    """What a read delivers. `next_id`, as an exclusive start, leads to exactly what this reader has
+    not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
+    progress."""
 
-    items: list[tuple[bytes, bytes]]
+    page: Page
     next_id: bytes
     caught_up: bool
     blocked_by: int | None
     expired: bool
+
+    @property
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
+        return self.page.messages()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +176,16 @@ class Polls:
         number = start_number(poll.start, inclusive=poll.inclusive)
         while True:
             waiter.clear()
+            self._engine.require_up()
             record = _require_generation(topic, generation)
             query = self._query(topic, record, poll, number)
-            reading = await self._engine.read(partial(read, query=query))
+            reading = self._live.tails.read(query)
+            if reading is None:
+                reading = await self._engine.read(partial(read, query=query))
             number = max(number, int.from_bytes(reading.next_id, "big") + 1)
-            if not reading.finished and not reading.items:
+            if not reading.finished and not reading.page:
                 continue
-            if reading.items or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
+            if reading.page or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
                 return self._result(poll, record, reading)
             await self._wait(waiter, deadline_s, reading)
 
@@ -235,7 +244,7 @@ class Polls:
         start = poll.start
         start_ms = start.publish_timestamp_ms if isinstance(start, MessageId) else start
         return PollResult(
-            items=reading.items,
+            page=reading.page,
             next_id=reading.next_id,
             caught_up=reading.caught_up,
             blocked_by=self._holder(reading.held_by),

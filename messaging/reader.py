@@ -9,18 +9,29 @@ there: where its page ends inside, the rest is counted, once. A continuation cou
 that was told of a group that is not whole goes on inside it too, and is handed what there is.
 """
 
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NoReturn
 
-from messaging.keys import message_key, pack_place, payload_key, place_after, place_in
+from messaging.keys import (
+    PLACE_SIZE,
+    message_key,
+    pack_place,
+    payload_key,
+    place_after,
+    place_in,
+)
+from messaging.page import EMPTY_PAGE, Page
+from messaging.plain import NO_PAYLOAD, take_plain
 from messaging.retention import is_expired, live_from_ms
-from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow, unframe
+from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow
 from messaging.storage.seam import Rows, Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
+from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import LAST_ID, MessageId, Place, past_group
+from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Place, past_group
 from tuff.protocol.transaction import Transaction
 
 SCAN_ROWS_MAX = (
@@ -28,12 +39,9 @@ SCAN_ROWS_MAX = (
 )
 
 _TIME_SHIFT = 96  # bits of an id behind its publish time
-_LAST_NUMBER = LAST_ID.to_int()
-_PLACE_SIZE = 10  # bytes; half an id
-_INLINE = bytes(_PLACE_SIZE)  # the second half of the id of an inline message
-_PAST_GROUP = b"\xff" * _PLACE_SIZE  # and of the last id that a row could bring
+LAST_NUMBER = LAST_ID.to_int()
+_PAST_GROUP = b"\xff" * PLACE_SIZE  # and of the last id that a row could bring
 _TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it is not whole
-_PLAIN = b"\x00"  # flags of a message without pointer, time to live or attributes
 
 
 class Undecided(Enum):
@@ -70,10 +78,15 @@ class Reading:
     """
 
     next_id: bytes
-    items: list[tuple[bytes, bytes]] = field(default_factory=list)
+    page: Page = EMPTY_PAGE
     caught_up: bool = False
     held_by: int | None = None
     finished: bool = True
+
+    @property
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
+        return self.page.messages()
 
 
 def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
@@ -103,7 +116,28 @@ def first_id(store: Store, query: Query) -> MessageId | None:
         StoreError: the engine can't read.
     """
     found = _Read(store, replace(query, limit=1), are_groups_counted=False).run()
-    return MessageId.from_bytes(found.items[0][0]) if found.items else None
+    return MessageId.from_bytes(found.items[0][0]) if found.page else None
+
+
+def read_memory(query: Query, rows: Iterable[tuple[bytes, MessageRow | None]]) -> Reading:
+    """The same read of rows in memory, from the start on and no further than `served`: the items
+    that they become, and the row itself where it is more than a payload. None stands for a group,
+    and none is before the start."""
+    return _Read(None, query, are_groups_counted=True).run_memory(rows)
+
+
+def first_number(query: Query) -> int:
+    """The number of the first id that the reader may be handed, whatever rows there are."""
+    live_from = live_from_ms(query.ttl_s, now_ms=query.now_ms) << _TIME_SHIFT
+    return max(query.start, query.floor.to_int(), live_from)
+
+
+def next_at_first(query: Query, number: int) -> bytes:
+    """Where a reader goes on that was handed nothing, when it began to read at this number."""
+    # Never behind what is served because of the time alone: should the clock go back, the next
+    # message gets an id that lies before what is live now, and this reader must be handed it.
+    passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
+    return min(max(0, passed), LAST_NUMBER).to_bytes(MESSAGE_ID_SIZE, "big")
 
 
 class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no error
@@ -113,20 +147,17 @@ class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no er
 class _Read:
     """Ids are kept as their 20 bytes here, whose order is that of their numbers."""
 
-    def __init__(self, store: Store, query: Query, *, are_groups_counted: bool) -> None:
-        self._store = store
+    def __init__(self, store: Store | None, query: Query, *, are_groups_counted: bool) -> None:
+        self._maybe_store = store
         self._are_groups_counted = are_groups_counted
         self._query = query
-        live_from = live_from_ms(query.ttl_s, now_ms=query.now_ms) << _TIME_SHIFT
-        number = max(query.start, query.floor.to_int(), live_from)
-        self._is_behind_all = number > _LAST_NUMBER
-        self._start = MessageId.from_int(min(number, _LAST_NUMBER))
+        number = first_number(query)
+        self._is_behind_all = number > LAST_NUMBER
+        self._start = MessageId.from_int(min(number, LAST_NUMBER))
         self._start_bytes = self._start.to_bytes()
         self._through_bytes = query.through.to_bytes()
-        # Never behind what is served because of the time alone: should the clock go back, the next
-        # message gets an id that lies before what is live now, and this reader must be handed it.
-        passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
-        self._next = MessageId.from_int(min(max(0, passed), _LAST_NUMBER)).to_bytes()
+        self._next = next_at_first(query, number)
+        self._items: list[bytes] = []
         self._payload_bytes = 0
         self._reading = Reading(next_id=self._next)
 
@@ -146,33 +177,74 @@ class _Read:
             pass
         except StoreDamagedError as error:
             self._damaged_block(str(error))
-        reading.next_id = self._next
-        return reading
+        return self._ended()
+
+    def run_memory(self, rows: Iterable[tuple[bytes, MessageRow | None]]) -> Reading:
+        try:
+            for item, row in rows:
+                message_id, payload = avro.decode_message(item)
+                if row is None:
+                    self._deliver(message_id, payload)
+                else:
+                    self._row(message_id[:PLACE_SIZE], row)
+            self._reading.caught_up = True
+        except _Stop:
+            pass
+        return self._ended()
+
+    def _ended(self) -> Reading:
+        self._reading.next_id = self._next
+        self._reading.page = Page(self._items)
+        return self._reading
+
+    @property
+    def _store(self) -> Store:
+        assert self._maybe_store is not None
+        return self._maybe_store
 
     def _pass_over(self, rows: Rows) -> None:
-        for count, (key, value) in enumerate(rows):
-            if count >= SCAN_ROWS_MAX:
+        # The first row goes the general way: it is the only one that a start may cut.
+        row = next(rows, None)
+        count = 1
+        while row is not None:
+            if count > SCAN_ROWS_MAX:
                 self._reading.finished = False
                 raise _Stop
-            place_bytes = key[-_PLACE_SIZE:]
-            try:
-                row = MessageRow.from_bytes(key, value) if value[:1] != _PLAIN else None
-                payload = unframe(key, value)[1] if row is None else b""
-            except DamagedRowError as error:
-                # Whether it was a message or stands for a group can't be told any more: the place
-                # to go on from lies past both.
-                self._damaged(place_bytes + _INLINE, place_bytes + _PAST_GROUP, error.finding)
-            if row is None:
-                self._deliver(place_bytes + _INLINE, payload)
-            else:
-                self._row(place_bytes, row)
+            self._general(*row)
+            before = len(self._items)
+            row = self._plain(rows)
+            count += len(self._items) - before + 1
+
+    def _plain(self, rows: Rows) -> tuple[bytes, bytes] | None:
+        items = self._items
+        before = len(items)
+        row, self._payload_bytes = take_plain(
+            rows,
+            items,
+            size_bytes=self._payload_bytes,
+            limit=self._query.limit,
+            bytes_max=self._query.bytes_max,
+        )
+        if len(items) > before:
+            self._next = avro.decode_message(items[-1])[0]
+        return row
+
+    def _general(self, key: bytes, value: bytes) -> None:
+        place_bytes = key[-PLACE_SIZE:]
+        try:
+            row = MessageRow.from_bytes(key, value)
+        except DamagedRowError as error:
+            # Whether it was a message or stands for a group can't be told any more: the place to go
+            # on from lies past both.
+            self._damaged(place_bytes + NO_PAYLOAD, place_bytes + _PAST_GROUP, error.finding)
+        self._row(place_bytes, row)
 
     def _row(self, place_bytes: bytes, row: MessageRow) -> None:
         place = place_in(place_bytes)
         if self._is_passed_over(place, row):
             self._pass(place_bytes + _PAST_GROUP)
         elif row.reference is None:
-            self._deliver(place_bytes + _INLINE, row.payload)
+            self._deliver(place_bytes + NO_PAYLOAD, row.payload)
         else:
             assert row.tx_pointer is not None
             if row.reference.count:
@@ -212,7 +284,7 @@ class _Read:
                     self._stored(place, key, value)
 
     def _stored(self, place: Place, key: bytes, value: bytes) -> None:
-        id_bytes = pack_place(*place) + key[-_PLACE_SIZE:]
+        id_bytes = pack_place(*place) + key[-PLACE_SIZE:]
         try:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError as error:
@@ -224,7 +296,7 @@ class _Read:
 
     def _whole_group(self, place: Place, brings: PayloadRange, rows: Rows) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
-        before = len(self._reading.items), self._next, self._payload_bytes
+        before = len(self._items), self._next, self._payload_bytes
         ended: _Stop | DamagedRecordError | None = None
         found_count = 0
         try:
@@ -233,7 +305,7 @@ class _Read:
                     found_count += 1
                     self._stored(place, key, value)
             except (_Stop, DamagedRecordError) as error:
-                if isinstance(error, _Stop) and len(self._reading.items) == before[0]:
+                if isinstance(error, _Stop) and len(self._items) == before[0]:
                     # The page was full already. Left behind expired rows of the group, the next
                     # one began inside it, and counted nothing.
                     self._next = before[1]
@@ -253,14 +325,14 @@ class _Read:
             raise ended
 
     def _take_back(self, item_count: int, next_id: bytes, payload_bytes: int) -> None:
-        del self._reading.items[item_count:]
+        del self._items[item_count:]
         self._reading.caught_up = False
         self._next, self._payload_bytes = next_id, payload_bytes
 
     def _not_whole(self, place: Place, reason: str) -> NoReturn:
         place_bytes = pack_place(*place)
         behind = place_bytes + pack_place(*_TOLD)
-        self._damaged(place_bytes + _INLINE, behind, f"is damaged ({reason})")
+        self._damaged(place_bytes + NO_PAYLOAD, behind, f"is damaged ({reason})")
 
     def _deliver(self, id_bytes: bytes, payload: bytes) -> None:
         if id_bytes < self._start_bytes:
@@ -268,10 +340,10 @@ class _Read:
         if id_bytes > self._through_bytes:
             self._reading.caught_up = True
             raise _Stop
-        items, size = self._reading.items, self._payload_bytes + len(payload)
+        items, size = self._items, self._payload_bytes + len(payload)
         if items and (len(items) >= self._query.limit or size > self._query.bytes_max):
             raise _Stop
-        items.append((id_bytes, payload))
+        items.append(avro.encode_message(id_bytes, payload))
         self._next = id_bytes
         self._payload_bytes = size
 
@@ -279,7 +351,7 @@ class _Read:
         self._next = max(self._next, id_bytes)
 
     def _damaged(self, id_bytes: bytes, behind: bytes, finding: str) -> NoReturn:
-        if self._reading.items:
+        if self._items:
             raise _Stop
         raise DamagedRecordError(
             f"the record {id_bytes.hex()} {finding}; to go on without it, read on from "
@@ -288,7 +360,7 @@ class _Read:
         )
 
     def _damaged_block(self, reason: str) -> None:
-        if not self._reading.items:
+        if not self._items:
             place = MessageId.from_bytes(self._next).place
             self._damaged(self._next, self._behind_damage(place), f"is damaged ({reason})")
 

@@ -19,7 +19,14 @@ from tuff.protocol.errors import (
     InvalidTtlError,
     TransactionUnknownError,
 )
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply
+from tuff.protocol.exchange import (
+    EMPTY_REPLY,
+    JSON_REPLY_TYPE,
+    Reply,
+    Request,
+    Route,
+    json_reply,
+)
 from tuff.protocol.ids import MessageId
 from tuff.protocol.media import (
     MediaType,
@@ -290,17 +297,8 @@ def _polled(result: PollResult, media_type: MediaType) -> Reply:
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
     if media_type is MediaType.AVRO:
-        body = avro.encode_consume_response(result.items)
-        return Reply(200, media_type.value, body, headers)
-    form = [
-        {
-            "id": message_id.hex(),
-            "timestamp": int.from_bytes(message_id[:8], "big"),
-            "payload": forms.payload_to_json(payload),
-        }
-        for message_id, payload in result.items
-    ]
-    return json_reply(form, headers=headers)
+        return Reply(200, media_type.value, result.page.avro(), headers)
+    return Reply(200, JSON_REPLY_TYPE, result.page.json(), headers)
 
 
 def _choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:

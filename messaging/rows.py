@@ -21,15 +21,16 @@ from zlib import crc32
 
 from tuff.protocol.ids import Place
 
+PLAIN = 0  # the flags of a message row that is nothing but its payload
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE = 1, 2, 4, 8
+HEAD = struct.Struct(">BI")  # flags and checksum
 
 _KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE
-_HEAD = struct.Struct(">BI")
 _POINTER = struct.Struct(">q")
 _TTL = struct.Struct(">I")
 _SIZE = struct.Struct(">I")
 _RANGE = struct.Struct(">QHQHI")
-assert (_HEAD.size, _POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == (5, 8, 4, 4, 24)
+assert (HEAD.size, _POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == (5, 8, 4, 4, 24)
 
 
 class DamagedRowError(Exception):
@@ -132,7 +133,7 @@ class PayloadRow:
 def frame(key: bytes, flags: int, body: bytes) -> bytes:
     """A body under its flags and the checksum of it all."""
     mark = bytes((flags,))
-    return _HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
+    return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
 
 
 def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
@@ -142,10 +143,10 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
         NewerRowError: it has flags that this version does not know.
         DamagedRowError: too short, or the checksum does not match.
     """
-    if len(value) < _HEAD.size:
+    if len(value) < HEAD.size:
         raise DamagedRowError(f"the value has {len(value)} bytes, which is too short for any")
-    flags, expected = _HEAD.unpack_from(value)
-    body = value[_HEAD.size :]
+    flags, expected = HEAD.unpack_from(value)
+    body = value[HEAD.size :]
     if crc32(body, crc32(value[:1], crc32(key))) != expected:
         raise DamagedRowError("the checksum does not match")
     if flags & ~_KNOWN_FLAGS:

@@ -63,7 +63,9 @@ class MessagingService:
         self._engine = Engine(
             open_store, in_thread_write=in_thread_write, in_thread_read=in_thread_read
         )
-        self._live = Live(now_ms=now_ms, may_delete=may_delete)
+        self._live = Live(
+            now_ms=now_ms, may_delete=may_delete, tail_bytes_max=settings.tail_bytes_max
+        )
         self._writer = Writer(self._engine, self._live, observe=observe)
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)

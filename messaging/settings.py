@@ -26,6 +26,7 @@ class MessagingSettings:
     poll_bytes_max: int = (
         8_388_608  # payload bytes of one reply, unless its first message is larger
     )
+    tail_bytes_max: int = 16_777_216  # bytes of newest rows kept in memory; 0 keeps none
     max_block_s: float = 30.0  # a transaction may hold readers back for so long
     system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
 
@@ -44,6 +45,7 @@ class MessagingSettings:
         for name in ("poll_limit_max", "poll_bytes_max"):
             value = getattr(self, name)
             _require(name, "1 or more", value, holds=value >= 1)
+        _require("tail_bytes_max", "0 or more", self.tail_bytes_max, holds=self.tail_bytes_max >= 0)
         self.system_topic_ids()
 
     def system_topic_ids(self) -> list[TopicId]:

@@ -135,7 +135,7 @@ class Writer:
             return
         finally:
             self._recovering = False
-        self._live.sequencer.raise_above(mark.last)
+        self._live.reopened(mark)
         doubt, self._doubt = self._doubt, None
         if doubt is not None:
             batch, outcomes = doubt

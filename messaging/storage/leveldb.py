@@ -4,9 +4,10 @@ A block that fails LevelDB's checksum is read again without it: every value of o
 of its own that covers its key, so what is whole in there can still be told from what is not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Condition
 
@@ -19,7 +20,12 @@ from tuff.disk.lock import DirectoryLock
 
 WRITE_BUFFER_BYTES = 32 << 20  # bytes; a few seconds of heavy publishing between two level-0 files
 BLOCK_CACHE_BYTES = 64 << 20  # bytes; the tail of the busy topics stays in memory
+CHUNK_COUNT_FIRST = 4  # rows read ahead of a reader, who may want no more than one
+CHUNK_COUNT_MAX = 256  # rows; from there on a row costs what LevelDB takes for it
+CHUNK_BYTES_MAX = 1 << 20  # bytes of values read ahead, unless rows are large
 OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
+
+_Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
 class LevelDbTable:
@@ -92,11 +98,11 @@ class LevelDbTable:
         last = start
         with self._using(), closing(snapshot):
             try:
-                with closing(_verified(snapshot, start, stop, reverse=reverse)) as rows:
-                    for key, value in rows:
-                        yield key, value
+                with closing(_verified(snapshot, start, stop, reverse=reverse)) as chunks:
+                    for rows in chunks:
+                        yield from rows
                         self._require_open()
-                        last = key + b"\x00"
+                        last = rows[-1][0] + b"\x00"
             except StoreDamagedError:
                 if reverse:
                     raise
@@ -131,7 +137,7 @@ class LevelDbTable:
             raise StoreError("the store is being closed")
 
 
-def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool) -> Rows:
+def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool) -> _Chunks:
     # plyvel's reverse iterator gives nothing at all when its first row is the start itself, so it
     # is given none, and ended here.
     bounds = {"stop": stop} if reverse else {"start": start, "stop": stop}
@@ -139,10 +145,14 @@ def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse
         _as_store_errors(),
         closing(snapshot.iterator(**bounds, reverse=reverse, verify_checksums=True)) as rows,
     ):
-        for key, value in rows:
-            if key < start:
-                return
-            yield key, value
+        if reverse:
+            yield from ([row] for row in takewhile(lambda row: row[0] >= start, rows))
+            return
+        count = CHUNK_COUNT_FIRST
+        while chunk := list(islice(rows, count)):
+            yield chunk
+            is_small = sum(len(value) for _, value in chunk) < CHUNK_BYTES_MAX // 4
+            count = min(count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST
 
 
 def _open(directory: Path) -> plyvel.DB:

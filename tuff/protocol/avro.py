@@ -23,7 +23,7 @@ from tuff.protocol.transaction import Transaction
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
-_ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
+ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
 
 
 class _Reader:
@@ -183,12 +183,26 @@ def encode_rollback_detail(detail: RollbackDetail) -> bytes:
 
 def encode_consume_response(messages: Sequence[tuple[bytes, bytes]]) -> bytes:
     """The reply to a poll, of (message id, payload) pairs."""
-    items = (
-        piece
-        for message_id, payload in messages
-        for piece in (_ID_HEAD, message_id, encode_long(len(payload)), payload)
-    )
-    return _array(items, len(messages))
+    return encode_items([encode_message(*message) for message in messages])
+
+
+def encode_message(message_id: bytes, payload: bytes) -> bytes:
+    """One item of a ConsumeResponse."""
+    return b"".join((ID_HEAD, message_id, encode_long(len(payload)), payload))
+
+
+def decode_message(item: bytes) -> tuple[bytes, bytes]:
+    """The id and the payload in one item that was made here."""
+    head = len(ID_HEAD) + MESSAGE_ID_SIZE
+    at = head
+    while item[at] > 0x7F:
+        at += 1
+    return item[len(ID_HEAD) : head], item[at + 1 :]
+
+
+def encode_items(items: Sequence[bytes]) -> bytes:
+    """The ConsumeResponse of messages that are items already."""
+    return _array(items, len(items))
 
 
 def _array(pieces: Iterable[bytes], count: int) -> bytes:

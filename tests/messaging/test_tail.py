@@ -1,0 +1,320 @@
+"""Tails in memory: whatever happened before, they say what a read of the store says."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from messaging.polls import Poll
+from messaging.reader import Query, Reading, Undecided, read
+from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Rows
+from messaging.tail import TOPIC_SHARE
+from tests.messaging.world import FlakyTable, World, payloads, polled, publish, request
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import LAST_ID, MessageId
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.transaction import Transaction
+
+TOPICS = [TopicId("default", "audit"), TopicId("default", "other")]
+SMALL_BYTES = 2_000  # a dozen rows; so few that they are cut all the time
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happens; the numbers pick what it happens to."""
+
+    kind: str
+    topic: int
+    pointer: int
+    number: int
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(
+        ["publish"] * 6
+        + ["publish_ttl", "publish_tx", "publish_tx", "store", "publish_reference", "commit"]
+        + ["abort", "rollback", "truncate", "recreate", "sweep", "time", "fail", "fail_late"]
+    ),
+    st.integers(0, len(TOPICS) - 1),
+    st.integers(0, 2),
+    st.integers(0, 5),
+)
+
+
+class History:
+    """Does steps to a running service, and asks both sides after each."""
+
+    def __init__(self, world: World, service: MessagingService, flaky: FlakyTable) -> None:
+        self.world = world
+        self.service = service
+        self.flaky = flaky
+        self.pointers: list[int] = []
+        self.details: list[tuple[TopicId, RollbackDetail]] = []
+        self.answered_count = 0
+
+    def pointer(self, step: Step) -> int:
+        transactions = self.world.transactions
+        live = sorted(transactions.in_progress)
+        if len(live) < 3:
+            self.pointers.append(transactions.start(1 + len(self.pointers)))
+            return self.pointers[-1]
+        return live[step.pointer % len(live)]
+
+    async def do(self, step: Step) -> None:
+        # Refused where there is nothing stored to bring, the topic is away, or the disk fails.
+        with suppress(TuffError):
+            await getattr(self, f"_{step.kind}")(step, TOPICS[step.topic])
+        self.flaky.writes_left = None
+        await self.service.tick()
+
+    async def _publish(self, step: Step, topic: TopicId) -> None:
+        await self.service.publish(topic, request(*[b"p" * step.number] * (1 + step.number)))
+
+    async def _publish_ttl(self, step: Step, topic: TopicId) -> None:
+        await self.service.publish(topic, request(b"ttl", b"l", ttl_s=1 + step.number))
+
+    async def _publish_tx(self, step: Step, topic: TopicId) -> None:
+        pointer = self.pointer(step)
+        published = await self.service.publish(topic, request(b"tx", b"u", pointer=pointer))
+        assert published.rollback is not None
+        self.details.append((topic, published.rollback))
+
+    async def _store(self, step: Step, topic: TopicId) -> None:
+        await self.service.store(topic, request(b"stored", pointer=self.pointer(step)))
+
+    async def _publish_reference(self, step: Step, topic: TopicId) -> None:
+        await self.service.publish(topic, request(pointer=self.pointer(step)))
+
+    async def _commit(self, step: Step, _topic: TopicId) -> None:
+        pointer = self.pointer(step)
+        self.world.transactions.end(pointer, self.world.transactions.committed)
+        self.service.settle([pointer])
+
+    async def _abort(self, step: Step, _topic: TopicId) -> None:
+        pointer = self.pointer(step)
+        self.world.transactions.end(pointer, self.world.transactions.invalid)
+        await self.service.mark_rolled_back([pointer])
+
+    async def _rollback(self, step: Step, _topic: TopicId) -> None:
+        if self.details:
+            topic, detail = self.details[step.number % len(self.details)]
+            await self.service.rollback(topic, detail)
+
+    async def _truncate(self, step: Step, topic: TopicId) -> None:
+        await self.service.truncate_topic(topic, self.world.clock.now_ms - 2 + step.number)
+
+    async def _recreate(self, step: Step, topic: TopicId) -> None:
+        await self.service.delete_topic(topic)
+        await self.service.create_topic(topic, {"ttl": str(5 + step.number)})
+
+    async def _sweep(self, _step: Step, _topic: TopicId) -> None:
+        await self.service.sweep()
+
+    async def _time(self, step: Step, _topic: TopicId) -> None:
+        self.world.clock.now_ms += 10 ** (step.number % 4) * (1 + step.number)
+
+    async def _fail(self, step: Step, topic: TopicId) -> None:
+        self.flaky.writes_left, self.flaky.takes_effect = 0, False
+        await self._publish(step, topic)
+
+    async def _fail_late(self, step: Step, topic: TopicId) -> None:
+        self.flaky.writes_left, self.flaky.takes_effect = 0, True
+        await self._publish_tx(step, topic)
+
+    def compare(self, step: Step) -> None:
+        """Ask for the same from memory and from the store."""
+        live, table = self.service._live, MemoryTable(self.world.rows)
+        transactions = self.world.transactions
+        for topic in TOPICS:
+            found = live.topics.find(topic)
+            record = found.durable
+            assert record is not None
+            if record.generation < 0:
+                continue
+            asked = Query(
+                prefix=found.prefix(record.generation),
+                start=0,
+                through=LAST_ID,
+                served=live.served,
+                floor=record.floor,
+                ttl_s=record.ttl_s,
+                now_ms=self.world.clock.now_ms,
+                limit=1 + step.number,
+                bytes_max=1 << 20,
+                snapshot=None,
+            )
+            snapshots = [None, transactions.snapshot()]
+            for start in self._starts(table, asked):
+                for snapshot in snapshots:
+                    self._ask(table, replace(asked, start=start), snapshot, step)
+
+    def _starts(self, table: MemoryTable, asked: Query) -> set[int]:
+        everything = replace(asked, limit=10_000, floor=MessageId(0, 0), ttl_s=10**6)
+        ids = [int.from_bytes(each, "big") for each, _ in read(table, everything).items]
+        live_from = (asked.now_ms - 1) << 96
+        return {0, live_from, *(number + after for number in ids for after in (0, 1))}
+
+    def _ask(
+        self, table: MemoryTable, asked: Query, snapshot: Transaction | None, step: Step
+    ) -> None:
+        through = MessageId.from_int(asked.start + (step.pointer << 80))
+        for changed in (
+            replace(asked, snapshot=snapshot),
+            replace(asked, snapshot=snapshot, limit=10_000),
+            replace(asked, snapshot=snapshot, limit=10_000, bytes_max=1 + step.number),
+            replace(asked, snapshot=snapshot, undecided=Undecided.SKIP),
+            replace(asked, snapshot=snapshot, through=through),
+        ):
+            for _ in range(2):  # the second time it may be the page of the first
+                answer = self.service._live.tails.read(changed)
+                if answer is not None:
+                    self.answered_count += 1
+                    assert _plain(answer) == _plain(read(table, changed)), changed
+
+
+def _plain(reading: Reading) -> object:
+    return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
+
+
+def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
+    async def played() -> History:
+        world = World()
+        world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
+        flaky = FlakyTable(MemoryTable(world.rows))
+
+        def open_store() -> FlakyTable:
+            flaky._inner = MemoryTable(world.rows)
+            return flaky
+
+        world.open_store = open_store
+        async with world.running() as service:
+            for topic in TOPICS:
+                await service.create_topic(topic, {"ttl": "60"})
+            history = History(world, service, flaky)
+            for step in steps:
+                await history.do(step)
+                history.compare(step)
+        return history
+
+    return asyncio.run(played())
+
+
+histories = given(
+    steps=st.lists(STEPS, min_size=5, max_size=20),
+    tail_bytes_max=st.sampled_from([0, SMALL_BYTES, SMALL_BYTES, 1 << 20, 1 << 20]),
+)
+
+
+@settings(max_examples=10)
+@histories
+def test_a_tail_says_what_the_store_says_whatever_happened(
+    steps: list[Step], tail_bytes_max: int
+) -> None:
+    _play(steps, tail_bytes_max=tail_bytes_max)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000)
+@histories
+def test_a_tail_says_what_the_store_says_in_many_histories(
+    steps: list[Step], tail_bytes_max: int
+) -> None:
+    _play(steps, tail_bytes_max=tail_bytes_max)
+
+
+def test_the_comparison_asks_tails_that_answer() -> None:
+    publishes = [Step("publish", topic, 0, number) for number in range(6) for topic in (0, 1)]
+    others = [Step("publish_tx", 0, 0, 1), Step("abort", 0, 0, 1), Step("publish_ttl", 0, 0, 1)]
+
+    history = _play([*publishes, *others], tail_bytes_max=1 << 20)
+
+    assert history.answered_count > 1_000
+
+
+class Watched:
+    """A store that counts the scans of it."""
+
+    def __init__(self, inner: MemoryTable) -> None:
+        self._inner = inner
+        self.get, self.write, self.close = inner.get, inner.write, inner.close
+        self.scan_count = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        self.scan_count += 1
+        return self._inner.scan(start, stop, reverse=reverse)
+
+
+def _watched() -> tuple[World, Callable[[], int]]:
+    stores: list[Watched] = []
+    world = World(lambda: stores.append(Watched(MemoryTable(world.rows))) or stores[-1])
+    return world, lambda: stores[-1].scan_count
+
+
+async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
+    world, scan_count = _watched()
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        before = await publish(service, b"a")
+        opened = scan_count()
+
+        behind = await service.poll(TOPICS[0], Poll(start=before.first))
+        nothing = await service.poll(TOPICS[0], Poll(start=before.first, inclusive=False))
+
+        assert (payloads(behind), nothing.items) == ([b"a"], [])
+        assert scan_count() == opened
+
+
+async def test_what_was_written_before_the_start_is_read_from_the_store() -> None:
+    world, scan_count = _watched()
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        await publish(service, b"a")
+    async with world.running() as service:
+        await publish(service, b"b")
+        opened = scan_count()
+
+        assert await polled(service) == [b"a", b"b"]
+
+        assert scan_count() == opened + 1
+
+
+async def test_readers_of_one_place_are_handed_the_same_bytes() -> None:
+    world = World()
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        first = (await publish(service, b"a", b"b")).first
+
+        pages = [(await service.poll(TOPICS[0], Poll(start=first))).page for _ in range(2)]
+        await publish(service, b"c")
+        later = (await service.poll(TOPICS[0], Poll(start=first))).page
+
+        assert pages[0].avro() is pages[1].avro()
+        assert len(later) == 3
+
+
+async def test_all_tails_together_keep_within_their_bound() -> None:
+    world = World()
+    world.settings = MessagingSettings(tail_bytes_max=20_000)
+    topics = [TopicId("default", f"t{number}") for number in range(30)]
+    async with world.running() as service:
+        for topic in topics:
+            await service.create_topic(topic, {})
+        tails = service._live.tails
+        for number in range(300):
+            await service.publish(topics[number * number % 30], request(b"x" * (number % 90)))
+            held = [tail.size_bytes for tail in tails._tails.values()]
+            assert sum(held) == tails.size_bytes <= 20_000
+            assert max(held) <= 20_000 // TOPIC_SHARE
+            assert {tail for tail in tails._tails.values() if tail.items} == {
+                *tails._filled.values()
+            }
+        assert max(held) > 0

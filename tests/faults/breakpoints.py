@@ -15,16 +15,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Operation, Point
 from tests.faults.checker_history import BEGINNING
-from tests.faults.kill_clients import LOST, TOPICS, check_outcomes, read_on, resolved, topic_of
-from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads
+from tests.faults.kill_clients import (
+    LOST,
+    TOPICS,
+    Follower,
+    Shared,
+    check_outcomes,
+    read_on,
+    resolved,
+    topic_of,
+)
+from tests.faults.ledger import Fate, Requests, Unit, View, check_committed, check_prefix, payloads
 from tests.http.calls import TRANSACTIONS, Tx, begin, entry
 from tests.http.client import Client, Reply, ok
 from tests.http.process import ServerProcess, serve
 
 BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
+ISOLATIONS = ("committed", "all")
 HERE, THERE = TOPICS[0], TOPICS[1]
 
 
@@ -90,7 +101,20 @@ class Breaking:
     def __init__(self, broken: BrokenServer) -> None:
         self._broken = broken
         self._number = 0
-        self._after = dict.fromkeys(TOPICS, BEGINNING)
+        self._shared = Shared(port=broken.server.port)
+        self._readers = {name: Follower(self._shared, isolation=name) for name in ISOLATIONS}
+        self._threads = [Thread(target=one.follow) for one in self._readers.values()]
+        self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
+        self._views = {name: {topic: [] for topic in TOPICS} for name in ISOLATIONS}
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Let the readers go. Raises: AssertionError: one was shown what it must not be."""
+        self._shared.over.set()
+        for thread in self._threads:
+            thread.join()
+        self._raise_failures()
 
     def at(self, point: Point, fault: Fault) -> str:
         """Do what passes the place, let it break there, and account for it; what the client was
@@ -99,14 +123,27 @@ class Breaking:
         units, told = self._work(point, fault)
         assert point.name in self._broken.reached("broke"), f"{point.name} was not passed"
         self._broken.restart()
+        self._shared.port = self._broken.server.port
         client = self._broken.server.client()
         settled = [resolved(client, unit) for unit in units]
         check_outcomes(client, settled)
-        found, self._after = read_on(client, isolation="committed", after=self._after)
-        check_committed(settled, found, in_order=False)
+        for isolation, reader in self._readers.items():
+            after = self._places[isolation]
+            found, self._places[isolation] = read_on(client, isolation=isolation, after=after)
+            if isolation == "committed":
+                check_committed(settled, found, in_order=False)
+            for topic, messages in found.items():
+                self._views[isolation][topic] += messages
+            # Who read while it was half done was shown nothing that is not there now.
+            check_prefix(copied(reader.seen), self._views[isolation])
+        self._raise_failures()
         overview = ok(client.get(TRANSACTIONS)).json
         assert overview["inProgress"] == [], overview
         return told
+
+    def _raise_failures(self) -> None:
+        if self._shared.failures:
+            raise self._shared.failures[0]
 
     def _work(self, point: Point, fault: Fault) -> tuple[list[Unit], str]:
         """One unit that is acknowledged before, and the one that breaks."""
@@ -183,6 +220,11 @@ class Breaking:
         return unit, told
 
 
+def copied(seen: View) -> View:
+    """What a reader was shown until now; it goes on."""
+    return {topic: list(messages) for topic, messages in seen.items()}
+
+
 def asked(call: Callable[[], Reply]) -> tuple[str, bool]:
     """What the client was told, and whether that was a success."""
     try:
@@ -209,6 +251,7 @@ def main(arguments: Sequence[str]) -> int:
                 sys.stdout.write(row(f"{point.operation.value}: {point.name}", told))
                 sys.stdout.flush()
         finally:
+            breaking.end()
             broken.end()
     sys.stdout.write(
         f"{len(points)} places x {len(Fault)} faults in {time.monotonic() - started_s:.0f} s: "

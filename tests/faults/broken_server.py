@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 
-PAUSE_S = 0.3  # seconds; long enough for others to look at what is half done
+PAUSE_S = 0.3  # seconds before each fault: long enough for readers to look at what is half done
 LOOK_AGAIN_S = 0.005
 # Modules that others import by name come first, so that those see what is wrapped.
 LOG_DISK = ("tuff.disk.files:write_file", "tx.log:create_log", "tx.log:DiskFile.append")
@@ -45,13 +45,17 @@ class Breaker:
 
     def at(self, point: Point, edit: object) -> None:
         """What happens here, on a thread or in a function that does not wait."""
-        if self._takes(point, edit) is Fault.PAUSE:
+        fault = self._takes(point, edit)
+        if fault is not None:
             time.sleep(PAUSE_S)
+            _end(fault, point)
 
     async def waits_at(self, point: Point) -> None:
         """What happens here, in a function that may wait."""
-        if self._takes(point, None) is Fault.PAUSE:
+        fault = self._takes(point, None)
+        if fault is not None:
             await asyncio.sleep(PAUSE_S)
+            _end(fault, point)
 
     def _takes(self, point: Point, edit: object) -> Fault | None:
         if point.edit and type(edit).__name__ != point.edit:
@@ -60,12 +64,7 @@ class Breaker:
             if point.name not in self._noted:
                 self._noted.add(point.name)
                 self._note(f"passed {point.name}")
-            fault = self._armed_fault(point)
-        if fault is Fault.KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fault is Fault.EXCEPTION:
-            raise InjectedError(f"injected: {point.name}")
-        return fault
+            return self._armed_fault(point)
 
     def _armed_fault(self, point: Point) -> Fault | None:
         if not self._armed.exists():
@@ -89,6 +88,13 @@ class Breaker:
             if self._log_disk.read_text() == "fail":
                 raise InjectedError("injected: the disk of the transaction log")
             time.sleep(LOOK_AGAIN_S)
+
+
+def _end(fault: Fault, point: Point) -> None:
+    if fault is Fault.KILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault is Fault.EXCEPTION:
+        raise InjectedError(f"injected: {point.name}")
 
 
 def wrapped(function: Callable[..., Any], points: list[Point], breaker: Breaker) -> Any:

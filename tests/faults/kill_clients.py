@@ -12,7 +12,7 @@ from tests.faults.kill_history import noted
 from tests.faults.ledger import Fate, Requests, Unit, payloads
 from tests.faults.ledger import View as Messages
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
-from tests.http.client import Client, Reply, ok, refused
+from tests.http.client import Client, Reply, ok, problem_of
 from tuff.protocol.ids import MessageId
 
 TOPICS = ("t0", "t1", "t2")
@@ -225,7 +225,7 @@ class Follower:
         invoked = time.monotonic_ns()
         reply = topic.poll(body, isolation=self._isolation, wait=0.02)
         if reply.status == 503:
-            raise ConnectionError(refused(reply, 503, "shutting_down")["detail"])
+            raise ConnectionError(problem_of(reply)["detail"])
         ok(reply)
         self._note(topic.name, invoked, reply)
         seen = self.seen[topic.name]

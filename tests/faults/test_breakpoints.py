@@ -43,7 +43,10 @@ def test_every_named_place_is_passed(broken: BrokenServer) -> None:
 def test_a_server_that_breaks_there_keeps_its_promises(broken: BrokenServer, point: Point) -> None:
     breaking = Breaking(broken)
 
-    told = [breaking.at(point, fault) for fault in Fault]
+    try:
+        told = [breaking.at(point, fault) for fault in Fault]
+    finally:
+        breaking.end()
 
     assert told[0] == "nothing"
     assert told[-1] == "done"

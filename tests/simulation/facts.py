@@ -127,6 +127,16 @@ class Publish(Asked):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
+class Run:
+    """A transaction in one call. `tx` stands for one whose id and snapshot nobody is told."""
+
+    request_id: str
+    tx: Tx
+    entries: list[Publish]
+    published: object = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Deletion(Asked):
     """A topic's deletion."""
 
@@ -199,6 +209,7 @@ class Facts:
         self._moment = 0
         self.topics = {topic.name: TopicFacts(topic) for topic in topics}
         self.transactions: dict[int, Tx] = {}
+        self.runs: dict[str, Run] = {}
         self.publish_of: dict[bytes, Publish] = {}  # by payload
         self.highest_pointer = 0
         self.now_ms_max = 0  # of all times that the server ever had

@@ -220,6 +220,10 @@ class Threads:
         """Let one pool stand still, as on a disk that takes long, until `release`."""
         self._held = self._pools[number % len(self._pools)].name
 
+    def hold_named(self, name: str) -> None:
+        """Let this pool stand still until `release`."""
+        self._held = name
+
     def release(self) -> None:
         self._held = None
 

@@ -311,6 +311,16 @@ BUGS = (
             ),
         ),
     ),
+    PlantedBug(
+        "ids-may-lie-below-a-floor",
+        (
+            Change(
+                "messaging/live.py",
+                "self.sequencer.raise_above(topic.durable.floor.place)",
+                "pass",
+            ),
+        ),
+    ),
 )
 
 

@@ -4,14 +4,18 @@ import random
 from contextlib import suppress
 
 from messaging.polls import Isolation, Poll, Undecided
-from tests.simulation.facts import Fate, Publish, Stored, TopicFacts, Tx
+from tests.simulation.disk import Faults
+from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
+from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.world import Work, World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.transaction import Transaction
 
 KEYS = (b"k1", b"k2", b"k3")
+NOTHING_SEEN = Transaction(transaction_id=0, read_pointer=0, write_pointer=0)
 LIFETIMES_S = (1, 10, 100, 604_800)
 
 
@@ -141,6 +145,48 @@ class Player:
         await self.client.publish(publish)
         if publish.fate is Fate.DONE:
             topic.tainted.discard(publish.pointer or 0)
+
+    def run(self) -> None:
+        """Once more only where it is known to have committed: else it may run again, rightly."""
+        request_id = f"r{self.a % 3}"
+        run = self.facts.runs.get(request_id)
+        if run is not None and run.published is None:
+            return
+        if run is None:
+            moment = self.facts.moment()
+            tx = Tx(
+                id=0,
+                is_long=False,
+                timeout_ms=0,
+                snapshot=NOTHING_SEEN,
+                asked=moment,
+                told=moment,
+                life=self.facts.life,
+                began_boot_ms=0,
+            )
+            entries = []
+            for topic in list(self.facts.topics.values())[: 1 + self.c % 2]:
+                entries.append(self._publish(topic, None))
+                entries[-1].tx, entries[-1].is_final = tx, True
+            run = self.facts.runs[request_id] = Run(request_id=request_id, tx=tx, entries=entries)
+        self.send(self.client.run(run))
+
+    def alone(self) -> None:
+        """While the disk of transactions stands still and is full, messages go on (promise 7)."""
+        life, disk = self.world.life, self.world.disk
+        is_well = disk.faults[MESSAGES] == Faults() and disk.cut_in is None
+        if not is_well or life.messaging.status[0] != "ok" or self.topic().deletions:
+            return
+        life.threads.hold_named("transaction-log")
+        disk.faults[SNAPSHOTS].is_full = True
+        publish = self._publish(self.topic(), None)
+        life.complete(self.client.publish(publish), self.chance)
+        if publish.fate is not Fate.DONE:
+            raise BrokenPromiseError("promise 7: without transactions, nothing can be published")
+        if life.complete(self.client.readers.read(self.topic(), Poll()), self.chance) is None:
+            raise BrokenPromiseError("promise 7: without transactions, nothing can be read")
+        disk.faults[SNAPSHOTS].is_full = False
+        life.threads.release()
 
     def abort(self) -> None:
         if tx := self.tx():

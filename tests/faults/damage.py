@@ -1,0 +1,274 @@
+"""Damage to every stored byte: `python -m tests.faults.damage --bytes N --engine M --servers K`.
+
+Bytes of the transaction log's last 64 KiB and of a snapshot are flipped, and the files cut there:
+recovery names the file, or comes up with nothing but what was acknowledged, in its order. Bytes of
+LevelDB's files are flipped: fsck finds each, salvage keeps what is whole, and a server serves
+nothing wrong (promise 8).
+"""
+
+import argparse
+import logging
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import copytree, rmtree
+from tempfile import TemporaryDirectory
+
+from process.checks import Data
+from process.salvaging import salvage
+from tests.http.calls import Topic, begin
+from tests.http.client import ok, until
+from tests.http.process import serve
+from tests.repair.files import PATIENT, Past, flipped, found_in, make_past, now_ms, stored_files
+from tests.repair.judge import Seen, look
+from tx.files import DamagedFilesError
+from tx.logfile import LogContents, read_log
+from tx.recovery import recover
+from tx.snapshots import read_snapshot
+
+TAIL_BYTES = 64 * 1024
+WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
+ROWS_OF_A_RESTART = 16  # rows of a table whose keys lean on each other: a damaged length hides them
+
+
+@dataclass(slots=True)
+class Findings:
+    """How many cases came out how, and sentences about those that came out wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, outcome: str) -> None:
+        self.counts[outcome] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a killed server left of transactions: a log of more than 64 KiB, with a proof at its
+    end, and the snapshot that it goes on from."""
+
+    directory: Path
+    log: Path
+    snapshot: Path
+
+    @classmethod
+    def made(cls, home: Path) -> "Files":
+        server = serve(home, *PATIENT)
+        directory = server.data / "snapshots"
+        with closing(server.client()) as client:
+            ok(Topic(client, "damage", "t").create())
+
+            def work(count: int) -> None:
+                for _ in range(count):
+                    tx = begin(client)
+                    ok(Topic(client, "damage", "t").publish("p", tx=tx.id))
+                    ok(tx.commit(changes=[f"{'k' * 200} {tx.id} {n}" for n in range(4)]))
+
+            work(30)
+            ok(client.post("/v1/transactions/snapshot"))
+            log, snapshot = (_newest(directory, kind) for kind in ("txlog", "snapshot"))
+            while log.stat().st_size < TAIL_BYTES + 1024:
+                work(10)
+            # A quiet server proves what it wrote last.
+            until(lambda: _proven_length(log) > log.stat().st_size - 100)
+        server.kill()
+        server.end()
+        return cls(directory, log, snapshot)
+
+
+def _newest(directory: Path, kind: str) -> Path:
+    return max(directory.glob(f"{kind}.*"), key=lambda path: int(path.suffix[1:]))
+
+
+def _proven_length(log: Path) -> int:
+    return read_log(log.name, log.read_bytes()).proven_length
+
+
+def damage_log(files: Files, findings: Findings, offsets: list[int], scratch: Path) -> None:
+    data = files.log.read_bytes()
+    whole = read_log(files.log.name, data)
+    for number, at in enumerate(offsets):
+        flip = data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :]
+        for kind, damaged in (("flip", flip), ("cut", data[:at])):
+            outcome = _judge_log(files.log.name, damaged, whole, is_cut=kind == "cut")
+            findings.note(f"log {kind} {outcome}")
+            if outcome == "wrong":
+                findings.wrong.append(f"{files.log.name}: {kind} at byte {at}")
+            if number % WHOLE_EVERY == 0:
+                _recover_whole(files, files.log, damaged, outcome, findings, scratch)
+
+
+def _judge_log(name: str, damaged: bytes, whole: LogContents, *, is_cut: bool) -> str:
+    try:
+        found = read_log(name, damaged)
+    except DamagedFilesError as error:
+        return "told" if name in str(error) else "wrong"
+    is_beginning = found.edits == whole.edits[: len(found.edits)]
+    if not is_beginning:
+        return "wrong"
+    if len(found.edits) == len(whole.edits):
+        return "harmless"
+    # The end of the newest log says itself how far it was durable; who cuts it cuts that too.
+    return "taken for a torn tail" if is_cut or found.length >= whole.proven_length else "wrong"
+
+
+def damage_snapshot(files: Files, findings: Findings, offsets: list[int], scratch: Path) -> None:
+    data = files.snapshot.read_bytes()
+    for number, at in enumerate(offsets):
+        flip = data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :]
+        for kind, damaged in (("flip", flip), ("cut", data[:at])):
+            try:
+                read_snapshot(files.snapshot.name, damaged)
+                findings.wrong.append(f"{files.snapshot.name}: {kind} at byte {at} is not seen")
+            except DamagedFilesError as error:
+                findings.note(f"snapshot {kind} told")
+                if files.snapshot.name not in str(error):
+                    findings.wrong.append(f"{files.snapshot.name} is not named: {error}")
+            if number % WHOLE_EVERY == 0:
+                _recover_whole(files, files.snapshot, damaged, "older one", findings, scratch)
+
+
+def _recover_whole(
+    files: Files, path: Path, damaged: bytes, expected: str, findings: Findings, scratch: Path
+) -> None:
+    """All of recovery with one file damaged: it comes up as expected, or says which file it is."""
+    target = Path(copytree(files.directory, scratch / "whole"))
+    truth = recover(files.directory, None)
+    assert truth is not None
+    (target / path.name).write_bytes(damaged)
+    try:
+        found = recover(target, None)
+        assert found is not None
+        is_same = found.state.image() == truth.state.image()
+        is_right = is_same if expected in {"older one", "harmless"} else expected != "told"
+    except DamagedFilesError as error:
+        is_right = expected in {"told", "older one"} and path.name in str(error)
+    rmtree(target)
+    findings.note("recovered whole")
+    if not is_right:
+        findings.wrong.append(f"{path.name}: recovery with {len(damaged)} bytes, {expected}")
+
+
+def damage_engine(
+    past: Past, findings: Findings, *, count: int, servers: int, seed: int, scratch: Path
+) -> None:
+    """Flip bytes of LevelDB's files by chance: fsck, salvage, and for some of them a server."""
+    chance = random.Random(seed)
+    data = past.copy(scratch / "engine")
+    truth = look(data)
+    paths = [path for path in stored_files(data) if path.parent.name == "messages"]
+    for number in range(count):
+        path = chance.choice(paths)
+        at = chance.randrange(path.stat().st_size)
+        with flipped(path, at):
+            place = f"{path.name} at byte {at}"
+            _check_engine(data, path, place, findings)
+            _salvage(data, truth, path, place, findings, scratch)
+            if number < servers:
+                _serve(data, past, place, findings, scratch)
+
+
+def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> None:
+    found = found_in(data)
+    if any(path.name in finding.place for finding in found):
+        findings.note("engine flip found")
+    else:
+        findings.wrong.append(f"{place}: fsck found {found}")
+
+
+def _salvage(
+    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
+) -> None:
+    new = scratch / "salvaged"
+    salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
+    seen = look(new)
+    rmtree(new)
+    lost = len(truth.payloads) - len(seen.payloads)
+    bound = ROWS_OF_A_RESTART if path.suffix == ".ldb" else 4
+    is_right = seen.payloads.items() <= truth.payloads.items() and seen.visible <= truth.visible
+    findings.note(f"salvaged with {lost} lost")
+    if not is_right or lost > bound:
+        findings.wrong.append(f"{place}: salvage lost {lost}, or made something up")
+
+
+def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path) -> None:
+    """A real server serves what was there, or says what is damaged."""
+    home = scratch / "home"
+    copytree(data, home / "data")
+    server = serve(home, *PATIENT)
+    try:
+        with closing(server.client()) as client:
+            storage = client.get("/health/ready").json["checks"]["storage"]
+            outcome = "served whole"
+            if storage["status"] == "down":
+                outcome = "down, with a reason"
+                if "tuff" not in storage["detail"] and "orrupt" not in storage["detail"]:
+                    findings.wrong.append(f"{place}: {storage['detail']}")
+            else:
+                for name, expected in past.told.all_messages.items():
+                    reply = Topic(client, *name.split(":")).poll()
+                    if reply.status != 200:
+                        outcome = "damage told by a read"
+                        continue
+                    found = [(message["id"], message["payload"]) for message in reply.json]
+                    if found != expected[: len(found)]:
+                        findings.wrong.append(f"{place}: {name} holds {found}")
+                    if len(found) < len(expected) and reply.header("Tuff-Caught-Up") == "true":
+                        findings.wrong.append(f"{place}: {name} ends early, in silence")
+            findings.note(f"server {outcome}")
+    finally:
+        server.may_log_traces = True
+        server.end()
+        rmtree(home)
+
+
+def spread(length: int, count: int) -> Iterator[int]:
+    """So many offsets of the last 64 KiB, evenly."""
+    start = max(0, length - TAIL_BYTES)
+    count = min(count, length - start)
+    return (start + at * (length - start) // count for at in range(count))
+
+
+def run(home: Path, *, byte_count: int, engine: int, servers: int, seed: int) -> Findings:
+    """Every kind of damage, on data of its own below `home`."""
+    findings = Findings()
+    files = Files.made(home / "log")
+    damage_log(files, findings, list(spread(files.log.stat().st_size, byte_count)), home)
+    size = files.snapshot.stat().st_size
+    damage_snapshot(files, findings, list(spread(size, byte_count)), home)
+    past = make_past(home / "past")
+    damage_engine(past, findings, count=engine, servers=servers, seed=seed, scratch=home)
+    return findings
+
+
+def main() -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.damage", description=__doc__)
+    parser.add_argument("--bytes", type=int, default=TAIL_BYTES, help="of the log, of a snapshot")
+    parser.add_argument("--engine", type=int, default=200, help="flipped bytes of LevelDB's files")
+    parser.add_argument("--servers", type=int, default=40, help="of those, with a real server")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # each recovery says what it cut off
+    began_s = time.monotonic()
+    with TemporaryDirectory() as directory:
+        findings = run(
+            Path(directory), byte_count=options.bytes, engine=options.engine,
+            servers=options.servers, seed=options.seed,
+        )  # fmt: skip
+    for sentence in findings.wrong[:10]:
+        print(sentence)  # noqa: T201 - what is wrong is what the program is for
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(findings.counts.items()))
+    print(  # noqa: T201 - the figure
+        f"damage: {told}; {len(findings.wrong)} wrong, in {time.monotonic() - began_s:.0f} s"
+    )
+    return 1 if findings.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

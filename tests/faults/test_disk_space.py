@@ -1,0 +1,87 @@
+"""A disk that is really full: nothing is acknowledged that is not there, readiness says why, and
+the server comes back by itself when there is room again.
+
+The disk is a small file system in memory, mounted where only the server sees it, so that nothing of
+it is left when the server is gone. Where nobody may mount, tests/faults/test_full_disk.py has the
+limit on file sizes in its place.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disk_writer import Writer
+from tests.http.client import Client, ok, until
+from tests.http.process import ServerProcess, serve
+
+SIZE_MIB = 16
+COME_BACK_WITHIN_S = 30.0
+
+MOUNT = f'mount -t tmpfs -o size={SIZE_MIB}m tmpfs "$0" && exec "$@"'
+
+
+def may_mount(directory: Path) -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "--mount", "sh", "-c", MOUNT, str(directory), "true"]
+    return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[ServerProcess]:
+    data = tmp_path / "home" / "data"
+    data.mkdir(parents=True)
+    if not may_mount(data):
+        pytest.skip("needs the right to mount a file system; see test_full_disk.py instead")
+    server = serve(tmp_path / "home", under=["unshare", "--mount", "sh", "-c", MOUNT, str(data)])
+    server.may_log_traces = True  # of what the disk said
+    yield server
+    server.end()
+
+
+def inside(server: ServerProcess) -> Path:
+    """The data directory as the server sees it."""
+    return Path(f"/proc/{server.pid}/root{server.data}")
+
+
+def fill(server: ServerProcess) -> Path:
+    """Take all the room there is, to the last byte."""
+    path = inside(server) / "somebody-elses"
+    with path.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+    return path
+
+
+def shown(client: Client, check: str) -> dict[str, str]:
+    found: dict[str, str] = client.get("/health/ready").json["checks"][check]
+    return found
+
+
+@pytest.mark.slow
+def test_a_full_disk_takes_nothing_says_so_and_takes_all_again(running: ServerProcess) -> None:
+    client = running.client()
+    writer = Writer(client).make_topics()
+    for _ in range(10):
+        assert writer.publish()
+        assert writer.commit()
+
+    taken = fill(running)
+    until(lambda: not writer.publish(), what="a publish to be refused")
+    until(lambda: not writer.commit(), what="a commit to be refused")
+
+    assert "MiB are free" in shown(client, "disk")["detail"]
+    assert shown(client, "storage")["status"] == "down"
+    ok(client.get("/health/live"))
+    taken.unlink()
+    until(writer.publish, within_s=COME_BACK_WITHIN_S, what="the store to take messages again")
+    until(writer.commit, within_s=COME_BACK_WITHIN_S, what="transactions to come back")
+    until(lambda: shown(client, "storage")["status"] == "ok")
+    writer.account(client)

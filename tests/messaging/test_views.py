@@ -19,7 +19,7 @@ from tuff.protocol.errors import StorageUnavailableError
 T = TypeVar("T")
 
 ROWS = [(bytes((number,)), b"value") for number in range(10)]
-HANGS_S = 30.0  # seconds; a wait that ends is not measured, one that does not fails
+HANGS_S = 5.0  # seconds; a wait that ends is not measured, one that does not fails
 
 
 def in_thread(function: Callable[[], T]) -> Awaitable[T]:

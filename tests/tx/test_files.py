@@ -111,7 +111,7 @@ async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) 
     await last.kill()
 
 
-@pytest.mark.parametrize("kind", ["snapshot", "txlog"])
+@pytest.mark.parametrize("kind", ["snapshot", "txlog", "*"])
 async def test_missing_files_are_damage_and_never_an_empty_beginning(
     service: Service, kind: str
 ) -> None:

@@ -170,6 +170,12 @@ def test_the_read_pointer_ignores_long_ones_that_became_invalid() -> None:
     assert played.state.view.read_pointer == FIRST + 5
     assert list(played.state.view.invalid) == [short, long, FIRST + 5]
 
+    highest = played.start(TransactionType.LONG)
+    played.record(Invalidated(NOW_MS, highest, InvalidReason.TIMED_OUT, ()))
+    played.sync()
+
+    assert played.state.view.read_pointer == FIRST + 5 < highest
+
 
 def test_a_commit_of_who_wrote_nothing_is_in_the_view_at_once() -> None:
     played = Played()
@@ -221,6 +227,7 @@ def test_what_a_crash_leaves_reserved_is_lost_and_pointers_go_on_above() -> None
     assert one not in played.state.view.invalid
     assert FIRST + 150 not in played.state.view.invalid
     assert played.state.open[one].survived_crash
+    assert played.state.invalid == played.state.view.invalid  # decisions know them as well
 
 
 def test_a_clean_stop_loses_nothing() -> None:

@@ -1,0 +1,126 @@
+"""`python -m tests.mutants [--only WORDS]`: plant each bug in a copy of the tree, and see it caught.
+
+First all the tests that are named pass on a copy as it is. Then each bug is put into a copy, and the
+tests that are named for it have to fail. A bug that survives, a text that does not stand exactly once
+in its file, or a test that fails without a bug, fails the program. The tree itself is never changed.
+"""
+
+import argparse
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.planted import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+COPY_COUNT = 2  # bugs at a time
+CAUGHT_WITHIN_S = 60  # a test that hangs has noticed as well
+BASELINE_WITHIN_S = 900
+IGNORED = shutil.ignore_patterns(
+    ".git", ".venv", "build", "data", "__pycache__", ".*_cache", ".hypothesis"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one bug; `said` are pytest's last lines when it was not caught."""
+
+    mutant: Mutant
+    caught: bool
+    seconds: float
+    said: str
+
+
+def run_tests(copy: Path, tests: Sequence[str], *, within_s: float) -> tuple[int, str]:
+    """pytest's exit code in that copy, and what it said."""
+    # Without Python's own cache, in which a file of the same size and second would stay the old one.
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace",
+            timeout=within_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 1, f"it hung for {within_s} s"
+    return done.returncode, done.stdout
+
+
+def misplaced(mutant: Mutant) -> bool:
+    """Whether the text to replace is not there, or is there more than once."""
+    return (ROOT / mutant.file).read_text("utf-8").count(mutant.text) != 1
+
+
+def try_out(mutant: Mutant, copy: Path) -> Verdict:
+    """Plant a bug, run its tests, and take it out again."""
+    file, began = copy / mutant.file, time.monotonic()
+    whole = file.read_text("utf-8")
+    file.write_text(whole.replace(mutant.text, mutant.instead), "utf-8")
+    try:
+        code, said = run_tests(copy, mutant.tests, within_s=CAUGHT_WITHIN_S)
+    finally:
+        file.write_text(whole, "utf-8")
+    # pytest exits with 1 when tests failed; anything else says that they could not be run.
+    return Verdict(mutant, code == 1, time.monotonic() - began, said)
+
+
+def try_all(mutants: Sequence[Mutant], copies: Sequence[Path]) -> list[Verdict]:
+    """Every bug, as many at a time as there are copies."""
+    free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def one(mutant: Mutant) -> Verdict:
+        copy = free.get()
+        try:
+            verdict = try_out(mutant, copy)
+        finally:
+            free.put(copy)
+        mark = "caught" if verdict.caught else "SURVIVED"
+        print(f"{mark:9} {verdict.seconds:6.1f} s  {mutant.bug}", flush=True)
+        return verdict
+
+    with ThreadPoolExecutor(len(copies)) as threads:
+        return list(threads.map(one, mutants))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", default="", metavar="WORDS", help="bugs whose name has these")
+    options = parser.parse_args(arguments)
+    mutants = [each for each in MUTANTS if options.only in each.bug]
+    for mutant in (lost := list(filter(misplaced, mutants))):
+        print(f"the text of {mutant.bug!r} does not stand exactly once in {mutant.file}")
+    if lost or not mutants:
+        return 1
+    with tempfile.TemporaryDirectory(prefix="tuff-mutants-") as home:
+        copies = [Path(home) / str(number) for number in range(COPY_COUNT)]
+        for copy in copies:
+            shutil.copytree(ROOT, copy, ignore=IGNORED)
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        code, said = run_tests(copies[0], tests, within_s=BASELINE_WITHIN_S)
+        if code != 0:
+            print(said[-3000:])
+            print("a test that is named fails without any bug")
+            return 1
+        verdicts = try_all(mutants, copies)
+    survived = [each for each in verdicts if not each.caught]
+    for each in survived:
+        print(f"\n{each.mutant.bug} ({each.mutant.file})\n{each.said[-1500:]}")
+    print(
+        f"{len(verdicts)} bugs planted, {len(verdicts) - len(survived)} caught by the named tests"
+    )
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

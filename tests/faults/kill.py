@@ -38,7 +38,7 @@ from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 
 LOAD_WITHIN_S = 120.0
-UNIT_COUNT = (100, 350)  # units of work of all clients until the kill
+UNIT_COUNT = (60, 240)  # units of work of all clients until the kill
 ROUNDS_PER_HOME = 20  # rounds on one data directory; what is there is compared in every round
 ISOLATIONS = ("committed", "all")
 
@@ -59,7 +59,7 @@ class KillProgram:
         self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
         self._unit_count = 0
         self._repeated: list[Unit] = []
-        client = self._server.client()
+        client = Client(self._server.port, is_checked=False)
         for name in TOPICS:
             ok(topic_of(client, name).create())
         client.close()
@@ -117,7 +117,7 @@ class KillProgram:
         self._shared.port = self._server.port
 
     def _account(self) -> None:
-        client = self._server.client()
+        client = Client(self._server.port, is_checked=False)
         new = [resolved(client, unit) for unit in self._shared.units]
         self._shared.units.clear()
         self._unit_count += len(new)
@@ -150,7 +150,7 @@ class KillProgram:
         for follower in self._followers:
             assert follower.caught_up.wait(60) or self._shared.failures, "a reader got stuck"
         self._raise_failures()
-        client = self._server.client()
+        client = Client(self._server.port, is_checked=False)
         for follower, isolation in zip(self._followers, ISOLATIONS, strict=True):
             whole = read_all(client, isolation=isolation)
             for shown in (follower.seen, self._views[isolation]):

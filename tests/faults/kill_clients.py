@@ -42,7 +42,7 @@ class Worker:
         self, shared: Shared, *, number: int, first_unit: int, first_places: Mapping[str, str]
     ) -> None:
         self._shared = shared
-        self._client = Client(shared.port)
+        self._client = Client(shared.port, is_checked=False)
         self._id = number
         self._unit = first_unit
         works = (self._plain, self._published, self._with_commit, self._run, self._in_snapshot)
@@ -205,7 +205,7 @@ class Follower:
     def follow(self) -> None:
         try:
             while not self._shared.over.is_set():
-                self._session(Client(self._shared.port))
+                self._session(Client(self._shared.port, is_checked=False))
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._shared.failures.append(error)
 

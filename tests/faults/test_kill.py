@@ -8,9 +8,9 @@ from tests.faults.kill import KillProgram
 
 
 def test_two_kills_under_load_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
-    assert KillProgram(tmp_path, seed=1, clients=15).run(rounds=2) > 200
+    assert KillProgram(tmp_path, seed=1, clients=15).run(rounds=2) > 120
 
 
 @pytest.mark.slow
 def test_twenty_kills_under_load_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
-    assert KillProgram(tmp_path, seed=2, clients=64).run(rounds=20) > 3000
+    assert KillProgram(tmp_path, seed=2, clients=64).run(rounds=20) > 2000

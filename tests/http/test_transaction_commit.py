@@ -136,7 +136,7 @@ def test_long_transactions_take_no_part_in_conflicts(client: Client) -> None:
     ok(short_one.commit(changes=["shared"]))
 
     ok(long_one.can_commit("shared", "only long"))
-    ok(long_one.commit(changes=["shared"]))
+    ok(long_one.commit(changes=["shared", "only long"]))
 
     ok(reader.commit(changes=["only long"]))
 

@@ -83,7 +83,10 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
     assert payloads(client, topic) == [b"early", b"c", b"waits"]
 
 
-@pytest.mark.parametrize(("published", "said"), [(9_999, "10,000"), (10_000, "10,000 or more")])
+@pytest.mark.parametrize(
+    ("published", "said"),
+    [pytest.param(9_999, "10,000", marks=pytest.mark.slow), (10_000, "10,000 or more")],
+)
 def test_more_messages_than_are_counted_are_not_told_as_a_count(
     run: Tuff, client: tuff.Client, published: int, said: str
 ) -> None:

@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tuff.launch import READY, server_command
 
 
@@ -26,6 +28,7 @@ def test_it_stops_in_order_when_its_input_ends(tmp_path: Path) -> None:
     assert said.splitlines()[-1].endswith('event="stopped"')
 
 
+@pytest.mark.slow
 def test_an_input_that_never_closes_is_refused(tmp_path: Path) -> None:
     with started(tmp_path, stdin=subprocess.DEVNULL) as server:
         _, said = server.communicate()

@@ -102,6 +102,7 @@ def test_what_the_server_refuses_is_told_to_each_who_sent_it_and_once_by_the_end
     assert [type(future.exception()) for future in futures] == [tuff.TopicNotFoundError] * 2
 
 
+@pytest.mark.slow
 def test_a_message_that_is_too_large_fails_alone(client: tuff.Client, topic: tuff.TopicId) -> None:
     publisher = client.publisher(topic)
     sent = [publisher.send(payload) for payload in ("before", b"x" * (17 << 20), "after")]

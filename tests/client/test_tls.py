@@ -41,7 +41,13 @@ async def main():
 asyncio.run(main())
 """
 
-BOTH = pytest.mark.parametrize("program", [BLOCKING, ON_A_LOOP], ids=["blocking", "asyncio"])
+BOTH = pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(BLOCKING, id="blocking"),
+        pytest.param(ON_A_LOOP, id="asyncio", marks=pytest.mark.slow),
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +84,7 @@ def test_an_authority_of_ones_own_is_named_in_the_environment(
     assert run(program, url, tmp_path, SSL_CERT_FILE=str(path)) == (0, "[True, True, True]\n", "")
 
 
+@pytest.mark.slow
 @BOTH
 def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: str) -> None:
     code, out, err = run(program, url, tmp_path)

@@ -125,6 +125,7 @@ def is_listening(address: str) -> bool:
         return caller.connect_ex((host, int(port))) == 0
 
 
+@pytest.mark.slow
 def test_the_server_of_a_run_that_is_killed_ends_with_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -22,10 +22,10 @@ test-all: $(VENV)/.installed-dev
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
 # Every attack on the promises, in twenty minutes on two cores; prove-long takes hours.
-prove: $(VENV)/.installed-dev
+prove: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove
 
-prove-long: $(VENV)/.installed-dev
+prove-long: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove --long
 
 # Plants bugs in copies of the tree; each must make the test fail that is named for it.
@@ -77,6 +77,10 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tuff needs Python 3.11 or later and this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-prove: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[prove]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -4,8 +4,8 @@
 
 Each round visits every subject in turn, alone on the machine as far as these programs go. A peer
 that can't be had, or fails, is named in the results with its reason. Writes full.json, full.md and
-the plots below benchmarks/results/, and prints every bar. Exits 0 whatever the bars say: these are
-figures of one machine on one day, and bench-quick is what guards.
+the plots below benchmarks/results/, profiles the server, and prints every bar. Exits 0 whatever the
+bars say: these are figures of one machine on one day, and bench-quick is what guards.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.bars import FULL, judged
+from benchmarks.flame import record
 from benchmarks.generator import LoadError
 from benchmarks.limits import measure_limits
 from benchmarks.machine import describe
@@ -47,9 +48,11 @@ SUBJECTS = (
 
 
 def one_round(
-    directory: Path, pace: Pace, subjects: list[Subject], missing: dict[str, str]
-) -> dict[str, Report]:
+    directory: Path, pace: Pace, subjects: list[Subject]
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """The rows, and why a subject has none or not all of its own."""
     found: dict[str, Report] = {}
+    missing: dict[str, str] = {}
     for subject in subjects:
         began = time.perf_counter()
         try:
@@ -57,9 +60,15 @@ def one_round(
         except MissingError as error:
             missing[subject.name] = str(error)
         except (LoadError, StartError, OSError, subprocess.SubprocessError) as error:
-            missing[subject.name] = f"failed: {error}"
+            missing[subject.name] = f"failed: {_in_one_line(error, directory)}"
         print(f"  {subject.name}: {time.perf_counter() - began:.0f} s", flush=True)
-    return found
+    return found, missing
+
+
+def _in_one_line(error: Exception, directory: Path) -> str:
+    """A reason that can be published: without places of this machine, and not too long."""
+    said = str(error).replace(str(directory), "DIR").replace(f"{ROOT}/", "")
+    return " ".join(said.split())[:300]
 
 
 def main(arguments: list[str]) -> int:
@@ -73,12 +82,18 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir) as directory:
             Path(directory).chmod(0o755)  # PostgreSQL runs as a user of its own
             pace = Pace(seconds=options.seconds)
-            rounds.append(one_round(Path(directory), pace, subjects, missing))
+            found, lost = one_round(Path(directory), pace, subjects)
+        rounds.append(found)
+        missing |= {f"{name}, round {number}": reason for name, reason in lost.items()}
     results = Results(machine=machine, missing=missing, rounds=lean(rounds))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "full.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
     (options.out / "full.md").write_text(full_page(results))
     plot_full(results, options.out)
+    try:
+        record(options.out)
+    except (MissingError, LoadError, subprocess.SubprocessError) as error:
+        print(f"no profile: {error}", file=sys.stderr)
     print(*bars_table(judged(FULL, results)), sep="\n")
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
@@ -89,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.full", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=Pace().seconds, help="of each run")
     parser.add_argument("--only", nargs="*", choices=[one.name for one in SUBJECTS])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
     parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")

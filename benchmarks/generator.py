@@ -62,13 +62,13 @@ class Background:
         )
         return self
 
-    def report(self) -> dict[str, object]:
+    def report(self, *, may_be_empty: bool = False) -> dict[str, object]:
         """Wait for its end. Raises: LoadError: it failed, or not one call of it succeeded."""
         said, complaint = self._process.communicate()
         if self._process.returncode != 0:
             raise LoadError(f"{' '.join(self._command)}: {complaint}")
         report: dict[str, object] = json.loads(said)
-        if report.get("calls") == 0:
+        if report.get("calls") == 0 and not may_be_empty:
             why = report.get("first_error", "nothing was answered")
             raise LoadError(f"{' '.join(self._command)}: {why}")
         return report
@@ -83,6 +83,12 @@ def measure(run: Run, server: Running) -> dict[str, object]:
     """Do a run against a server. Raises: LoadError."""
     with Background(run, server) as running_alone:
         return running_alone.report()
+
+
+def warm_up(run: Run, server: Running) -> None:
+    """Do a run that nobody reads, until the server has compiled what it needs."""
+    with Background(run, server) as running_alone:
+        running_alone.report(may_be_empty=True)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def describe(directory: Path | None) -> dict[str, object]:
         "processors": f"{len(os.sched_getaffinity(0))} x {cpu[1] if cpu else platform.machine()}",
         "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
         "kernel": platform.release(),
-        "file_system": _first_line("stat", "-f", "-c", "%T", place),
+        "file_system": _first_line("findmnt", "-n", "-o", "FSTYPE,OPTIONS", "-T", place),
         "load_before": os.getloadavg()[0],
         "versions": _versions(),
     }

@@ -24,7 +24,7 @@ class Results:
     """Rows by name, a mapping for each round."""
 
     machine: Mapping[str, object]
-    missing: Mapping[str, str]  # subject to the reason why it was left out
+    missing: Mapping[str, str]  # subject and round to the reason why it was left out
     rounds: Sequence[Round]
 
     def values(self, row: str, figure: str) -> list[float]:

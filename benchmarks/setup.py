@@ -11,7 +11,7 @@ from benchmarks.generator import build
 from benchmarks.peers import jvm, nats
 
 NATS = "github.com/nats-io/nats-server/v2@v2.11.9"
-PACKAGES = {"redis-server": "redis-server", "pgbench": "postgresql-15", "wrk": "wrk"}
+PACKAGES = {"redis-server": "redis-server", "pgbench": "postgresql-15"}
 
 
 def _debian() -> None:

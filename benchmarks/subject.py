@@ -19,9 +19,9 @@ class MissingError(Exception):
 class Pace:
     """How long each run lasts."""
 
-    seconds: float = 2.0
-    warm_s: float = 0.5
-    compile_s: float = 3.0  # before the first run of a Java machine, which compiles meanwhile
+    seconds: float = 1.5
+    warm_s: float = 0.4
+    compile_s: float = 2.5  # before the first run of a Java machine, which compiles meanwhile
 
     def run(self, scenario: str, *flags: str, mode: str = "closed", connections: int = 64) -> Run:
         return Run(

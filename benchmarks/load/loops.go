@@ -34,6 +34,7 @@ type report struct {
 type tally struct {
 	latencies       histogram
 	calls, messages int64
+	endedWithin     int64 // calls whose processor time fell into the period
 	errors          int64
 	first           error
 }
@@ -48,6 +49,7 @@ func (t *tally) merge(other *tally) {
 	t.latencies.merge(&other.latencies)
 	t.calls += other.calls
 	t.messages += other.messages
+	t.endedWithin += other.endedWithin
 	t.errors += other.errors
 	if t.first == nil {
 		t.first = other.first
@@ -183,6 +185,9 @@ func (t *tally) record(p period, counted, sent, ended int64, messages int, err e
 		t.note(err)
 		return
 	}
+	if ended >= p.begin && ended < p.end {
+		t.endedWithin++
+	}
 	if counted < p.begin || counted >= p.end {
 		return
 	}
@@ -204,12 +209,12 @@ func (t *tally) report(p period, w *window) report {
 	if t.first != nil {
 		r.FirstError = t.first.Error()
 	}
-	if w != nil && t.calls > 0 {
+	if t.endedWithin > 0 {
 		server, load := w.server[1]-w.server[0], w.load[1]-w.load[0]
-		r.ServerCPUUs = us(int64(server)) / float64(t.calls)
-		r.LoadCPUUs = us(int64(load)) / float64(t.calls)
+		r.ServerCPUUs = us(int64(server)) / float64(t.endedWithin)
+		r.LoadCPUUs = us(int64(load)) / float64(t.endedWithin)
 		if t.messages > 0 {
-			r.ServerCPUPerMs = us(int64(server)) / float64(t.messages)
+			r.ServerCPUPerMs = r.ServerCPUUs * float64(t.calls) / float64(t.messages)
 		}
 	}
 	return r

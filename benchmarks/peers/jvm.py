@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.generator import measure
+from benchmarks.generator import measure, warm_up
 from benchmarks.processes import ROOT, answers_at, free_port, running
 from benchmarks.subject import MissingError, Pace, Rows, rows
 
@@ -42,7 +42,7 @@ def measure_cdap(directory: Path, pace: Pace) -> Rows:
     command = [*java("cdap", "-Xmx2g"), "CdapServer", str(directory / "cdap"), str(http)]
     with running([*command, str(thrift)], directory / "cdap.log", ready=answers_at(http)) as server:
         warm = ("-warm", str(pace.compile_s))
-        measure(pace.run("publish", *warm, "-topic", "warm"), server)
+        warm_up(pace.run("publish", *warm, "-topic", "warm"), server)
         runs = {
             f"publish c{count}": pace.run("publish", "-topic", f"p{count}", connections=count)
             for count in (1, 8, 64, 128)
@@ -55,7 +55,7 @@ def measure_cdap(directory: Path, pace: Pace) -> Rows:
         tail = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
         yield "cdap poll tail", measure(tail, server)
         whole = ("-thrift", f"127.0.0.1:{thrift}", "-topic", "whole")
-        measure(pace.run("tephra-cdap", *warm, *whole), server)
+        warm_up(pace.run("tephra-cdap", *warm, *whole), server)
         for count in (1, 8, 64, 128):
             run = pace.run("tephra-cdap", *whole, connections=count)
             yield f"cdap+tephra transaction c{count}", measure(run, server)
@@ -72,7 +72,7 @@ def measure_tephra(directory: Path, pace: Pace) -> Rows:
         with running(
             [*command, str(port)], directory / f"tephra-{log}.log", ready=answers_at(port)
         ) as server:
-            measure(pace.run("tephra", "-warm", str(pace.compile_s)), server)
+            warm_up(pace.run("tephra", "-warm", str(pace.compile_s)), server)
             runs = {f"{log} c{n}": pace.run("tephra", connections=n) for n in (1, 64)}
             yield from rows("tephra", runs, server)
 
@@ -95,7 +95,8 @@ def measure_kafka(directory: Path, pace: Pace) -> Rows:
         broker = [*java("kafka"), f"-Dkafka.logs.dir={home}", "kafka.Kafka", str(properties)]
         with running(broker, directory / f"kafka-{log}.log", ready=answers_at(port)):
             loads = {"produce c64": "produce:64", "transaction c8": "transaction:8"}
-            loads["transaction c64"] = "transaction:64"
+            if log == "shipped":
+                loads["transaction c64"] = "transaction:64"
             load = [*java("kafka"), "KafkaLoad", f"127.0.0.1:{port}", str(pace.seconds)]
             load += [str(pace.compile_s), *loads.values()]
             done = subprocess.run(load, capture_output=True, text=True, check=True)

@@ -1,0 +1,66 @@
+"""`python -m tests.fuzz.api --examples N`: every endpoint of a real server, by its own document.
+
+Schemathesis makes requests that follow `/openapi.json` and requests that don't, and holds each
+reply against the document: no status, code, header or body of which it does not speak, no error
+that is a bug, no bad request that is taken. Two of its checks are left out:
+
+- `positive_data_acceptance`: rules that JSON Schema can't say make the server refuse bodies that
+  follow it ("a pointer or at least one message", "at most one of isolation and tx", 1.0 for 1);
+- `allow_header_conformance`: `/v1/transactions/run` also fits `/v1/transactions/{tx}`.
+
+Stopping the service is left out too, since everything after it would be a right 503.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.http.process import ServerProcess, serve
+
+LEFT_OUT = "positive_data_acceptance,allow_header_conformance"
+WITHIN_S = 3_600
+
+
+def check(server: ServerProcess, *, examples: int, seed: int) -> tuple[int, str]:
+    """Schemathesis' exit code, and what it said."""
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "run",
+        f"http://127.0.0.1:{server.port}/openapi.json",
+        "--checks", "all", "--exclude-checks", LEFT_OUT, "--exclude-path-regex", "service/stop",
+        "--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure",
+        "--suppress-health-check", "all", "--warnings", "off",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=server.home, env={**os.environ, "NO_COLOR": "1"}, capture_output=True,
+        text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.api", description=__doc__)
+    parser.add_argument("--examples", type=int, default=20, help="of each endpoint, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as home:
+        server = serve(Path(home))
+        try:
+            code, said = check(server, examples=options.examples, seed=options.seed)
+        finally:
+            server.end()
+    if code != 0:
+        print(said)
+    counted = re.search(r"(\d+) generated", said)
+    count = counted[1] if counted else "no"
+    print(f"{count} requests by the server's own document, " + ("ok" if code == 0 else "see above"))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

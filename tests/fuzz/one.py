@@ -1,0 +1,24 @@
+"""`python -m tests.fuzz.one TARGET FLAGS… CORPUS`: one target under libFuzzer, guided by coverage.
+
+Ends with an error when the decoder raises what it should not, or takes more memory or time than the
+flags allow; the input is kept where `-artifact_prefix` says.
+"""
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["messaging", "process", "tuff", "tx"]):
+    from tests.fuzz.targets import TARGETS
+
+
+def main(arguments: list[str]) -> None:
+    """Never returns: libFuzzer ends the process."""
+    name, *flags = arguments
+    (target,) = [each for each in TARGETS if each.name == name]
+    atheris.Setup([name, *flags], target.run)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,297 @@
+"""Every decoder of bytes from outside, what it may raise, and whole inputs to begin from.
+
+A decoder gives a value or raises its own error: anything else is a bug. Checksums would turn away
+nearly everything that is not whole, so where there is one it is made right again before the decoder
+sees the bytes: somebody else may have written them.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from messaging.facts import Facts, Mark
+from messaging.index import IndexedRange
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow, frame, is_whole
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.leveldb_table import read_changes, read_layout
+from messaging.topics import TopicRecord
+from process.backup_form import unpack_rows
+from tuff import calls, transaction_calls
+from tuff.calls import PollQuestion, Response
+from tuff.disk.archive import ArchiveError, read_parts
+from tuff.disk.leveldb_log import MalformedError as MalformedLevelDbError
+from tuff.disk.leveldb_log import Record, read_batch, read_records
+from tuff.disk.records import pack_frame
+from tuff.protocol import avro, forms
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.media import parse_json
+from tuff.protocol.names import TopicId
+from tuff.protocol.transaction import Transaction
+from tuff.table_rows import (
+    MalformedKeyError,
+    check_format,
+    pack_fact,
+    read_undo,
+    read_undo_key,
+    read_value,
+    read_version,
+)
+from tx.edits import decode_edit
+from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
+from tx.logfile import read_log
+from tx.packing import MalformedError
+from tx.snapshots import read_snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPIC = TopicId("default", "t1")
+
+Decode = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`decode` is given any bytes, and raises nothing but `errors`; `seeds` are whole inputs."""
+
+    name: str
+    decode: Decode
+    errors: tuple[type[Exception], ...]
+    seeds: Callable[[], Sequence[bytes]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def run(self, data: bytes) -> None:
+        """Raises: whatever the decoder should not have raised."""
+        with suppress(*self.errors):
+            self.decode(data)
+
+
+# Inputs, made right again
+
+
+def resealed(start: int) -> Callable[[bytes], bytes]:
+    """What makes the checksums of all frames from there on right."""
+
+    def reseal(data: bytes) -> bytes:
+        pieces, at = [data[:start]], start
+        while at + 8 <= len(data):
+            (length,) = struct.unpack_from(">I", data, at)
+            if length > len(data) - at - 8:
+                break
+            pieces.append(pack_frame(data[at + 8 : at + 8 + length]))
+            at += 8 + length
+        return b"".join((*pieces, data[at:]))
+
+    return reseal
+
+
+def split(data: bytes) -> tuple[bytes, int, bytes]:
+    """A key, flags and a body: the first byte tells how long the key is, the next are the flags."""
+    size, flags = (*data[:2], 0, 0)[:2]
+    return data[2 : 2 + size], flags, data[2 + size :]
+
+
+def _row(kind: type[MessageRow | PayloadRow | TopicRecord | IndexedRange | Mark | Facts]) -> Decode:
+    def decode(data: bytes) -> object:
+        key, flags, body = split(data)
+        return kind.from_bytes(key, frame(key, flags, body))
+
+    return decode
+
+
+def _answer(call: calls.Call[object]) -> Decode:
+    headers = {"tuff-next": "0" * 40, "tuff-caught-up": "true"}
+
+    def decode(data: bytes) -> object:
+        status = 400 if data[:1] == b"!" else 200
+        return call.answer(Response(status, headers, data.removeprefix(b"!")))
+
+    return decode
+
+
+def _version(data: bytes) -> object:
+    key, flags, body = split(data)
+    found = read_version(key)
+    return found, read_value(key, frame(key, flags, body))
+
+
+def _undo(data: bytes) -> object:
+    key, _, body = split(data)
+    return read_undo_key(key), list(read_undo(key, pack_fact(key, body)))
+
+
+def _archive(data: bytes) -> object:
+    return [
+        list(unpack_rows(content)) if kind == 2 else content
+        for kind, content in read_parts(BytesIO(resealed(10)(data)))
+    ]
+
+
+def _leveldb_log(data: bytes) -> object:
+    found = list(read_records(data))
+    return [read_batch(record) for record in found if isinstance(record, Record)]
+
+
+def _leveldb_table(data: bytes) -> object:
+    return [list(read_changes(data, block)) for block in read_layout(data).blocks]
+
+
+# Inputs to begin from
+
+
+@cache
+def _examples() -> dict[str, bytes]:
+    """The worked examples of the page of formats: their whole bytes, or value behind key."""
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    found = {}
+    for name, lines in re.findall(r"^example (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        hexadecimal = lines.partition("means")[0]
+        parts = re.findall(r"^(\w+)((?: +[0-9a-f]+\n?)+)", hexadecimal, re.MULTILINE)
+        values = {label: bytes.fromhex(digits) for label, digits in parts}
+        if "value" in values:
+            key, value = values["key"], values["value"]
+            found[name] = bytes((len(key), value[0])) + key + value[5:]
+        else:
+            found[name] = next(iter(values.values()))
+    return found
+
+
+def _like(pattern: str) -> Callable[[], list[bytes]]:
+    def seeds() -> list[bytes]:
+        return [data for name, data in _examples().items() if re.fullmatch(pattern, name)]
+
+    return seeds
+
+
+def _of(*values: object) -> Callable[[], list[bytes]]:
+    return lambda: [
+        each if isinstance(each, bytes) else json.dumps(each).encode() for each in values
+    ]
+
+
+def _hex(*digits: str) -> Callable[[], list[bytes]]:
+    return lambda: [bytes.fromhex(each) for each in digits]
+
+
+def _transaction() -> Transaction:
+    return Transaction(transaction_id=5, read_pointer=4, write_pointer=5)
+
+
+_DETAIL = {
+    "transactionWritePointer": "5", "startTimestamp": 7, "startSequenceId": 0,
+    "endTimestamp": 7, "endSequenceId": 2,
+}  # fmt: skip
+_MESSAGE = {"payload": {"base64": "AP8="}, "ttl": 5}
+_OBJECT = forms.transaction_to_json(_transaction(), lists=True)
+
+
+def _json(read: Callable[[object], object]) -> Decode:
+    return lambda data: read(parse_json(data))
+
+
+def _target(name: str, decode: Decode, error: type[Exception], seeds: object) -> Target:
+    assert callable(seeds)
+    return Target(name, decode, (error,), seeds)
+
+
+TARGETS: Sequence[Target] = (
+    _target(
+        "avro-publish", avro.decode_publish_request, TuffError,
+        _hex("0204026104626300", "000200", "000a03080261026200"),
+    ),
+    _target(
+        "avro-rollback", avro.decode_rollback_detail, TuffError,
+        _hex("000280c0feed92560a80c0feed92560c"),
+    ),
+    _target(
+        "avro-consume", avro.decode_consume_request, TuffError, _hex("0401001402", "020e010202"),
+    ),
+    _target(
+        "json-publish", _json(forms.publish_request_from_json), TuffError,
+        _of({"transactionWritePointer": "5", "messages": ["a", _MESSAGE]}),
+    ),
+    _target(
+        "json-entries", _json(forms.publish_entries_from_json), TuffError,
+        _of([{"namespace": "n", "topic": "t", "messages": ["a", _MESSAGE], "pointer": 5}]),
+    ),
+    _target("json-rollback", _json(forms.rollback_detail_from_json), TuffError, _of(_DETAIL)),
+    _target(
+        "json-consume", _json(forms.consume_request_from_json), TuffError,
+        _of({"startFrom": "00" * 20, "inclusive": True, "limit": 7, "transaction": _OBJECT}, {}),
+    ),
+    _target("json-transaction", _json(forms.transaction_from_json), TuffError, _of(_OBJECT)),
+    _target("ttransaction", Transaction.from_bytes, TuffError, _of(_transaction().to_bytes())),
+    _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
+    _target(
+        "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,
+        _of([{"id": "00" * 20, "payload": "a", "timestamp": 7}], b'!{"code":"not_found"}'),
+    ),
+    _target(
+        "reply-offsets", _answer(calls.offsets(TOPIC, isolation="all")), TuffError,
+        _of({"generation": 1, "earliest": "00" * 20, "end": None, "blockedBy": "5"}),
+    ),
+    _target(
+        "reply-outcome", _answer(transaction_calls.outcome(5)), TuffError,
+        _of({
+            "transactionId": "5", "state": "invalid", "reason": "timed_out", "client": "c",
+            "type": "short", "startedAt": 7, "expiresAt": 9, "topics": ["a:b"],
+        }),
+    ),
+    _target(
+        "reply-overview", _answer(transaction_calls.overview()), TuffError,
+        _of({
+            "readPointer": "4", "writePointer": "5", "visibilityUpperBound": "4",
+            "invalidCount": 0, "committingCount": 0, "oldestInProgress": None, "inProgress": [],
+        }),
+    ),
+    _target("edit", decode_edit, MalformedError, _like("edit-.*")),
+    _target(
+        "file-header", lambda data: read_header("txlog.1", FileKind.LOG, resealed(HEAD_SIZE)(data)),
+        DamagedFilesError, _like("file-header"),
+    ),
+    _target(
+        "log", lambda data: read_log("txlog.1", resealed(HEAD_SIZE)(data)), DamagedFilesError,
+        _like("log"),
+    ),
+    _target(
+        "snapshot", lambda data: read_snapshot("snapshot.1", resealed(HEAD_SIZE)(data)),
+        DamagedFilesError, _like("snapshot"),
+    ),
+    _target("message-row", _row(MessageRow), DamagedRowError, _like("message-.*")),
+    _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
+    _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
+    _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
+    _target("mark-row", _row(Mark), DamagedRowError, _like("mark-.*")),
+    _target("facts-row", _row(Facts), DamagedRowError, _like("facts-.*")),
+    Target("table-version", _version, (TuffError, MalformedKeyError), _hex(
+        "100072" "6170706c6500006b75fbd7646bfff8" "41",
+    )),
+    _target("table-undo", _undo, TuffError, _hex(
+        "0d00" "75148a04289b94000700000000" "148a04289b940007000000056170706c65",
+    )),
+    _target("table-format", check_format, TuffError, _hex("0001")),
+    _target("archive", _archive, ArchiveError, _like("archive")),
+    _target("leveldb-log", _leveldb_log, MalformedLevelDbError, lambda: _leveldb()[0]),
+    _target("leveldb-table", _leveldb_table, MalformedLevelDbError, lambda: _leveldb()[1]),
+)  # fmt: skip
+
+
+@cache
+def _leveldb() -> tuple[list[bytes], list[bytes]]:
+    """The log and the table of a small LevelDB."""
+    with TemporaryDirectory() as directory:
+        store = LevelDbTable(Path(directory), is_whole=is_whole)
+        store.write([(bytes((97, number)), bytes(3)) for number in range(5)])
+        store.write([(b"b", None)])
+        logs = [path.read_bytes() for path in Path(directory).glob("*.log")]
+        store.close()
+        LevelDbTable(Path(directory), is_whole=is_whole).close()
+        return logs, [path.read_bytes() for path in Path(directory).glob("*.ldb")]

@@ -1,0 +1,64 @@
+"""No decoder answers to any bytes with anything but a value or its own error, in little memory.
+
+A short run of what `python -m tests.fuzz` does for as long as it is told to.
+"""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import TARGETS, Target
+
+MEMORY_BYTES_MAX = 2 << 20  # bytes at once, of an input of a few hundred
+CHANGES_MAX = 6
+
+targets = pytest.mark.parametrize("target", TARGETS, ids=str)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, target: Target) -> bytes:
+    """A whole input, cut and changed here and there; or any bytes."""
+    data = draw(st.sampled_from([*target.seeds(), b""]))
+    for _ in range(draw(st.integers(1, CHANGES_MAX))):
+        at = draw(st.integers(0, len(data)))
+        stop = at + draw(st.integers(0, 9))
+        interesting = st.sampled_from([b"\xff" * 4, b"\x7f" * 8, b"\x80" * 9, b"-1", b"[", b"\x00"])
+        data = data[:at] + draw(st.binary(max_size=9) | interesting) + data[stop:]
+    return data
+
+
+@targets
+def test_the_inputs_to_begin_from_are_whole(target: Target) -> None:
+    seeds = [seed for seed in target.seeds() if not seed.startswith(b"!")]
+
+    assert seeds
+    for seed in seeds:
+        target.decode(seed)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_decoder_raises_nothing_but_its_own_error(data: st.DataObject) -> None:
+    target = data.draw(st.sampled_from(TARGETS))
+
+    target.run(data.draw(spoilt(target)))
+
+
+@pytest.mark.slow
+@targets
+def test_a_decoder_takes_little_memory_whatever_an_input_says(target: Target) -> None:
+    @settings(max_examples=200)
+    @given(spoilt(target))
+    def decode(data: bytes) -> None:
+        tracemalloc.reset_peak()
+        target.run(data)
+        assert tracemalloc.get_traced_memory()[1] < before + MEMORY_BYTES_MAX
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        decode()
+    finally:
+        tracemalloc.stop()

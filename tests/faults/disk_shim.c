@@ -9,9 +9,10 @@
                 in the machine's byte order; `rest` is the data of a write or the new name of a
                 rename; `offset` the length for a truncate.
    SHIM_RULES   a file of lines `call part-of-path first count action`, read anew whenever it was
-                replaced: from the first-th call on, `count` calls (0: all) fail with the errno or
-                wait for -action milliseconds; a write puts down half of its bytes first, as a
-                full disk does it. Each call that was spoilt is told in SHIM_RULES.hits.
+                replaced: from the first-th call on, `count` calls (0: all) fail with the errno, or
+                wait for -action ms or until other rules count. A write that fails puts down half of
+                its bytes first, as on a full disk. Each call that was spoilt is told in
+                SHIM_RULES.hits.
    SHIM_CLOCK   int64[3], mapped: ns to add to the wall clock, ns to add to the boot-time clock, and
                 if not 0 the ns since the epoch at which the wall clock stands still. */
 #define _GNU_SOURCE
@@ -141,6 +142,18 @@ static void read_rules(void) {
     }
 }
 
+/* Wait so many ms, or until other rules count. */
+static void pause_for(long ms) {
+    struct stat before = rules_seen, now;
+    struct timespec step = {0, 10000000};
+    pthread_mutex_unlock(&turn);
+    for (; ms > 0; ms -= 10) {
+        nanosleep(&step, NULL);
+        if (stat(rules_path, &now) || memcmp(&now.st_mtim, &before.st_mtim, sizeof now.st_mtim)) break;
+    }
+    pthread_mutex_lock(&turn);
+}
+
 /* The errno that the rules want for this call, 0 for none. Waits if they want that. Called, and
    returns, with the turn held. */
 static int spoilt(const char *call, const char *path) {
@@ -155,10 +168,7 @@ static int spoilt(const char *call, const char *path) {
         int size = snprintf(told, sizeof told, "%s %s %ld\n", call, path, rule->action);
         if (hits >= 0 && raw_write(hits, told, (size_t)size) != size) abort();
         if (rule->action >= 0) return (int)rule->action;
-        struct timespec pause = {-rule->action / 1000, (-rule->action % 1000) * 1000000};
-        pthread_mutex_unlock(&turn);
-        nanosleep(&pause, NULL);
-        pthread_mutex_lock(&turn);
+        pause_for(-rule->action);
     }
     return 0;
 }

@@ -1,0 +1,24 @@
+"""A wall clock that is set does no harm, in one life and between lives (design §5, Time)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clocks import HOUR_S, STARTS_S, STEPS_S, YEAR_S, Clocks, run
+
+
+def test_a_clock_that_is_set_under_a_server_moves_nothing(
+    shim_library: Path, tmp_path: Path
+) -> None:
+    clocks = Clocks(shim_library, tmp_path)
+
+    clocks.in_one_life((-HOUR_S, 10 * YEAR_S, 0))
+
+    clocks.end()
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_between_lives_is_told_and_deletes_nothing(
+    shim_library: Path, tmp_path: Path
+) -> None:
+    assert run(shim_library, tmp_path, steps_s=STEPS_S, starts_s=STARTS_S) == 32

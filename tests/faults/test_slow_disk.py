@@ -1,0 +1,75 @@
+"""A disk whose syncs take their time keeps those waiting who wait for a sync, and nobody else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.faults.disk import Shim, slow
+from tests.faults.disk_writer import Writer, topics_of
+from tests.http.calls import begin
+from tests.http.client import Client, ok
+from tests.http.process import ServerProcess, serve
+
+WAIT_MS = 120_000  # ms; of each sync, unless it is let go before: longer than any test waits
+PATIENT = ("tx.default_timeout=600", "messaging.max_block=600")
+
+
+@pytest.fixture
+def shim(shim_library: Path, tmp_path: Path) -> Shim:
+    (tmp_path / "home").mkdir()
+    return Shim(shim_library, root=tmp_path / "home", control=tmp_path / "control")
+
+
+@pytest.fixture
+def running(shim: Shim, tmp_path: Path) -> Iterator[ServerProcess]:
+    server = serve(tmp_path / "home", *PATIENT, environment=shim.environment())
+    yield server
+    server.end()
+
+
+class Waiting:
+    """Something that waits for a slow sync, in a thread of its own."""
+
+    def __init__(self, writer: Writer, kind: str) -> None:
+        self.done: list[bool] = []
+        work = {"publish": writer.publish, "commit": writer.commit}[kind]
+        self._thread = Thread(target=lambda: self.done.append(work()))
+        self._thread.start()
+
+    def end(self) -> None:
+        self._thread.join()
+        assert self.done == [True]
+
+
+def reads_and_starts(client: Client) -> None:
+    for topic in topics_of(client):
+        ok(topic.poll(isolation="committed"))
+    begin(client)
+    ok(client.get("/health/live"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "held", "may_publish"),
+    [("snapshots/txlog", "commit", True), ("messages/", "publish", False)],
+)
+def test_who_waits_for_no_sync_does_not_wait(
+    shim: Shim, running: ServerProcess, part: str, held: str, *, may_publish: bool
+) -> None:
+    client, other = running.client(), running.client()
+    writer = Writer(client).make_topics()
+    assert writer.publish()
+    assert writer.commit()
+
+    with shim.spoiling(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
+        waiting = Waiting(writer, held)
+        while not shim.hits():
+            reads_and_starts(other)
+        reads_and_starts(other)
+        if may_publish:
+            ok(topics_of(other)[0].publish("free"))
+        assert not waiting.done, "the write was answered before its sync"
+    waiting.end()
+    reads_and_starts(client)

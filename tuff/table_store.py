@@ -4,13 +4,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Condition
 
 import plyvel
 
 from tuff.disk.files import make_directory
 from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+from tuff.disk.users import Users
 from tuff.protocol.errors import StorageUnavailableError
 
 WRITE_BUFFER_BYTES = 8 << 20  # bytes; a program may have several tables open
@@ -32,16 +32,16 @@ class StoreDamagedError(Exception):
 class TableStore:
     """One LevelDB directory, held by this process alone until `close`. Any thread may call.
 
-    `_idle` guards `_users`, `_is_closing` and `_failure`: closing a database under a running call
-    ends the process, so `close` waits for them; a scan that is left half-way runs no call.
+    `close` waits for the calls under way; a scan that is left half-way runs none. `_failure` is set
+    once, and whoever writes looks at it first.
     """
 
     def __init__(self, directory: Path) -> None:
         """Raises: StorageUnavailableError: somebody else has it open, or LevelDB can't open it."""
         self.directory = directory
-        self._idle = Condition()
-        self._users = 0
-        self._is_closing = False
+        self._users = Users(
+            closed=lambda: StorageUnavailableError(f"the table {self.directory} is closed")
+        )
         self._failure: str | None = None
         try:
             make_directory(directory)
@@ -117,13 +117,9 @@ class TableStore:
 
     def close(self) -> None:
         """Let go of the directory after the calls under way; repeating it is harmless."""
-        with self._idle:
-            if self._is_closing:
-                return
-            self._is_closing = True
-            self._idle.wait_for(lambda: not self._users)
-        self._db.close()
-        self._lock.close()
+        if self._users.close():
+            self._db.close()
+            self._lock.close()
 
     def _is_readable(self, start: bytes, stop: bytes) -> bool:
         with closing(self._db.iterator(start=start, stop=stop, verify_checksums=True)) as rows:
@@ -165,22 +161,15 @@ class TableStore:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        with self._idle:
-            if self._is_closing:
-                raise StorageUnavailableError(f"the table {self.directory} is closed")
-            self._users += 1
         try:
-            yield
+            with self._users.using():
+                yield
         except plyvel.CorruptionError as error:
             raise StoreDamagedError(_text(error)) from error
         except (plyvel.Error, OSError) as error:
             raise StorageUnavailableError(
                 f"the table {self.directory} can't be read: {_text(error)}"
             ) from error
-        finally:
-            with self._idle:
-                self._users -= 1
-                self._idle.notify_all()
 
 
 def _open(directory: Path) -> plyvel.DB:

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
-from threading import Condition
 
 import plyvel
 
@@ -17,6 +16,7 @@ from messaging.storage.seam import Rows, StoreDamagedError, StoreError
 from tuff.disk.files import make_directory
 from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock
+from tuff.disk.users import Users
 
 WRITE_BUFFER_BYTES = 32 << 20  # bytes; a few seconds of heavy publishing between two level-0 files
 BLOCK_CACHE_BYTES = 64 << 20  # bytes; the tail of the busy topics stays in memory
@@ -29,20 +29,15 @@ _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
 class LevelDbTable:
-    """One LevelDB directory, held by this process alone until `close`.
-
-    `_idle` guards `_users` and `_closing`: closing a database under a running read ends the
-    process, so `close` waits for the calls under way, and long scans end early for it.
-    """
+    """One LevelDB directory, held by this process alone until `close`, for which long scans end
+    early."""
 
     def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
         """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
         it, since it is damaged or the disk fails."""
         make_directory(directory)
         self._is_whole = is_whole
-        self._idle = Condition()
-        self._users = 0
-        self._closing = False
+        self._users = Users(closed=lambda: StoreError("the store is closed"))
         self._lock = DirectoryLock(directory)
         try:
             self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
@@ -51,17 +46,17 @@ class LevelDbTable:
             raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
 
     def get(self, key: bytes) -> bytes | None:
-        with self._using(), _as_store_errors():
+        with self._users.using(), _as_store_errors():
             found: bytes | None = self._db.get(key, verify_checksums=True)
             return found
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        with self._using(), _as_store_errors():
+        with self._users.using(), _as_store_errors():
             snapshot = self._db.snapshot()
         return self._scan(snapshot, start, stop, reverse=reverse)
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
-        with self._using(), _as_store_errors():
+        with self._users.using(), _as_store_errors():
             writes = self._db.write_batch(sync=True)
             for key, value in batch:
                 if value is None:
@@ -71,32 +66,15 @@ class LevelDbTable:
             writes.write()
 
     def close(self) -> None:
-        with self._idle:
-            if self._closing:
-                return
-            self._closing = True
-            self._idle.wait_for(lambda: not self._users)
-        self._db.close()
-        self._lock.close()
-
-    @contextmanager
-    def _using(self) -> Iterator[None]:
-        with self._idle:
-            if self._closing:
-                raise StoreError("the store is closed")
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._users -= 1
-                self._idle.notify_all()
+        if self._users.close():
+            self._db.close()
+            self._lock.close()
 
     def _scan(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
     ) -> Rows:
         last = start
-        with self._using(), closing(snapshot):
+        with self._users.using(), closing(snapshot):
             try:
                 with closing(_verified(snapshot, start, stop, reverse=reverse)) as chunks:
                     for rows in chunks:
@@ -133,7 +111,7 @@ class LevelDbTable:
                     )
 
     def _require_open(self) -> None:
-        if self._closing:
+        if self._users.is_closing:
             raise StoreError("the store is being closed")
 
 

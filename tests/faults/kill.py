@@ -38,7 +38,7 @@ from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 
 LOAD_WITHIN_S = 120.0
-UNIT_COUNT = (60, 240)  # units of work of all clients until the kill
+UNIT_COUNT = (60, 240)  # units of work of all clients, from and to, until the kill
 ROUNDS_PER_HOME = 20  # rounds on one data directory; what is there is compared in every round
 ISOLATIONS = ("committed", "all")
 
@@ -46,10 +46,19 @@ ISOLATIONS = ("committed", "all")
 class KillProgram:
     """Rounds of load and SIGKILL on one data directory."""
 
-    def __init__(self, home: Path, *, seed: int, clients: int, kept: Path | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        seed: int,
+        clients: int,
+        unit_count: tuple[int, int] = UNIT_COUNT,
+        kept: Path | None = None,
+    ) -> None:
         self._home = home
         self._random = random.Random(seed)
         self._client_count = clients
+        self._units_until_kill = unit_count
         self._kept = kept
         self._server = serve(home)
         self._shared = Shared(port=self._server.port)
@@ -97,7 +106,7 @@ class KillProgram:
             for each in range(self._client_count)
         ]
         threads = [threading.Thread(target=one.work) for one in workers]
-        enough = self._random.randint(*UNIT_COUNT)
+        enough = self._random.randint(*self._units_until_kill)
         for thread in threads:
             thread.start()
         until(

@@ -99,7 +99,8 @@ class Server:
             except OSError as error:
                 return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
         await self._rooms.open()
-        self._spawn(self._every(TICK_S, self._rooms.tick))
+        self._spawn(self._every(TICK_S, self._rooms.tick_messages))
+        self._spawn(self._every(TICK_S, self._rooms.tick_transactions))
         self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
         listener = self._rooms.listener()
         try:

@@ -134,12 +134,21 @@ class Rooms:
         await self._create_system_topics()
 
     async def tick(self) -> None:
-        """What is due in both rooms; to be called several times a second."""
+        """What is due in both rooms, one after the other."""
+        await self.tick_messages()
+        await self.tick_transactions()
+
+    async def tick_messages(self) -> None:
+        """What is due of messages; to be called several times a second."""
         await self.messaging.tick()
         self._judge_clock()
+        await self._create_system_topics()
+
+    async def tick_transactions(self) -> None:
+        """What is due of transactions; to be called several times a second, and for itself: behind
+        messages whose disk stands still, nobody's time would ever be over."""
         await self.transactions.tick()
         await self._bridge.tick()
-        await self._create_system_topics()
 
     async def sweep(self) -> None:
         """One pass of retention."""

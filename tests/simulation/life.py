@@ -22,6 +22,8 @@ from tests.simulation.files import SimPath, mounted
 from tests.simulation.loop import Clock, Threads, VirtualLoop
 from tests.simulation.table import SimTable
 
+Work = Coroutine[Any, Any, Any]
+
 MESSAGES, SNAPSHOTS = "/data/messages", "/data/snapshots"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SETTLE_STEPS_MAX = 20_000  # callbacks and jobs; what does not come to rest until then never does
@@ -71,12 +73,12 @@ class Life:
         )
         self.messaging = self.rooms.messaging
         self.transactions = self.rooms.transactions
-        self.ticking: asyncio.Task[None] | None = None
+        self._ticking: dict[Callable[[], Work], asyncio.Task[None]] = {}
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def spawn(self, work: Work) -> "asyncio.Task[Any]":
         return self.loop.create_task(_noted(work, self.loop))
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def start(self, work: Work) -> "asyncio.Task[Any]":
         """A request, whose error is its own."""
         return self.loop.create_task(work)
 
@@ -102,7 +104,7 @@ class Life:
         if not (self.threads.is_idle and self.loop.is_idle):
             raise StuckError("it does not come to rest")
 
-    def complete(self, work: Coroutine[Any, Any, Any], chance: random.Random) -> Any:
+    def complete(self, work: Work, chance: random.Random) -> Any:
         """The result of something that waits for no time. Raises: what it raises; StuckError."""
         task = self.start(work)
         self.settle(chance)
@@ -111,9 +113,11 @@ class Life:
         return task.result()
 
     def tick(self) -> None:
-        """The periodic tick; a round that is not over yet is waited for."""
-        if self.ticking is None or self.ticking.done():
-            self.ticking = self.spawn(self.rooms.tick())
+        """The periodic ticks; a round that is not over yet is waited for."""
+        for tick in (self.rooms.tick_messages, self.rooms.tick_transactions):
+            before = self._ticking.get(tick)
+            if before is None or before.done():
+                self._ticking[tick] = self.spawn(tick())
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
@@ -124,7 +128,7 @@ class Life:
         self.loop.discard()
 
 
-async def _noted(work: Coroutine[Any, Any, Any], loop: VirtualLoop) -> None:
+async def _noted(work: Work, loop: VirtualLoop) -> None:
     # A background task whose error nobody looks at is a bug that the server would only log.
     try:
         await work

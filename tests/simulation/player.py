@@ -7,12 +7,13 @@ from messaging.polls import Isolation, Poll, Undecided
 from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import MESSAGES, SNAPSHOTS
+from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
-from tests.simulation.world import Work, World
+from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.transaction import Transaction
+from tx.ledger import ServiceState
 
 KEYS = (b"k1", b"k2", b"k3")
 NOTHING_SEEN = Transaction(transaction_id=0, read_pointer=0, write_pointer=0)
@@ -187,6 +188,25 @@ class Player:
             raise BrokenPromiseError("promise 7: without transactions, nothing can be read")
         disk.faults[SNAPSHOTS].is_full = False
         life.threads.release()
+
+    def overdue(self) -> None:
+        """While messages stand still, a transaction's time is over when it is over (promise 6)."""
+        life, disk, facts = self.world.life, self.world.disk, self.facts
+        is_well = disk.faults[SNAPSHOTS] == Faults() and disk.cut_in is None
+        if not is_well or life.transactions.status.state is not ServiceState.RUNNING:
+            return
+        life.threads.release()
+        life.settle(self.chance)
+        life.threads.hold_named("store-writer")
+        known = len(facts.transactions)
+        life.complete(self.client.start(is_long=False, timeout_s=0.5), self.chance)
+        self.world.advance(2_000)
+        life.tick()
+        life.settle(self.chance)
+        for tx in list(facts.transactions.values())[known:]:
+            life.complete(self.client.ask(tx), self.chance)
+            if not tx.is_over:
+                raise BrokenPromiseError(f"promise 6: {tx.id} goes on after its time")
 
     def abort(self) -> None:
         if tx := self.tx():

@@ -2,10 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from messaging.polls import Isolation, Poll
 from process.settings import Settings, load
@@ -14,13 +13,11 @@ from tests.simulation.client import Client
 from tests.simulation.disk import Disk, PowerCut
 from tests.simulation.facts import Facts, Fate, Lifetime, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError, require
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Life
+from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
 from tests.simulation.loop import Clock
 from tuff.protocol.errors import TuffError
 from tuff.protocol.names import TopicId
 from tx.ledger import ServiceState
-
-Work = Coroutine[Any, Any, Any]
 
 START_MS = 1_480_000_000_000
 TOPICS = (TopicId("default", "a"), TopicId("default", "b"))

@@ -159,6 +159,8 @@ class Client:
             outcome = await call(publish, client="", request_id=run.request_id)
         except (UnavailableError, TopicNotFoundError):
             return
+        if self._facts.may_forget:
+            return
         if run.published not in (None, outcome.published):
             raise BrokenPromiseError(f"promise 9: {run.request_id} ran twice")
         run.published = outcome.published
@@ -281,8 +283,10 @@ class Client:
 
     def _done(self, publish: Publish, first: Place, last: Place) -> None:
         publish.first, publish.last = first, last
+        is_news = publish.fate is not Fate.DONE
         publish.end(self._facts.moment(), Fate.DONE)
-        require(2, invariants.new_rows_lie_behind_old_ones(self._facts, publish))
+        if is_news:
+            require(2, invariants.new_rows_lie_behind_old_ones(self._facts, publish))
 
     async def _sent(
         self, asked: Asked, tx: Tx | None, call: Callable[[], Awaitable[object]]

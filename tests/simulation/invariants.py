@@ -153,8 +153,9 @@ def snapshots_hold_what_had_committed(facts: Facts, tx: Tx) -> Faults:
             continue
         if other.committed < tx.asked and not _sees(tx.snapshot, other, every=True):
             yield f"{tx.id} does not see {other.id}, which had committed before it started"
-        # One that was aborted left nothing, so that a snapshot need not leave it out.
-        may_have_ended = facts.prunes or min(other.commit_asked, other.abort_asked) < tx.told
+        # One that left nothing, or nothing any more, need not be left out of a snapshot.
+        ended = min(other.commit_asked, other.abort_asked, other.cleared)
+        may_have_ended = facts.prunes or ended < tx.told
         if not other.is_over and not may_have_ended and _sees(tx.snapshot, other):
             yield f"{tx.id} sees {other.id}, whose commit nobody has asked for"
 

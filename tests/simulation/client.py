@@ -282,8 +282,8 @@ class Client:
                     each.rolled_back = min(each.rolled_back, self._facts.moment())
 
     def _done(self, publish: Publish, first: Place, last: Place) -> None:
+        is_news = publish.first is None
         publish.first, publish.last = first, last
-        is_news = publish.fate is not Fate.DONE
         publish.end(self._facts.moment(), Fate.DONE)
         if is_news:
             require(2, invariants.new_rows_lie_behind_old_ones(self._facts, publish))

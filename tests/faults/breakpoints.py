@@ -3,7 +3,8 @@
     python -m tests.faults.breakpoints               all places and faults, as a table
     python -m tests.faults.breakpoints "claimed"     one place
 
-After each the server is killed and started again, and then nothing that was acknowledged is lost,
+After each the server is killed and started again; only after an exception that a disk could have
+raised it has to go on by itself. Then nothing that was acknowledged is lost,
 nothing undecided is visible, and the outcome of what was cut off can be asked (promises 1, 4, 9).
 """
 
@@ -31,11 +32,12 @@ from tests.faults.kill_clients import (
 )
 from tests.faults.ledger import Fate, Requests, Unit, View, check_committed, check_prefix, payloads
 from tests.http.calls import TRANSACTIONS, Tx, begin, entry
-from tests.http.client import Client, Reply, ok
+from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
 BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
 ISOLATIONS = ("committed", "all")
+GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 
 
@@ -122,8 +124,11 @@ class Breaking:
         self._number += 1
         units, told = self._work(point, fault)
         assert point.name in self._broken.reached("broke"), f"{point.name} was not passed"
-        self._broken.restart()
-        self._shared.port = self._broken.server.port
+        if fault is Fault.EXCEPTION and point.is_at_disk:
+            units.append(self._goes_on())
+        else:
+            self._broken.restart()
+            self._shared.port = self._broken.server.port
         client = self._broken.server.client()
         settled = [resolved(client, unit) for unit in units]
         check_outcomes(client, settled)
@@ -140,6 +145,20 @@ class Breaking:
         overview = ok(client.get(TRANSACTIONS)).json
         assert overview["inProgress"] == [], overview
         return told
+
+    def _goes_on(self) -> Unit:
+        """A run that is repeated until the server has found out by itself what its disk holds."""
+        client, requests = self._broken.server.client(), self._requests(5)
+        body: dict[str, object] = {
+            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "requestId": f"after {self._number}",
+        }
+        until(
+            lambda: client.post(f"{TRANSACTIONS}/run", body).status == 200,
+            within_s=GOES_ON_WITHIN_S,
+            what="the server to go on after its disk failed",
+        )
+        return Unit(client=5, number=self._number, fate=Fate.SEEN, requests=requests)
 
     def _raise_failures(self) -> None:
         if self._shared.failures:

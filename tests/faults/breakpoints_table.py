@@ -7,6 +7,12 @@ that in which an operation passes them.
 from dataclasses import dataclass
 from enum import Enum
 
+AT_DISK = {
+    "messaging.engine:Engine.write", "messaging.batch:Batch.write", "tx.log:DiskFile.append",
+    "tx.log:create_log", "tx.filestore:FileStore.put_snapshot", "tuff.disk.files:write_file",
+    "tuff.disk.files:sync_directory",
+}  # fmt: skip
+
 
 class Operation(Enum):
     """What a client does that passes a place."""
@@ -35,6 +41,11 @@ class Point:
     function: str
     is_end: bool
     edit: str = ""
+
+    @property
+    def is_at_disk(self) -> bool:
+        """Whether a disk could fail here, which a server has to survive by itself."""
+        return self.function in AT_DISK
 
 
 def _around(

@@ -183,12 +183,15 @@ class Worker:
 
     def _polled(self, name: str, tx: Tx) -> Poll | None:
         after = self._next[name]
+        body = {"startFrom": after, "inclusive": False}
         undecided = "hold" if self._unit % 2 else "skip"
-        reply = self._asked(
-            lambda: topic_of(self._client, name).poll(
-                {"startFrom": after, "inclusive": False}, tx=tx.id, undecided=undecided
-            )
-        )
+        # Every third brings its snapshot along, as it was when the transaction started.
+        if self._unit % 3:
+            query = {"tx": tx.id, "undecided": undecided}
+        else:
+            body["transaction"] = tx.object["encoded"]
+            query = {"undecided": undecided}
+        reply = self._asked(lambda: topic_of(self._client, name).poll(body, **query))
         return None if reply is None else noted(name, View.SNAPSHOT, after, reply)
 
 

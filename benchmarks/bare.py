@@ -1,8 +1,14 @@
-"""A limit: an aiohttp application whose one handler reads the body and answers. A program."""
+"""A limit: an aiohttp application whose one handler reads the body and answers. A program.
+
+With `uvloop` as its argument it runs on the loop that the server runs on; without, on Python's own,
+as aiohttp does for whoever asks for nothing else.
+"""
 
 import asyncio
 import signal
+import sys
 
+import uvloop
 from aiohttp import web
 
 
@@ -26,4 +32,6 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    loop_factory = uvloop.new_event_loop if sys.argv[1:] == ["uvloop"] else None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_serve())

@@ -64,6 +64,7 @@ def profile_page(profiles: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     yield "# Where the server's time goes"
     yield ""
     yield "Written by `make bench`: samples of the threads that work, by whose frame is innermost."
+    yield "Time in C (the event loop, sockets, LevelDB) is its caller's."
     yield ""
     yield f"| | {' | '.join(profiles)} |"
     yield "|---|" + "---|" * len(profiles)

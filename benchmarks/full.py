@@ -71,31 +71,39 @@ def _in_one_line(error: Exception, directory: Path) -> str:
     return " ".join(said.split())[:300]
 
 
-def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    subjects = [one for one in SUBJECTS if not options.only or one.name in options.only]
+def all_rounds(options: argparse.Namespace, subjects: list[Subject]) -> Results:
+    machine, began = describe(options.dir), time.perf_counter()
     missing: dict[str, str] = {}
     rounds: list[dict[str, Report]] = []
-    machine = describe(options.dir)
     for number in range(1, options.rounds + 1):
+        so_far_s = time.perf_counter() - began
+        if rounds and so_far_s * number / len(rounds) > options.minutes * 60:
+            print(f"round {number} would take it past {options.minutes:g} minutes", flush=True)
+            break
         print(f"round {number} of {options.rounds}", flush=True)
         with tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir) as directory:
             Path(directory).chmod(0o755)  # PostgreSQL runs as a user of its own
-            pace = Pace(seconds=options.seconds)
-            found, lost = one_round(Path(directory), pace, subjects)
+            found, lost = one_round(Path(directory), Pace(seconds=options.seconds), subjects)
         rounds.append(found)
         missing |= {f"{name}, round {number}": reason for name, reason in lost.items()}
-    results = Results(machine=machine, missing=missing, rounds=lean(rounds))
+    return Results(machine=machine, missing=missing, rounds=lean(rounds))
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    subjects = [one for one in SUBJECTS if not options.only or one.name in options.only]
+    results = all_rounds(options, subjects)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "full.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
     (options.out / "full.md").write_text(full_page(results))
     plot_full(results, options.out)
     try:
-        record(options.out)
+        if measure_tuff in [one.measure for one in subjects]:
+            record(options.out)
     except (MissingError, LoadError, subprocess.SubprocessError) as error:
         print(f"no profile: {error}", file=sys.stderr)
     print(*bars_table(judged(FULL, results)), sep="\n")
-    for name, reason in missing.items():
+    for name, reason in results.missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     return 0
 
@@ -104,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.full", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=11, help="begin no round that ends later")
     parser.add_argument("--seconds", type=float, default=Pace().seconds, help="of each run")
     parser.add_argument("--only", nargs="*", choices=[one.name for one in SUBJECTS])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")

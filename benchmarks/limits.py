@@ -25,6 +25,8 @@ def measure_limits(directory: Path, pace: Pace) -> Rows:
     yield "plyvel scan", _scan(directory, pace)
     with sink(directory) as nothing:
         yield "sink c64", measure(pace.run("post"), nothing)
+    with bare(directory, "uvloop") as handler:
+        yield "bare-uvloop c64", measure(pace.run("post"), handler)
     with bare(directory) as handler:
         for connections in (1, 8, 64, 128):
             yield (

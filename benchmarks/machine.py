@@ -41,7 +41,7 @@ def _versions() -> dict[str, str]:
         "postgresql": (str(_newest_postgres()), "--version"),
     }
     said = {name: _first_line(*command) for name, command in asked.items()}
-    libraries = {name: version(name) for name in ("aiohttp", "plyvel", "tuff-messaging")}
+    libraries = {name: version(name) for name in ("aiohttp", "uvloop", "plyvel", "tuff-messaging")}
     return {"python": platform.python_version(), **libraries, **said, **_maven_versions()}
 
 

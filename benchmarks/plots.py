@@ -82,7 +82,8 @@ def _curve(
             axes.plot(*zip(*points, strict=True), marker="o", label=label)
     axes.set_xscale("symlog", linthresh=10)  # some begin at none
     axes.set(yscale="log", xlabel=counted)
-    axes.legend()
+    if axes.lines:
+        axes.legend()
     figure.savefig(file, metadata={"Date": None})
 
 
@@ -110,7 +111,8 @@ def _closed_loop(results: Results, file: Path, rows: dict[str, str]) -> None:
         xscale="log", xlabel="connections", ylabel="calls per second, best round", ylim=(0, None)
     )
     axes.set_xticks(COUNTS, [str(count) for count in COUNTS], minor=False)
-    axes.legend()
+    if axes.lines:
+        axes.legend()
     figure.savefig(file, metadata={"Date": None})
 
 
@@ -128,7 +130,8 @@ def _distribution(results: Results, file: Path, rows: dict[str, str]) -> None:
         xscale="log", yscale="log", xlabel="milliseconds from the intended time",
         ylabel="share of calls that took longer",
     )  # fmt: skip
-    axes.legend()
+    if axes.lines:
+        axes.legend()
     figure.savefig(file, metadata={"Date": None})
 
 

@@ -138,8 +138,8 @@ def tuff(data: Path, *, tree: Path = ROOT, settings: Sequence[str] = ()) -> Iter
 
 
 @contextmanager
-def bare(directory: Path) -> Iterator[Running]:
+def bare(directory: Path, *arguments: str) -> Iterator[Running]:
     """The handler that does nothing, in the framework that the server uses."""
-    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "bare.py")]
+    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "bare.py"), *arguments]
     with running(command, directory / "bare.log", ready=says_its_address) as server:
         yield server

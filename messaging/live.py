@@ -59,8 +59,8 @@ class Live:
         self.tails.begin(self.served)
 
     def reopened(self, mark: Mark) -> None:
-        """The store failed and was opened again: go on above all that is there, and hold no rows but
-        those that become durable from now on."""
+        """The store failed and was opened again: go on above all that is there, and keep in memory
+        no rows but those that become durable from now on."""
         self.sequencer.raise_above(mark.last)
         self.tails.begin(self.served)
 

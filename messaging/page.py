@@ -16,30 +16,30 @@ from tuff.protocol.forms import payload_to_json
 class Page:
     """An immutable list of Avro items, and the replies that were made of it."""
 
-    __slots__ = ("_avro", "_items", "_json")
+    __slots__ = ("_avro", "_json", "items")
 
     def __init__(self, items: Sequence[bytes]) -> None:
-        self._items = items
+        self.items = items
         self._avro: bytes | None = None
         self._json: bytes | None = None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def messages(self) -> list[tuple[bytes, bytes]]:
         """Pairs of a 20-byte id and a payload."""
-        return [avro.decode_message(item) for item in self._items]
+        return [avro.decode_message(item) for item in self.items]
 
     def avro(self) -> bytes:
         """The body of an Avro reply."""
         if self._avro is None:
-            self._avro = avro.encode_items(self._items)
+            self._avro = avro.encode_items(self.items)
         return self._avro
 
     def json(self) -> bytes:
         """The body of a JSON reply, which is what `json.dumps` makes of it."""
         if self._json is None:
-            self._json = f"[{', '.join(map(_json_of, self._items))}]".encode("ascii")
+            self._json = f"[{', '.join(map(_json_of, self.items))}]".encode("ascii")
         return self._json
 
 

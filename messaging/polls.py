@@ -182,6 +182,7 @@ class Polls:
             reading = self._live.tails.read(query)
             if reading is None:
                 reading = await self._engine.read(partial(read, query=query))
+                self._live.tails.keep(query, reading)
             number = max(number, int.from_bytes(reading.next_id, "big") + 1)
             if not reading.finished and not reading.page:
                 continue

@@ -26,7 +26,7 @@ from messaging.keys import (
 from messaging.page import EMPTY_PAGE, Page
 from messaging.plain import NO_PAYLOAD, take_plain
 from messaging.retention import is_expired, live_from_ms
-from messaging.rows import DamagedRowError, MessageRow, PayloadRange, PayloadRow
+from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
 from messaging.storage.seam import Rows, Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
 from tuff.protocol import avro
@@ -74,7 +74,9 @@ class Reading:
     """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
 
     `held_by` is the pointer of the row that holds this reader back. `finished` is False when the
-    read stopped only because it had passed over so many rows.
+    read stopped only because it had passed over so many rows. `whole_from`, where it is not None,
+    is a place from which on the page is all that there is up to what is served, and nothing but
+    payloads: no ending and no rollback can change what it says.
     """
 
     next_id: bytes
@@ -82,6 +84,7 @@ class Reading:
     caught_up: bool = False
     held_by: int | None = None
     finished: bool = True
+    whole_from: Place | None = None
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -159,6 +162,7 @@ class _Read:
         self._next = next_at_first(query, number)
         self._items: list[bytes] = []
         self._payload_bytes = 0
+        self._is_plain = True  # nothing but payloads so far
         self._reading = Reading(next_id=self._next)
 
     def run(self) -> Reading:
@@ -173,6 +177,8 @@ class _Read:
             with closing(self._store.scan(start, stop)) as rows:
                 self._pass_over(rows)
             reading.caught_up = True
+            if self._is_plain and last == query.served:
+                reading.whole_from = self._start.place
         except _Stop:
             pass
         except StoreDamagedError as error:
@@ -237,6 +243,8 @@ class _Read:
             # Whether it was a message or stands for a group can't be told any more: the place to go
             # on from lies past both.
             self._damaged(place_bytes + NO_PAYLOAD, place_bytes + _PAST_GROUP, error.finding)
+        is_cut = place_bytes + NO_PAYLOAD < self._start_bytes
+        self._is_plain = self._is_plain and value[0] == PLAIN and not is_cut
         self._row(place_bytes, row)
 
     def _row(self, place_bytes: bytes, row: MessageRow) -> None:

@@ -2,16 +2,17 @@
 
 A tail holds every row behind a place, up to the served mark, and a read is answered from it only if
 it begins behind that place; it then says what a read of the store would say, without a thread and
-without the disk. Tails are filled from batches that became durable, and hold nothing else. What a
+without the disk. Tails are filled from batches that became durable, and from what a reader at the
+end of a topic was handed, if those rows are only payloads, which nothing changes. What a
 batch changes later (rows inverted by a rollback, rows that retention removed) it changes here in
 the same step. Floors, times to live and snapshots are matters of the reader, here as there.
 
 Readers that ask for the same in the same view are handed the same page, and so the same bytes.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
@@ -28,7 +29,7 @@ from messaging.reader import (
 from messaging.rows import MessageRow
 from messaging.sequence import BEFORE_ALL
 from tuff.protocol.avro import ID_HEAD, encode_message
-from tuff.protocol.ids import MESSAGE_ID_SIZE, Place
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Place
 from tuff.protocol.transaction import Transaction
 
 TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more than its share
@@ -116,6 +117,14 @@ class _Tail:
             self.after = self.items[count - 1][_PLACE]
             del self.items[:count]
         self.has_ttl = self.has_ttl and bool(self.odd)
+
+    def lengthen(self, items: Sequence[bytes], *, after: bytes) -> None:
+        """Take in the rows behind this place that lie before what is here."""
+        self._plain = self._general = None
+        missing = items[: bisect_right(items, self.after, key=lambda item: item[_PLACE])]
+        self.items[:0] = missing
+        self.size_bytes += sum(_size(item, None) for item in missing)
+        self.after = after
 
     def read(self, query: Query, number: int, last: bytes) -> Reading | None:
         """The same as a read of the store from this number to this place, or None where only the
@@ -210,11 +219,22 @@ class Tails:
                 self._size_bytes -= tail.size_bytes
                 tail.change(key, value)
                 self._size_bytes += tail.size_bytes
-        for prefix in changed:
-            self._limit(prefix)
-        while self._size_bytes > self._bytes_max:
-            _, oldest = self._filled.popitem(last=False)
-            self._cut(oldest, 0)
+        self._limit(changed)
+
+    def keep(self, query: Query, reading: Reading) -> None:
+        """Hold what was read from the store just now, if it lies right before what is held: after a
+        start, the first reader at the end of a topic fetches it for all."""
+        if reading.whole_from is None or not self._bytes_max:
+            return
+        number = MessageId(*reading.whole_from).to_int() >> 8 * PLACE_SIZE
+        after = max(0, number - 1).to_bytes(PLACE_SIZE, "big")
+        tail = self._tails.get(query.prefix) or _Tail(self._since)
+        if after < tail.after <= pack_place(*query.served):
+            self._tails[query.prefix] = tail
+            self._size_bytes -= tail.size_bytes
+            tail.lengthen(reading.page.items, after=after)
+            self._size_bytes += tail.size_bytes
+            self._limit([query.prefix])
 
     def read(self, query: Query) -> Reading | None:
         """What a read of the store would give, or None where only the store can tell."""
@@ -230,16 +250,18 @@ class Tails:
             return Reading(next_id=next_at_first(query, number), caught_up=True)
         return tail.read(query, number, last)
 
-    def _limit(self, prefix: bytes) -> None:
-        tail = self._tails[prefix]
+    def _limit(self, changed: Iterable[bytes]) -> None:
         most = self._bytes_max // TOPIC_SHARE
-        if tail.size_bytes > most:
-            self._cut(tail, int(most * KEPT_SHARE))
-        if tail.items:
-            self._filled[prefix] = tail
-            self._filled.move_to_end(prefix)
-        else:
+        for prefix in changed:
+            tail = self._tails[prefix]
+            if tail.size_bytes > most:
+                self._cut(tail, int(most * KEPT_SHARE))
             self._filled.pop(prefix, None)
+            if tail.items:
+                self._filled[prefix] = tail
+        while self._size_bytes > self._bytes_max:
+            _, oldest = self._filled.popitem(last=False)
+            self._cut(oldest, 0)
 
     def _cut(self, tail: _Tail, size_bytes: int) -> None:
         self._size_bytes -= tail.size_bytes

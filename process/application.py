@@ -5,6 +5,7 @@ It serves whatever HTTP allows; `process.lane` takes the plain requests past it.
 
 import json
 from collections.abc import Iterable
+from functools import cache
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -27,10 +28,13 @@ _CALLS = "/v1/"
 
 def openapi_route() -> Route:
     """The OpenAPI document of all routes."""
-    document = Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
+
+    @cache  # made by the first who asks: a start needs none of it
+    def document() -> Reply:
+        return Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
 
     async def show(_request: Request) -> Reply:
-        return document
+        return document()
 
     return Route("GET", "/openapi.json", show)
 

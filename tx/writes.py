@@ -13,7 +13,7 @@ from tuff.protocol.transaction import Transaction
 from tx.gates import Gates
 from tx.ledger import Ledger, ServiceState
 from tx.records import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
-from tx.view import VisibilityState
+from tx.view import View, VisibilityState
 
 
 class Permit:
@@ -55,6 +55,7 @@ class Writes:
     def __init__(self, ledger: Ledger, gates: Gates) -> None:
         self._ledger = ledger
         self._gates = gates
+        self._reader: tuple[View, Transaction] | None = None
 
     def enter(self, pointer: int) -> Permit:
         """Raises: TransactionError (its kinds): not in progress, or refused for a conflict;
@@ -105,7 +106,11 @@ class Writes:
 
     def snapshot(self) -> Transaction:
         """A fresh snapshot of what has durably ended. Raises: TransactionsUnavailableError."""
-        return self._ledger.state.view.reader()
+        view = self._ledger.state.view
+        if self._reader is None or self._reader[0] is not view:
+            # One value as long as the view is the same: readers with the same share their replies.
+            self._reader = view, view.reader()
+        return self._reader[1]
 
     def snapshot_of(self, pointer: int) -> Transaction:
         """The snapshot of a transaction that is in progress. Raises as `enter`, less a conflict."""

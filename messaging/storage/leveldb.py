@@ -18,8 +18,8 @@ from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock
 from tuff.disk.users import Users
 
-WRITE_BUFFER_BYTES = 32 << 20  # bytes; a few seconds of heavy publishing between two level-0 files
-BLOCK_CACHE_BYTES = 64 << 20  # bytes; the tail of the busy topics stays in memory
+WRITE_BUFFER_BYTES = 16 << 20  # bytes, two of them; a second of heavy publishing between two files
+BLOCK_CACHE_BYTES = 16 << 20  # bytes; what is read again and again stands in messaging/tail.py
 CHUNK_COUNT_FIRST = 4  # rows read ahead of a reader, who may want no more than one
 CHUNK_COUNT_MAX = 256  # rows; from there on a row costs what LevelDB takes for it
 CHUNK_BYTES_MAX = 1 << 20  # bytes of values read ahead, unless rows are large

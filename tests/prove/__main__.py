@@ -1,7 +1,7 @@
 """`python -m tests.prove [--long] [--only NAME]`: run every attack, and show what each found.
 
 Prints a table, writes the figures to build/prove/figures.json and what each program said to a file
-beside it, and exits with 1 if one of them failed.
+beside it, and exits with 1 if one of them failed. With `--only` the figures of others stay.
 """
 
 import argparse
@@ -84,28 +84,27 @@ def main(arguments: Sequence[str]) -> int:
         results.append(result := run(program, is_long=options.long))
         verdict = "ok" if result.passed else f"FAILED, see {RESULTS / result.name}.txt"
         print(f"{'':14} {result.figure} · {result.seconds} s · {verdict}", flush=True)
-    write(results, began=began, is_long=options.long)
+    write(results, began=began, is_long=options.long, keeps_others=bool(options.only))
     return summed_up(results)
 
 
-def write(results: Sequence[Result], *, began: str, is_long: bool) -> None:
+def write(results: Sequence[Result], *, began: str, is_long: bool, keeps_others: bool) -> None:
     """Keep the figures for the documents."""
-    figures = {
-        "began": began,
-        "long": is_long,
-        "machine": machine(),
-        "programs": {
-            each.name: {
-                "promises": each.promises,
-                "figure": each.figure,
-                "seconds": each.seconds,
-                "passed": each.passed,
-            }
-            for each in results
-        },
+    file = RESULTS / "figures.json"
+    known = json.loads(file.read_text("utf-8")) if keeps_others and file.exists() else {}
+    new = {
+        each.name: {
+            "promises": each.promises,
+            "figure": each.figure,
+            "seconds": each.seconds,
+            "passed": each.passed,
+            "began": began,
+            "long": is_long,
+        }
+        for each in results
     }
-    text = json.dumps(figures, indent=2, ensure_ascii=False)
-    (RESULTS / "figures.json").write_text(text + "\n", "utf-8")
+    figures = {"machine": machine(), "programs": {**known.get("programs", {}), **new}}
+    file.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def summed_up(results: Sequence[Result]) -> int:

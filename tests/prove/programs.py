@@ -128,6 +128,13 @@ PROGRAMS: Sequence[Program] = (
         ),
     ),
     Program(
+        name="clocks",
+        promises=(1, 2, 9),
+        attack="clocks that step, stand still and run away, under a real server and between lives",
+        scaled=_fault("clocks"),
+        full=_fault("clocks"),
+    ),
+    Program(
         name="backups",
         promises=(1, 2, 3, 4, 5, 9),
         attack="backups of a loaded server, each restored and held against what clients were told",

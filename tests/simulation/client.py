@@ -73,12 +73,9 @@ class Client:
         tx = Tx(
             id=opened.transaction_id,
             is_long=is_long,
-            timeout_ms=opened.timeout_ms,
             snapshot=opened.transaction,
             asked=asked,
             told=facts.moment(),
-            life=facts.life,
-            began_boot_ms=self._life.clock.boot_ms(),
             pointers=[opened.transaction_id],
         )
         require(9, invariants.pointers_rise(facts, tx.id, highest_before=highest_before))

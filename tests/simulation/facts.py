@@ -52,12 +52,9 @@ class Tx:
 
     id: int
     is_long: bool
-    timeout_ms: int
     snapshot: Transaction
     asked: int
     told: int
-    life: int
-    began_boot_ms: int
     pointers: list[int] = field(default_factory=list)
     seen: list[tuple[int, int, str, str | None]] = field(default_factory=list)
     noted: dict[int, set[bytes]] = field(default_factory=dict)  # life: changes of can-commits
@@ -217,7 +214,6 @@ class Facts:
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
         self.life = 0
         self.crashed: list[int] = []  # moments of crashes, and of logs that failed
-        self.damaged = False
         self.may_forget = False  # so much time went by that outcomes may be forgotten
         self.prunes = False  # pointers leave the invalid list by themselves
 

@@ -27,7 +27,6 @@ Work = Coroutine[Any, Any, Any]
 MESSAGES, SNAPSHOTS = "/data/messages", "/data/snapshots"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SETTLE_STEPS_MAX = 20_000  # callbacks and jobs; what does not come to rest until then never does
-ENGINE_NAME = "leveldb"  # what the settings say; the simulated disk has a store of its own
 
 
 class StuckError(AssertionError):
@@ -59,7 +58,6 @@ class Life:
         self.loop = VirtualLoop(clock)
         self.threads = Threads(self.loop)
         self.steady = SteadyClock(wall_ns=clock.wall_ns, boot_ns=clock.boot_ns)
-        self.began_boot_ms = clock.boot_ms()
         messages, snapshots = SimPath(disk, MESSAGES), SimPath(disk, SNAPSHOTS)
         self.rooms = Rooms(
             settings,

@@ -158,12 +158,9 @@ class Player:
             tx = Tx(
                 id=0,
                 is_long=False,
-                timeout_ms=0,
                 snapshot=NOTHING_SEEN,
                 asked=moment,
                 told=moment,
-                life=self.facts.life,
-                began_boot_ms=0,
             )
             entries = []
             for topic in list(self.facts.topics.values())[: 1 + self.c % 2]:

@@ -159,7 +159,7 @@ class World:
         self.life.tick()
         self.run(chance, None)
         status, storage = self.life.transactions.status, self.life.messaging.status
-        if status.state is not ServiceState.RUNNING and not self.facts.damaged:
+        if status.state is not ServiceState.RUNNING:
             raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {status.reason}")
         if storage[0] != "ok":
             raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {storage[1]}")

@@ -92,7 +92,7 @@ def waiting(directory: Path, _: int) -> Rows:
         with tuff(directory / f"waiting-{count}") as server:
             run = Run(
                 scenario="", mode="idle", connections=count, seconds=4.0,
-                flags=("-warm", "5", "-procs", "2", "-topic", "quiet"),
+                flags=("-procs", "2", "-topic", "quiet"),
             )  # fmt: skip
             with Background(run, server) as beside:
                 report = beside.report()

@@ -278,12 +278,24 @@ func idle(o options) (any, error) {
 	for _, f := range followers {
 		go func() { _ = f.follow(func([]byte) {}) }()
 	}
-	time.Sleep(time.Duration(o.warm * 1e9))
+	settle(o.pid)
 	began, cpu := sinceStart(), cpuOf(o.pid)
 	time.Sleep(time.Duration(o.seconds * 1e9))
 	seconds := float64(sinceStart()-began) / 1e9
 	used := float64(cpuOf(o.pid)-cpu) / 1e6
 	return idleReport{o.conns, seconds, used / seconds, residentKiB(o.pid), before}, nil
+}
+
+// settle returns once the server is nearly idle, since it has read all that was sent to it, or after
+// half of the time that the polls wait.
+func settle(pid int) {
+	for range 60 {
+		before := cpuOf(pid)
+		time.Sleep(500 * time.Millisecond)
+		if cpuOf(pid)-before < 5*time.Millisecond {
+			return
+		}
+	}
 }
 
 func residentKiB(pid int) int {

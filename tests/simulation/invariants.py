@@ -114,7 +114,7 @@ def commits_come_whole(facts: Facts, read: Read) -> Faults:
     if read.kind != "committed" or not read.caught_up or any(read.start):
         return
     # Without their places it can't be told of single messages whether they are still alive.
-    may_be_gone = any(each.ttl_s * 1000 < facts.time_span_ms for each in topic.lifetimes)
+    may_be_gone = any(each.ttl_s * 1000 <= facts.time_span_ms for each in topic.lifetimes)
     if topic.deletions or topic.truncations or may_be_gone:
         return
     got = {payload for _, payload in read.items}

@@ -38,7 +38,7 @@ def test_the_inputs_to_begin_from_are_whole(target: Target) -> None:
         target.decode(seed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_decoder_raises_nothing_but_its_own_error(data: st.DataObject) -> None:
     target = data.draw(st.sampled_from(TARGETS))

@@ -1,11 +1,11 @@
 """Do messages without a transaction go on at full speed, whatever becomes of transactions?
 
-    python -m tests.faults.independence --seconds 2 --rounds 5
+    python -m tests.faults.independence --rounds 20
 
 Publishes without a transaction, by several connections that never stop, while the transaction
 service runs, is stopped, hangs (the disk of its log answers nothing), has crashed (its log can't be
-written), or can't start (its files are damaged). Each round of a state stands between two rounds in
-which it runs, so that what the machine does meanwhile falls on both (promise 7).
+written), or can't start (its files are damaged). Many short rounds of each state stand between
+rounds in which it runs, so that what the machine does meanwhile falls on both (promise 7).
 """
 
 import argparse
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from pathlib import Path
 
 from tests.faults.breakpoints import BrokenServer
@@ -27,6 +28,8 @@ from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess
 
 CONNECTION_COUNT = 16
+OVER = -1  # in the place of a server to publish to
+SETTLE_S = 0.1  # seconds until what was under way to another server is answered
 SHARE_MIN = 0.95  # of the throughput with transactions running
 TOPIC = ("faults", "t2")
 
@@ -39,8 +42,8 @@ class Independence:
 
     def __init__(self, home: Path) -> None:
         self.broken = BrokenServer(home / "switched")
-        self._damaged = BrokenServer(home / "damaged")
-        damage(self._damaged)
+        self.damaged = BrokenServer(home / "damaged")
+        damage(self.damaged)
 
     @property
     def states(self) -> dict[str, State]:
@@ -92,11 +95,11 @@ class Independence:
 
     @contextmanager
     def _with_damaged_files(self) -> Iterator[ServerProcess]:
-        yield self._damaged.server
+        yield self.damaged.server
 
     def end(self) -> None:
         self.broken.end()
-        self._damaged.end()
+        self.damaged.end()
 
 
 def _commit(server: ServerProcess, pointer: str) -> None:
@@ -129,41 +132,60 @@ def transactions_of(server: ServerProcess) -> str:
     return str(checks["transactions"]["status"])
 
 
-def throughput(server: ServerProcess, seconds: float) -> float:
-    """Publishes a second without a transaction, by a process of their own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(load, (server.port, seconds))
+class Load:
+    """A process that publishes without a transaction all the time, to one of these servers."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._counts = context.Array("q", CONNECTION_COUNT, lock=False)
+        self._target = context.Value("i", 0, lock=False)
+        self._ports = ports
+        arguments = (tuple(ports), self._target, self._counts)
+        self._process = context.Process(target=publish_on, args=arguments, daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._process.start()
+        until(lambda: all(self._counts), within_s=60, what="all connections to publish")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._target.value = OVER
+        self._process.join()
+
+    def rate(self, server: ServerProcess, *, seconds: float) -> float:
+        """Publishes a second to this server, from a moment from now on."""
+        self._target.value = self._ports.index(server.port)
+        time.sleep(SETTLE_S)
+        first, began_s = sum(self._counts), time.monotonic()
+        time.sleep(seconds)
+        return (sum(self._counts) - first) / (time.monotonic() - began_s)
 
 
-def load(port: int, seconds: float) -> float:
-    """Publishes a second, by connections that each send the next when the last is answered."""
-    counts = [0] * CONNECTION_COUNT
-    over = threading.Event()
+def publish_on(
+    ports: Sequence[int], target: "Synchronized[int]", counts: "SynchronizedArray[int]"
+) -> None:
+    """What the load's process does: each connection sends the next when the last is answered."""
+    body = b'{"messages":["0123456789abcdef"]}'
+    head = (
+        f"POST /v1/namespaces/{TOPIC[0]}/topics/{TOPIC[1]}/publish HTTP/1.1\r\n"
+        f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
 
     def publish(number: int) -> None:
-        body = b'{"messages":["0123456789abcdef"]}'
-        head = (
-            f"POST /v1/namespaces/{TOPIC[0]}/topics/{TOPIC[1]}/publish HTTP/1.1\r\n"
-            f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-            while not over.is_set():
-                connection.sendall(head.encode() + body)
-                answer = connection.recv(65_536)
-                assert answer.startswith(b"HTTP/1.1 200 "), answer
-                counts[number] += 1
+        connections = [socket.create_connection(("127.0.0.1", port), 30) for port in ports]
+        while (at := target.value) != OVER:
+            connections[at].sendall(head.encode() + body)
+            answer = connections[at].recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            counts[number] += 1
+        for connection in connections:
+            connection.close()
 
     threads = [threading.Thread(target=publish, args=(each,)) for each in range(CONNECTION_COUNT)]
     for thread in threads:
         thread.start()
-    time.sleep(seconds / 4)  # until all are at it
-    first, began_s = sum(counts), time.monotonic()
-    time.sleep(seconds)
-    count, took_s = sum(counts) - first, time.monotonic() - began_s
-    over.set()
     for thread in threads:
         thread.join()
-    return count / took_s
 
 
 def shares(
@@ -172,22 +194,23 @@ def shares(
     """For each state, its throughput and that with transactions running beside it, per round."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in independence.states}
     normal = independence.broken.server
-    for _ in range(rounds):
-        before = throughput(normal, seconds)
-        for name, state in independence.states.items():
-            with state() as server:
-                during = throughput(server, seconds)
-            after = throughput(normal, seconds)
-            found[name].append((during, (before + after) / 2))
-            before = after
+    with Load([normal.port, independence.damaged.server.port]) as load:
+        for _ in range(rounds):
+            before = load.rate(normal, seconds=seconds)
+            for name, state in independence.states.items():
+                with state() as server:
+                    during = load.rate(server, seconds=seconds)
+                after = load.rate(normal, seconds=seconds)
+                found[name].append((during, (before + after) / 2))
+                before = after
     return found
 
 
 def main(arguments: Sequence[str]) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="independence", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each round measures")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long each round measures")
+    parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         independence = Independence(Path(home))

@@ -107,7 +107,9 @@ class Breaking:
         self._readers = {name: Follower(self._shared, isolation=name) for name in ISOLATIONS}
         self._threads = [Thread(target=one.follow) for one in self._readers.values()]
         self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
-        self._views = {name: {topic: [] for topic in TOPICS} for name in ISOLATIONS}
+        self._views: dict[str, dict[str, list[tuple[str, str]]]] = {
+            name: {topic: [] for topic in TOPICS} for name in ISOLATIONS
+        }
         for thread in self._threads:
             thread.start()
 

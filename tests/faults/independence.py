@@ -156,9 +156,12 @@ class Load:
         """Publishes a second to this server, from a moment from now on."""
         self._target.value = self._ports.index(server.port)
         time.sleep(SETTLE_S)
-        first, began_s = sum(self._counts), time.monotonic()
+        first, began_s = self._count(), time.monotonic()
         time.sleep(seconds)
-        return (sum(self._counts) - first) / (time.monotonic() - began_s)
+        return (self._count() - first) / (time.monotonic() - began_s)
+
+    def _count(self) -> int:
+        return sum(self._counts[number] for number in range(CONNECTION_COUNT))
 
 
 def publish_on(

@@ -64,7 +64,9 @@ class KillProgram:
         self._shared = Shared(port=self._server.port)
         self._followers = [Follower(self._shared, isolation=name) for name in ISOLATIONS]
         self._threads = [threading.Thread(target=one.follow) for one in self._followers]
-        self._views = {name: {topic: [] for topic in TOPICS} for name in ISOLATIONS}
+        self._views: dict[str, dict[str, list[tuple[str, str]]]] = {
+            name: {topic: [] for topic in TOPICS} for name in ISOLATIONS
+        }
         self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
         self._unit_count = 0
         self._repeated: list[Unit] = []

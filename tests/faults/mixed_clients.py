@@ -146,7 +146,7 @@ class MixedClient:
 
     def _rows(self) -> None:
         """A transaction of the client's own protocol: rows, reads of topics, messages last."""
-        notes = self._notes()
+        notes, started = self._notes(), None
         try:
             with self._client.transaction(self._table) as tx:
                 started = tx.transaction
@@ -159,7 +159,7 @@ class MixedClient:
         except REFUSED:
             notes.ended(Outcome.FAIL)
         except tuff.TransactionsUnavailableError:
-            notes.ended(self._found_out(started))
+            notes.ended(Outcome.FAIL if started is None else self._found_out(started))
         else:
             notes.ended(Outcome.FAIL if is_withdrawn else Outcome.OK)
 

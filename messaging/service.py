@@ -42,6 +42,10 @@ def _observe_nothing(_name: str, _value: float) -> None:
     """The figures of a service that nobody watches."""
 
 
+def _lack_nothing() -> str | None:
+    return None
+
+
 class MessagingService:
     """Topics, messages and long polls over one store; and what transactions may ask of the rows."""
 
@@ -57,8 +61,11 @@ class MessagingService:
         longest_transaction_s: float,
         may_delete: Callable[[], bool],
         observe: Callable[[str, float], None] = _observe_nothing,
+        lack_of_space: Callable[[], str | None] = _lack_nothing,
     ) -> None:
+        """`lack_of_space` says why the disk should take no more messages, or None."""
         self._now_ms = now_ms
+        self._lack_of_space = lack_of_space
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self._engine = Engine(
             open_store, in_thread_write=in_thread_write, in_thread_read=in_thread_read
@@ -128,6 +135,8 @@ class MessagingService:
     async def tick(self) -> None:
         """What is due: open a store that failed again, mark what could not be marked, write what
         waits for company, record the time."""
+        # A store that fails to write is closed, and reads with it. So it is kept from a full disk.
+        self._writer.lack = self._lack_of_space()
         if not self._is_loaded:
             await self.open()
         elif not self._engine.is_up:
@@ -324,6 +333,8 @@ class MessagingService:
 
     async def _flush_if_due(self) -> None:
         now_ms = self._now_ms()
+        if self._writer.lack is not None:
+            return
         if self._live.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
             self._written_at_ms = now_ms
             await self._flush_quietly()

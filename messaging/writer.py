@@ -76,6 +76,8 @@ class Writer:
         self._closing = False
         self._recovering = False
         self._doubt: tuple[Batch, list[_Outcome]] | None = None
+        # Why the disk should take nothing but what is internal; None while there is room.
+        self.lack: str | None = None
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
@@ -94,7 +96,10 @@ class Writer:
         self._engine.require_up()
 
     def require_room(self) -> None:
-        """Raises: OverloadedError: so much waits for the disk already that no more is taken."""
+        """Raises: OverloadedError: so much waits for the disk already that no more is taken;
+        StorageUnavailableError: the disk is nearly full."""
+        if self.lack is not None:
+            raise StorageUnavailableError(f"nothing was written: {self.lack}; try again later")
         if self._pending_count >= PENDING_COUNT_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise OverloadedError(
                 f"{self._pending_count} writes of {self._pending_bytes} bytes are waiting for the "

@@ -9,6 +9,9 @@ from pathlib import Path
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not fit: degraded
+# bytes; below that no more messages are taken: a table that LevelDB makes of a full buffer, the
+# transaction log, and deletions still fit
+DISK_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 class Status(Enum):
@@ -37,9 +40,17 @@ def check_disk(directory: Path) -> Check:
     except OSError as error:
         return Check(Status.DEGRADED, f"the free space of {directory} is unknown: {error.strerror}")
     mib = free // (1024 * 1024)
+    if free < DISK_RESERVE_BYTES:
+        return Check(Status.DOWN, f"only {mib} MiB are free at {directory}; no messages are taken")
     if free < DISK_FREE_BYTES_MIN:
         return Check(Status.DEGRADED, f"only {mib} MiB are free at {directory}; make room soon")
     return Check(Status.OK, f"{mib} MiB are free")
+
+
+def lack_of_space(directory: Path) -> str | None:
+    """Why no more messages should be taken, in a sentence; None where there is room."""
+    check = check_disk(directory)
+    return check.detail if check.status is Status.DOWN else None
 
 
 def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:

@@ -309,3 +309,25 @@ async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> No
         after = await publish(service, b"after")
         assert after.first > before.last
         assert await polled(service) == [b"before", b"after"]
+
+
+async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> None:
+    world = World()
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        pointer = world.transactions.start(7)
+        await publish(service, b"a", pointer=pointer)
+        world.lack_of_space = "only 3 MiB are free"
+        await service.tick()
+
+        with pytest.raises(StorageUnavailableError, match="nothing was written: only 3 MiB"):
+            await publish(service, b"b")
+        assert await polled(service) == [b"a"]
+        world.transactions.end(pointer, world.transactions.invalid)
+        await service.mark_rolled_back([pointer])
+        assert not service.is_carried(pointer)
+
+        world.lack_of_space = None
+        await service.tick()
+        await publish(service, b"c")
+        assert await polled(service) == [b"a", b"c"]

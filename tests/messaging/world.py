@@ -183,6 +183,7 @@ class World:
         self.settings = MessagingSettings()
         self.may_delete = True
         self.longest_transaction_s = 100.0
+        self.lack_of_space: str | None = None
         self.open_store: Callable[[], Store] = open_store or (lambda: MemoryTable(self.rows))
 
     def new_service(self) -> MessagingService:
@@ -195,6 +196,7 @@ class World:
             in_thread_read=in_thread,
             longest_transaction_s=self.longest_transaction_s,
             may_delete=lambda: self.may_delete,
+            lack_of_space=lambda: self.lack_of_space,
         )
 
     @asynccontextmanager

@@ -42,8 +42,8 @@ class Live:
 
     def fill(self, loaded: Loaded) -> None:
         """Take in what an opened store holds."""
-        for topic, record in loaded.topics.items():
-            self.topics.load(topic, record)
+        for topic_id, record in loaded.topics.items():
+            self.topics.load(topic_id, record)
         for entry in loaded.index:
             self.index.add(entry)
         self.mark = loaded.mark

@@ -8,13 +8,15 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import process.health
 import tuff.disk.files
 import tx.log
 from tests.simulation.disk import Disk, Inode
 
-_MODULES: tuple[Any, ...] = (tuff.disk.files, tx.log)
+FREE_BYTES = 1 << 40  # of a disk that is not full
 
 
 class SimPath:
@@ -149,14 +151,36 @@ class SimOs:
         pass
 
 
+class SimShutil:
+    """As much of `shutil` as the process uses."""
+
+    @staticmethod
+    def disk_usage(path: SimPath) -> "Usage":
+        return Usage(free=0 if path.disk.faults[path.directory].is_full else FREE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much room there is, in bytes."""
+
+    free: int
+
+
+_REPLACED: tuple[tuple[Any, str, object], ...] = (
+    (tuff.disk.files, "os", SimOs),
+    (tx.log, "os", SimOs),
+    (process.health, "shutil", SimShutil),
+)
+
+
 @contextmanager
 def mounted() -> Iterator[None]:
     """The modules of the rooms find the simulated disk where they look for the real one."""
-    before = [module.os for module in _MODULES]
-    for module in _MODULES:
-        module.os = SimOs
+    before = [getattr(module, name) for module, name, _ in _REPLACED]
+    for module, name, simulated in _REPLACED:
+        setattr(module, name, simulated)
     try:
         yield
     finally:
-        for module, real in zip(_MODULES, before, strict=True):
-            module.os = real
+        for (module, name, _), real in zip(_REPLACED, before, strict=True):
+            setattr(module, name, real)

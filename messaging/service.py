@@ -47,7 +47,10 @@ def _lack_nothing() -> str | None:
 
 
 class MessagingService:
-    """Topics, messages and long polls over one store; and what transactions may ask of the rows."""
+    """Topics, messages and long polls over one store; and what transactions may ask of the rows.
+
+    `lack_of_space` says why the disk should take no more messages, or None.
+    """
 
     def __init__(
         self,
@@ -63,16 +66,13 @@ class MessagingService:
         observe: Callable[[str, float], None] = _observe_nothing,
         lack_of_space: Callable[[], str | None] = _lack_nothing,
     ) -> None:
-        """`lack_of_space` says why the disk should take no more messages, or None."""
         self._now_ms = now_ms
         self._lack_of_space = lack_of_space
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
-        self._engine = Engine(
-            open_store, in_thread_write=in_thread_write, in_thread_read=in_thread_read
-        )
-        self._live = Live(
-            now_ms=now_ms, may_delete=may_delete, tail_bytes_max=settings.tail_bytes_max
-        )
+        threads = {"in_thread_write": in_thread_write, "in_thread_read": in_thread_read}
+        self._engine = Engine(open_store, **threads)
+        tail_bytes_max = settings.tail_bytes_max
+        self._live = Live(now_ms=now_ms, may_delete=may_delete, tail_bytes_max=tail_bytes_max)
         self._writer = Writer(self._engine, self._live, observe=observe)
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)

@@ -10,14 +10,16 @@ rounds in which it runs, so that what the machine does meanwhile falls on both (
 
 import argparse
 import multiprocessing
+import os
 import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from pathlib import Path
 
@@ -132,6 +134,21 @@ def transactions_of(server: ServerProcess) -> str:
     return str(checks["transactions"]["status"])
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Publishes a second, and what each took of the server's processor time: the neighbours on a
+    machine move the first much more than the second."""
+
+    per_s: float
+    processor_us: float
+
+
+def processor_s(server: ServerProcess) -> float:
+    """Seconds of processor time that the server has used so far."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Load:
     """A process that publishes without a transaction all the time, to one of these servers."""
 
@@ -152,13 +169,15 @@ class Load:
         self._target.value = OVER
         self._process.join()
 
-    def rate(self, server: ServerProcess, *, seconds: float) -> float:
-        """Publishes a second to this server, from a moment from now on."""
+    def rate(self, server: ServerProcess, *, seconds: float) -> "Rate":
+        """How this server is doing, from a moment from now on."""
         self._target.value = self._ports.index(server.port)
         time.sleep(SETTLE_S)
-        first, began_s = self._count(), time.monotonic()
+        first, began_s, used_s = self._count(), time.monotonic(), processor_s(server)
         time.sleep(seconds)
-        return (self._count() - first) / (time.monotonic() - began_s)
+        count = self._count() - first
+        rate = count / (time.monotonic() - began_s)
+        return Rate(rate, 1e6 * (processor_s(server) - used_s) / max(1, count))
 
     def _count(self) -> int:
         return sum(self._counts[number] for number in range(CONNECTION_COUNT))
@@ -193,9 +212,9 @@ def publish_on(
 
 def shares(
     independence: Independence, *, rounds: int, seconds: float
-) -> dict[str, list[tuple[float, float]]]:
-    """For each state, its throughput and that with transactions running beside it, per round."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in independence.states}
+) -> dict[str, list[tuple[Rate, Rate]]]:
+    """For each state, its rate and that with transactions running around it, per round."""
+    found: dict[str, list[tuple[Rate, Rate]]] = {name: [] for name in independence.states}
     normal = independence.broken.server
     with Load([normal.port, independence.damaged.server.port]) as load:
         for _ in range(rounds):
@@ -204,9 +223,35 @@ def shares(
                 with state() as server:
                     during = load.rate(server, seconds=seconds)
                 after = load.rate(normal, seconds=seconds)
-                found[name].append((during, (before + after) / 2))
+                found[name].append((during, _between(before, after)))
                 before = after
     return found
+
+
+def _between(before: Rate, after: Rate) -> Rate:
+    return Rate((before.per_s + after.per_s) / 2, (before.processor_us + after.processor_us) / 2)
+
+
+def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
+    """Print the medians of all rounds; the least share of the throughput that a state leaves."""
+    sys.stdout.write(
+        f"{'transactions are':<18}{'publishes/s':>12}{'running':>9}{'share':>8}"
+        f"{'server us/publish':>20}{'running':>9}\n"
+    )
+    least = 1.0
+    for name, rounds in found.items():
+        share = statistics.median(during.per_s / running.per_s for during, running in rounds)
+        least = min(least, share)
+        cells = [
+            statistics.median(getattr(rate, field) for rate in rates)
+            for field in ("per_s", "processor_us")
+            for rates in zip(*rounds, strict=True)
+        ]
+        sys.stdout.write(
+            f"{name:<18}{cells[0]:>12.0f}{cells[1]:>9.0f}{share:>8.1%}"
+            f"{cells[2]:>20.0f}{cells[3]:>9.0f}\n"
+        )
+    return least
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -221,13 +266,7 @@ def main(arguments: Sequence[str]) -> int:
             found = shares(independence, rounds=options.rounds, seconds=options.seconds)
         finally:
             independence.end()
-    sys.stdout.write(f"{'transactions are':<20}{'publishes/s':>12}{'running':>12}{'share':>10}\n")
-    medians: dict[str, float] = {}
-    for name, rounds in found.items():
-        medians[name] = statistics.median(during / running for during, running in rounds)
-        during, running = (statistics.median(column) for column in zip(*rounds, strict=True))
-        sys.stdout.write(f"{name:<20}{during:>12.0f}{running:>12.0f}{medians[name]:>10.1%}\n")
-    least = min(medians.values())
+    least = table(found)
     sys.stdout.write(
         f"messages without a transaction keep at least {least:.1%} of their throughput, "
         f"and the bound is {SHARE_MIN:.0%}\n"

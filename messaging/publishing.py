@@ -35,7 +35,7 @@ class _Target:
 
     topic: Topic
     generation: int
-    entry: PublishEntry
+    entry: PublishEntry | PublishRequest
 
 
 class Publisher:
@@ -52,7 +52,7 @@ class Publisher:
             raise EmptyPublishError(
                 "messages is empty, which only a publish under a transaction may be"
             )
-        target = self._target(_entry(topic, request))
+        target = self._target(topic, request)
         permit = None if request.pointer is None else self._transactions.enter(request.pointer)
         places = await self._writer.submit(
             Write(
@@ -63,13 +63,14 @@ class Publisher:
         )
         first, last = places[0]
         detail = None if request.pointer is None else RollbackDetail(request.pointer, first, last)
-        return Published(MessageId(*first), MessageId(*last), detail)
+        first_id = MessageId(*first)
+        return Published(first_id, first_id if last is first else MessageId(*last), detail)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads that a later reference row of the same pointer brings (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
-        target = self._target(_entry(topic, request))
+        target = self._target(topic, request)
         permit = self._transactions.enter(request.pointer)
         size_bytes = _size(request.payloads)
         await self._writer.submit(
@@ -90,13 +91,13 @@ class Publisher:
     def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise what `publish_final` of these would be refused with."""
         self._writer.require_room()
-        for target in [self._target(entry) for entry in entries]:
+        for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
                 self._require_stored_here(target)
 
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
-        targets = [self._target(entry) for entry in entries]
+        targets = [self._target(entry.topic, entry) for entry in entries]
         size_bytes = sum(_size(entry.payloads) for entry in entries)
         places = await self._writer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
@@ -106,15 +107,16 @@ class Publisher:
             for entry, (first, last) in zip(entries, places, strict=True)
         ]
 
-    def _target(self, entry: PublishEntry) -> _Target:
-        _check_ttls(entry)
+    def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
+        named = [each for each in entry.ttls_s or () if each is not None]
+        if named:
+            _check_ttls(named, entry.payloads)
         self._writer.require_ready()
-        topic = self._live.topics.find(entry.topic)
+        topic = self._live.topics.find(topic_id)
         record = topic.require_durable()
-        longest_s = max((each for each in entry.ttls_s or () if each is not None), default=0)
-        if longest_s > record.ttl_s:
+        if named and max(named) > record.ttl_s:
             raise InvalidTtlError(
-                f"a ttl of {longest_s} s is longer than that of the topic {entry.topic}, which is "
+                f"a ttl of {max(named)} s is longer than that of the topic {topic_id}, which is "
                 f"{record.ttl_s} s"
             )
         return _Target(topic, record.generation, entry)
@@ -230,13 +232,7 @@ class Publisher:
             raise topic_not_found(target.topic.id)
 
 
-def _entry(topic: TopicId, request: PublishRequest) -> PublishEntry:
-    return PublishEntry(
-        topic=topic, payloads=request.payloads, ttls_s=request.ttls_s, pointer=request.pointer
-    )
-
-
-def _pointer_of(entry: PublishEntry) -> int:
+def _pointer_of(entry: PublishEntry | PublishRequest) -> int:
     assert entry.pointer is not None
     return entry.pointer
 
@@ -245,9 +241,8 @@ def _size(payloads: Sequence[bytes]) -> int:
     return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
 
 
-def _check_ttls(entry: PublishEntry) -> None:
-    named = [each for each in entry.ttls_s or () if each is not None]
-    if named and not entry.payloads:
+def _check_ttls(named: Sequence[int], payloads: Sequence[bytes]) -> None:
+    if not payloads:
         raise InvalidTtlError("a publish without messages takes no ttl; store takes it")
     if any(each < 1 for each in named):
         raise InvalidTtlError(f"a ttl is whole seconds from 1 on, not {min(named)}")

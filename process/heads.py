@@ -35,7 +35,6 @@ _LINE = re.compile(
 _END = b"\r\n\r\n"
 # What changes how a request is read, or how it must be answered.
 _NOT_PLAIN = ("Transfer-Encoding", "Expect", "Upgrade", "Content-Encoding", "Trailer")
-_ONCE = ("Content-Length", "Content-Type", "Accept", "Host")
 
 
 class Fields(NamedTuple):
@@ -108,7 +107,6 @@ def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
         or message.upgrade
         or message.chunked
         or any(name in headers for name in _NOT_PLAIN)
-        or any(len(headers.getall(name, ())) > 1 for name in _ONCE)
     ):
         return None
     return Fields(

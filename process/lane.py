@@ -20,6 +20,7 @@ from typing import Any
 from process.front import Front
 from process.heads import Head, Heads, ReplyBytes
 from process.routing import RouteTree
+from tuff.disk.steps import Steps
 from tuff.protocol.exchange import Reply, Request
 
 BODY_BYTES_MAX = 1 << 20  # bytes; beyond, the library's stream costs nothing in comparison
@@ -100,7 +101,7 @@ class Lane(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # what waits: for its rest, or for the request under way
         self._needed = 0  # bytes that must be held before it is worth to look at them
-        self._work: Work | None = None  # the request under way
+        self._work: Steps[Reply] | None = None  # the request under way
         self._is_paused = False  # the client does not read its replies
         self._is_closing = False
         self._quiet_s = 0.0
@@ -143,7 +144,7 @@ class Lane(asyncio.Protocol):
         """Close the connection now, and give up the request under way."""
         work, self._work = self._work, None
         if work is not None:
-            work.close()
+            work.give_up()
         if self._transport is not None:
             self._transport.abort()
 
@@ -179,29 +180,8 @@ class Lane(asyncio.Protocol):
             return
         if len(data) > stop:
             self._held += data[stop:]
-        self._work = work
-        self._step()
-
-    def _step(self, _awaited: "asyncio.Future[Any] | None" = None) -> None:
-        """Let the work go on until it waits for something, or is done.
-
-        A task would do the same, and cost as much as the rest of the lane. A handler that needs
-        one (for `asyncio.timeout`) is told so by an error at once.
-        """
-        if self._work is None:
-            return  # given up
-        try:
-            awaited = self._work.send(None)
-        except StopIteration as done:
-            self._answer(done.value)
-        except (ConnectionError, asyncio.CancelledError):
-            self._work = None
-            self.abort()
-        else:
-            if awaited is None:
-                self._lanes.loop.call_soon(self._step)
-            else:
-                awaited.add_done_callback(self._step)
+        self._work = Steps(work, returned=self._answer, failed=self._fail)
+        self._work.go_on()
 
     def _answer(self, reply: Reply) -> None:
         self._work = None
@@ -215,6 +195,12 @@ class Lane(asyncio.Protocol):
         if self._held:
             # Not from here: a thousand requests in one segment would nest as deep.
             self._lanes.loop.call_soon(self._go_on)
+
+    def _fail(self, error: BaseException) -> None:
+        self._work = None
+        self.abort()
+        if not isinstance(error, ConnectionError | asyncio.CancelledError):
+            raise error
 
     def _leave(self, data: bytes) -> None:
         """Hand the connection over to the library, with every byte that was not served."""

@@ -5,7 +5,6 @@ it stands for. Nothing here changes the state.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from tuff.protocol.errors import (
     BadRequestError,
@@ -209,9 +208,12 @@ def resolve_entries(opened: OpenTransaction, publish: Sequence[PublishEntry]) ->
             raise BadRequestError(
                 f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
             )
+    pointer = opened.transaction.write_pointer
     return [
         entry if entry.pointer is not None
-        else replace(entry, pointer=opened.transaction.write_pointer)
+        else PublishEntry(
+            topic=entry.topic, payloads=entry.payloads, ttls_s=entry.ttls_s, pointer=pointer
+        )
         for entry in publish
     ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+from tuff.disk.steps import Steps
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx import decisions
@@ -53,7 +54,6 @@ class Endings:
         self._rows = around.rows
         self._settings = around.settings
         self._now_ms = around.now_ms
-        self._spawn = around.spawn
         self._counters = around.counters
 
     async def can_commit(self, pointer: int, changes: frozenset[bytes]) -> None:
@@ -298,16 +298,35 @@ class Endings:
         Raises:
             TransactionsUnavailableError: the time is over, and how it ends is not known yet.
         """
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_look_at)
-        self._spawn(_deliver(work, done))
-        await asyncio.wait((done,), timeout=self._settings.ending_timeout_s)
-        if not done.done():
-            raise TransactionsUnavailableError(
-                f"storage took more than {self._settings.ending_timeout_s:g} seconds; this is "
-                "still under way, so ask later how the transaction ended"
-            )
-        return done.result()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def returned(result: T) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def failed(error: BaseException) -> None:
+            if done.done():
+                return  # somebody whose time was over, or who hung up, doesn't ask any more
+            if isinstance(error, asyncio.CancelledError):
+                done.cancel()  # the server stops
+            else:
+                done.set_exception(error)
+
+        Steps(work, returned=returned, failed=failed).go_on()
+        if done.done():
+            return done.result()
+        alarm = loop.call_later(self._settings.ending_timeout_s, lambda: failed(self._too_late()))
+        try:
+            return await done
+        finally:
+            alarm.cancel()
+
+    def _too_late(self) -> TransactionsUnavailableError:
+        return TransactionsUnavailableError(
+            f"storage took more than {self._settings.ending_timeout_s:g} seconds; this is still "
+            "under way, so ask later how the transaction ended"
+        )
 
     async def durable_soon(self, lsn: int) -> None:
         """Wait until this edit is durable, for no longer than `tx.ending_timeout`. Raises: as
@@ -367,23 +386,3 @@ class Endings:
 
     def _all_topics(self, outcome: Outcome) -> tuple[str, ...]:
         return tuple(sorted({*outcome.topics, *self._rows.topics(outcome.pointers)}))
-
-
-async def _deliver(work: Coroutine[Any, Any, T], done: "asyncio.Future[T]") -> None:
-    try:
-        result = await work
-    except Exception as error:  # noqa: BLE001 - the caller gets it, and answers it
-        if not done.done():
-            done.set_exception(error)
-    else:
-        if not done.done():
-            done.set_result(result)
-    finally:
-        if not done.done():
-            done.cancel()  # the server stops
-
-
-def _look_at(done: "asyncio.Future[T]") -> None:
-    # Somebody whose time was over, or who hung up, doesn't ask for the error any more.
-    if not done.cancelled():
-        done.exception()

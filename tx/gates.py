@@ -2,8 +2,6 @@
 (design §4, Endings)."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from tuff.protocol.errors import TransactionsUnavailableError
 
@@ -54,23 +52,10 @@ class Gates:
         gate = self._gates.get(transaction_id)
         return gate is not None and gate.write_count > 0
 
-    @asynccontextmanager
-    async def ending(self, transaction_id: int) -> AsyncIterator[None]:
+    def ending(self, transaction_id: int) -> "_Ending":
         """The turn of one ending: nobody else ends the transaction meanwhile, the gate refuses new
         writes, and those that passed it are done."""
-        gate = self._gate(transaction_id)
-        gate.user_count += 1
-        try:
-            async with gate.turn:
-                gate.is_closed = True
-                try:
-                    await gate.empty.wait()
-                    yield
-                finally:
-                    gate.is_closed = False
-        finally:
-            gate.user_count -= 1
-            self._release(transaction_id, gate)
+        return _Ending(self, transaction_id)
 
     def has_ending(self, transaction_id: int) -> bool:
         """Whether an ending has its turn."""
@@ -83,6 +68,30 @@ class Gates:
         if gate is not None:
             await gate.empty.wait()
 
+    async def close(self, transaction_id: int) -> None:
+        """What `ending` begins with; `reopen` ends it."""
+        gate = self._gate(transaction_id)
+        gate.user_count += 1
+        try:
+            await gate.turn.acquire()
+        except BaseException:
+            gate.user_count -= 1
+            self._release(transaction_id, gate)
+            raise
+        gate.is_closed = True
+        try:
+            await gate.empty.wait()
+        except BaseException:
+            self.reopen(transaction_id)
+            raise
+
+    def reopen(self, transaction_id: int) -> None:
+        gate = self._gates[transaction_id]
+        gate.is_closed = False
+        gate.turn.release()
+        gate.user_count -= 1
+        self._release(transaction_id, gate)
+
     def _gate(self, transaction_id: int) -> _Gate:
         gate = self._gates.get(transaction_id)
         if gate is None:
@@ -92,3 +101,17 @@ class Gates:
     def _release(self, transaction_id: int, gate: _Gate) -> None:
         if gate.write_count == 0 and gate.user_count == 0:
             self._gates.pop(transaction_id, None)
+
+
+class _Ending:
+    __slots__ = ("_gates", "_transaction_id")
+
+    def __init__(self, gates: Gates, transaction_id: int) -> None:
+        self._gates = gates
+        self._transaction_id = transaction_id
+
+    async def __aenter__(self) -> None:
+        await self._gates.close(self._transaction_id)
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self._gates.reopen(self._transaction_id)

@@ -33,6 +33,13 @@ class _Reader:
         self._at = 0
 
     def read_long(self) -> int:
+        at = self._at
+        if at < len(self._data) and (byte := self._data[at]) < 0x80:
+            self._at = at + 1
+            return (byte >> 1) ^ -(byte & 1)
+        return self._read_long_of_many()
+
+    def _read_long_of_many(self) -> int:
         result = shift = 0
         for at in range(self._at, min(self._at + _VARINT_SIZE_MAX, len(self._data))):
             byte = self._data[at]
@@ -80,10 +87,30 @@ class _Reader:
             start = self._at
             if abs(count) > self._rest():  # each item takes a byte at least
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
-            items.extend(self.read_bytes() for _ in range(abs(count)))
+            self._read_items(abs(count), items)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
         return items
+
+    def _read_items(self, count: int, items: list[bytes]) -> None:
+        # Nearly all payloads have less than 8 KiB, so that their length takes one byte or two; it
+        # is read in place here, since a call would cost more than all the rest.
+        data, at, stop = self._data, self._at, len(self._data)
+        for _ in range(count):
+            head = data[at] if at < stop else 1
+            start = at + 1
+            if head >= 0x80 and start < stop and data[start] < 0x80:
+                size, start = (head & 0x7F | data[start] << 7) >> 1, at + 2
+            else:
+                size = head >> 1
+            if head & 1 or (head >= 0x80 and start != at + 2) or start + size > stop:
+                self._at = at  # longer, or wrong
+                items.append(self.read_bytes())
+                at = self._at
+            else:
+                at = start + size
+                items.append(data[start:at])
+        self._at = at
 
     def _block_size(self) -> int:
         size = self.read_long()

@@ -8,6 +8,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+import orjson
+
 from tuff.protocol.errors import TuffError
 from tuff.protocol.media import PROBLEM_TYPE
 
@@ -54,8 +56,8 @@ class Route(NamedTuple):
 def json_reply(
     form: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()
 ) -> Reply:
-    """The reply that says this in JSON."""
-    return Reply(status, JSON_REPLY_TYPE, json.dumps(form).encode("ascii"), headers)
+    """The reply that says this in JSON, whose numbers have at most 64 bits."""
+    return Reply(status, JSON_REPLY_TYPE, orjson.dumps(form), headers)
 
 
 def problem_reply(error: TuffError) -> Reply:

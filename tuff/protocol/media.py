@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import NoReturn
 
 from tuff.protocol.errors import BadRequestError, UnsupportedMediaTypeError
@@ -20,6 +21,15 @@ PROBLEM_TYPE = "application/problem+json"
 BACKUP_TYPE = "application/vnd.tuff.backup"
 
 
+TYPES_COUNT_MAX = 64  # header values that are remembered; a client sends one
+
+
+@lru_cache(TYPES_COUNT_MAX)
+def _media_type(content_type: str) -> MediaType | None:
+    essence = content_type.split(";")[0].strip().lower()
+    return next((each for each in MediaType if each.value == essence), None)
+
+
 def body_type(content_type: str | None, body: bytes) -> MediaType:
     """In which form a message endpoint's body is. Without a body the type says nothing, unless it
     is Avro: some clients send one of their own with an empty POST.
@@ -27,18 +37,19 @@ def body_type(content_type: str | None, body: bytes) -> MediaType:
     Raises:
         UnsupportedMediaTypeError: a body of another type, or of none.
     """
-    essence = (content_type or "").split(";")[0].strip().lower()
-    for media_type in MediaType:
-        if essence == media_type.value:
-            return media_type
+    named = _media_type(content_type or "")
+    if named is not None:
+        return named
     if not body:
         return MediaType.JSON
+    essence = (content_type or "").split(";")[0].strip().lower()
     raise UnsupportedMediaTypeError(
         f"the content type is {essence or 'missing'}; send {MediaType.JSON.value}, or to the "
         f"message endpoints {MediaType.AVRO.value}"
     )
 
 
+@lru_cache(TYPES_COUNT_MAX)
 def reply_type(accept: str | None, *, asked_in: MediaType) -> MediaType:
     """The form of the reply: the request's, unless `Accept` names one of the two."""
     best, best_quality = asked_in, 0.0
@@ -70,7 +81,7 @@ def require_json(content_type: str | None, body: bytes) -> None:
 def parse_json(body: bytes) -> object:
     """Raises: BadRequestError: the body is not one JSON value in UTF-8."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        return _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequestError(f"the body is not JSON: {reason}") from None
@@ -78,6 +89,9 @@ def parse_json(body: bytes) -> object:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def read_object(

@@ -46,7 +46,7 @@ class PointerList(Sequence[int]):
     def _set(self, chunks: tuple[_Chunk, ...]) -> None:
         self._chunks = chunks
         self._firsts = [chunk.values[0] for chunk in chunks]
-        self._size = sum(len(chunk.values) for chunk in chunks)
+        self._size = sum([len(chunk.values) for chunk in chunks])
 
     def __len__(self) -> int:
         return self._size
@@ -92,10 +92,14 @@ class PointerList(Sequence[int]):
 
     def with_added(self, pointer: int) -> "PointerList":
         """This list and one pointer more."""
-        if pointer in self:
-            return self
         if not self._chunks:
             return PointerList((pointer,))
+        # Nearly always it is a new transaction's, above all others.
+        newest = self._chunks[-1].values
+        if pointer > newest[-1] and len(newest) < CHUNK_COUNT_MAX:
+            return self._of((*self._chunks[:-1], _Chunk((*newest, pointer))))
+        if pointer in self:
+            return self
         index = self._chunk_of(pointer)
         values = self._chunks[index].values
         at = bisect_left(values, pointer)
@@ -116,7 +120,12 @@ class PointerList(Sequence[int]):
             return self
         chunks = list(self._chunks)
         for index, gone in gone_by_chunk.items():
-            kept = tuple(value for value in chunks[index].values if value not in gone)
+            values = chunks[index].values
+            if len(gone) == 1:  # nearly always: one transaction ended
+                at = bisect_left(values, *gone)
+                kept = values[:at] + values[at + 1 :]
+            else:
+                kept = tuple(value for value in values if value not in gone)
             chunks[index] = _Chunk(kept)
         return self._of(tuple(chunk for chunk in chunks if chunk.values))
 
@@ -141,8 +150,8 @@ class PointerList(Sequence[int]):
 
     @staticmethod
     def _of(chunks: tuple[_Chunk, ...]) -> "PointerList":
-        made = PointerList()
-        made._set(chunks)
+        made = PointerList.__new__(PointerList)
+        made._set(chunks)  # noqa: SLF001 - of the same class
         return made
 
 

@@ -1,0 +1,111 @@
+"""A coroutine that goes on by callbacks (tuff/disk/steps.py)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tuff.disk.steps import Steps
+
+
+class Told:
+    """How it ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, object]] = []
+
+    def begin(self, work: Any) -> Steps[Any]:
+        steps = Steps(
+            work,
+            returned=lambda result: self.ends.append(("returned", result)),
+            failed=lambda error: self.ends.append(("failed", type(error))),
+        )
+        steps.go_on()
+        return steps
+
+
+async def _sum_of(*futures: "asyncio.Future[int]") -> int:
+    return sum([await future for future in futures])
+
+
+async def test_what_waits_for_nothing_ends_at_once() -> None:
+    told = Told()
+
+    told.begin(_sum_of())
+
+    assert told.ends == [("returned", 0)]
+
+
+async def test_it_goes_on_when_what_it_waits_for_is_done() -> None:
+    told, loop = Told(), asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+    told.begin(_sum_of(first, second))
+    second.set_result(2)
+    await asyncio.sleep(0)
+    assert told.ends == []
+
+    first.set_result(1)
+    await asyncio.sleep(0)
+
+    assert told.ends == [("returned", 3)]
+
+
+async def test_it_lets_others_go_first() -> None:
+    told = Told()
+
+    async def yielding() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    told.begin(yielding())
+    assert told.ends == []
+    await asyncio.sleep(0)
+    assert told.ends == [("returned", "done")]
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_an_error_ends_it(error: type[BaseException]) -> None:
+    told, future = Told(), asyncio.get_running_loop().create_future()
+    told.begin(_sum_of(future))
+
+    if error is ValueError:
+        future.set_exception(ValueError("no"))
+    else:
+        future.cancel()
+    await asyncio.sleep(0)
+
+    assert told.ends == [("failed", error)]
+
+
+async def test_who_is_given_up_cleans_up_and_tells_nobody() -> None:
+    told, future = Told(), asyncio.get_running_loop().create_future()
+    cleaned: list[bool] = []
+
+    async def careful() -> None:
+        try:
+            await future
+        finally:
+            cleaned.append(True)
+
+    steps = told.begin(careful())
+    steps.give_up()
+    future.set_result(None)
+    await asyncio.sleep(0)
+
+    assert (cleaned, told.ends) == ([True], [])
+
+
+async def test_what_needs_a_task_is_told_so() -> None:
+    told = Told()
+
+    async def timed() -> None:
+        async with asyncio.timeout(1):
+            await asyncio.sleep(0)
+
+    def outside_of_a_task() -> None:
+        told.begin(timed())
+
+    asyncio.get_running_loop().call_soon(outside_of_a_task)
+    await asyncio.sleep(0)
+
+    assert told.ends == [("failed", RuntimeError)]

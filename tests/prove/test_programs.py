@@ -1,0 +1,28 @@
+"""Every attack that `make prove` names is there, and no promise is left out."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.prove.__main__ import ROOT, Program
+from tests.prove.programs import PROGRAMS
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_what_a_program_runs_is_there(program: Program) -> None:
+    for _, flag, module, *arguments in (program.scaled, program.full):
+        assert flag == "-m"
+        assert find_spec(module) is not None, module
+        paths = [each for each in arguments if each.startswith("tests/")]
+        assert [each for each in paths if not (ROOT / each).exists()] == []
+
+
+def test_every_promise_is_attacked_by_more_than_one_program() -> None:
+    for promise in range(1, 10):
+        assert sum(promise in program.promises for program in PROGRAMS) > 1, promise
+
+
+def test_the_page_has_a_line_for_every_program() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+
+    assert [each.name for each in PROGRAMS if f"\n| {each.name} |" not in page] == []

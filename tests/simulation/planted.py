@@ -291,13 +291,14 @@ BUGS = (
         ),
     ),
     PlantedBug(
-        "two-recoveries-run-one-after-the-other",
+        "two-recoveries-run-at-once",
         (
             Change(
                 "tx/ledger.py",
+                "        async with self._reopening:\n"
                 "            if self.status.state is ServiceState.DOWN:\n"
-                "                await self._reopen()",
-                "            await self._reopen()",
+                "                await self._reopen()\n",
+                "        await self._reopen()\n",
             ),
         ),
     ),

@@ -182,7 +182,7 @@ class Rooms:
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             may_delete=self._may_delete,
             observe=self._metrics.observe,
-            lack_of_space=lambda: health.lack_of_space(self._places.snapshots),
+            lack_of_space=lambda: health.lack_of_space(self._places.messages),
         )
 
     def _make_backups(self, threads: Threads) -> backup_routes.Backups:

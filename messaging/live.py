@@ -50,11 +50,11 @@ class Live:
         self.facts, self._durable_facts = loaded.facts or Facts(), loaded.facts
         self._batch_number = loaded.mark.batch_number
         self.sequencer.raise_above(loaded.mark.last)
-        for topic in self.topics:
-            if topic.durable is not None:
+        for each in self.topics:
+            if each.durable is not None:
                 # A floor that a sweep raised lies ahead of a clock that was set back since. A
                 # message that got an id below it was acknowledged, and shown to nobody.
-                self.sequencer.raise_above(topic.durable.floor.place)
+                self.sequencer.raise_above(each.durable.floor.place)
         self.served = self.sequencer.last
         self.tails.begin(self.served)
 

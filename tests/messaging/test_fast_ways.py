@@ -95,6 +95,12 @@ def test_the_fast_way_reads_what_the_general_way_does(
     assert _plain(_said(table, **asked)) == _plain(_generally(table, **asked))
 
 
+def test_a_flipped_bit_in_the_middle_ends_the_page_before_it() -> None:
+    table = _table([MessageRow(payload=b"%d" % number) for number in range(4)], flipped=2)
+
+    assert [payload for _, payload in read(table, query()).items] == [b"0", b"1"]
+
+
 payloads = st.binary(max_size=300) | st.text(max_size=40).map(str.encode)
 messages = st.lists(st.tuples(st.binary(min_size=20, max_size=20), payloads), max_size=5)
 

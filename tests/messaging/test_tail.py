@@ -309,6 +309,17 @@ async def test_what_was_written_before_the_start_is_read_from_the_store_once() -
         assert scan_count() == opened + 1
 
 
+async def test_what_a_tail_forgot_is_read_from_the_store() -> None:
+    world = World()
+    world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        for number in range(30):
+            await publish(service, b"%d" % number)
+
+        assert await polled(service) == [b"%d" % number for number in range(30)]
+
+
 async def test_readers_of_one_place_are_handed_the_same_bytes() -> None:
     world = World()
     async with world.running() as service:

@@ -353,6 +353,31 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/table/test_rows.py::test_the_undo_rows_of_a_transaction_are_its_own",),
     ),
     Mutant(
+        "a tail keeps a row as it was before a rollback",
+        "messaging/tail.py",
+        "            self._remove(at, place_bytes)\n",
+        "            return\n",
+        (
+            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+        ),
+    ),
+    Mutant(
+        "a tail answers for rows that it forgot",
+        "messaging/tail.py",
+        "            self.after = self.items[count - 1][_PLACE]\n",
+        "",
+        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+    ),
+    Mutant(
+        "the fast way believes a payload without its checksum",
+        "messaging/plain.py",
+        "flags == PLAIN and crc32(payload, crc32(key + _PLAIN_MARK)) == checksum\n",
+        "flags == PLAIN\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
+        ),
+    ),
+    Mutant(
         "a publish that may have been done is sent again",
         "tuff/retries.py",
         "    is_safe = error.retry_safe or request.is_read or request.is_repeatable\n",

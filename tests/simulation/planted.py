@@ -225,8 +225,8 @@ BUGS = (
         (
             Change(
                 "tx/gates.py",
-                "                    await gate.empty.wait()\n                    yield\n",
-                "                    yield\n",
+                "        gate.is_closed = True\n        try:\n            await gate.empty.wait()\n",
+                "        gate.is_closed = True\n        try:\n            pass\n",
             ),
         ),
     ),
@@ -317,7 +317,7 @@ BUGS = (
         (
             Change(
                 "messaging/live.py",
-                "self.sequencer.raise_above(topic.durable.floor.place)",
+                "self.sequencer.raise_above(each.durable.floor.place)",
                 "pass",
             ),
         ),

@@ -17,6 +17,7 @@ def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
     assert " after " in found_by(tmp_path, seed_count=SEED_COUNT_MAX)
 
 
+@pytest.mark.slow
 def test_every_bug_still_has_its_place() -> None:
     """A bug that can't be planted any more would be missed by nobody."""
     assert [bug.name for bug in BUGS if not has_its_place(bug)] == []

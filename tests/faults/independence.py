@@ -93,7 +93,9 @@ class Independence:
             yield server
         finally:
             self.broken.use_log_disk("work")
-            ok(server.client().post(f"{TRANSACTIONS}/service/start"))
+            client = server.client()
+            # A recovery that began while the disk still failed is waited for, and fails.
+            until(lambda: client.post(f"{TRANSACTIONS}/service/start").status == 200)
 
     @contextmanager
     def _with_damaged_files(self) -> Iterator[ServerProcess]:

@@ -225,8 +225,8 @@ BUGS = (
         (
             Change(
                 "tx/gates.py",
-                "        gate.is_closed = True\n        try:\n            await gate.empty.wait()\n",
-                "        gate.is_closed = True\n        try:\n            pass\n",
+                "        try:\n            await gate.empty.wait()\n",
+                "        try:\n            pass\n",
             ),
         ),
     ),

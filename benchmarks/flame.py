@@ -20,7 +20,7 @@ from benchmarks.generator import Background
 from benchmarks.processes import ROOT, Running, tuff
 from benchmarks.subject import MissingError, Pace
 
-SECONDS = 5  # of each recording
+SECONDS = 4  # of each recording
 LOADS = {"publish": "publish", "transaction": "transaction", "poll": "poll"}
 # The innermost frame with one of these in its path says whose time it is; the first that fits.
 ROOMS = {

@@ -112,7 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.full", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=11, help="begin no round that ends later")
+    parser.add_argument(
+        "--minutes", type=float, default=11.3, help="begin no round that ends later"
+    )
     parser.add_argument("--seconds", type=float, default=Pace().seconds, help="of each run")
     parser.add_argument("--only", nargs="*", choices=[one.name for one in SUBJECTS])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")

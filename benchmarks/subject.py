@@ -21,7 +21,7 @@ class Pace:
 
     seconds: float = 1.5
     warm_s: float = 0.4
-    compile_s: float = 2.5  # before the first run of a Java machine, which compiles meanwhile
+    compile_s: float = 2.0  # before the first run of a Java machine, which compiles meanwhile
 
     def run(self, scenario: str, *flags: str, mode: str = "closed", connections: int = 64) -> Run:
         return Run(

@@ -16,6 +16,7 @@ from benchmarks.subject import MissingError, Pace, Report, Rows
 VERSIONS = Path("/usr/lib/postgresql")
 USER = "postgres"  # whom Debian's package makes; the server refuses to run as root
 PAYLOAD = "p" * 256
+MANY = 64  # connections that take about a second to be made
 KEYS = 1_000_000  # rows of state that the transactions choose from
 
 INSERT = f"INSERT INTO outbox (payload) VALUES ('{PAYLOAD}');\n"
@@ -102,9 +103,10 @@ def _pgbench(
     logs = home / f"latencies-{script}-{clients}"
     port = int(server.addr.rpartition(":")[2])
     pgbench = [str(programs / "pgbench"), *_where(port), "-n", "-M", "prepared", "-j", "1"]
-    load = ["-c", str(clients), "-T", str(max(2, round(pace.seconds))), "-f", str(file)]
+    # Its time includes connecting, its rate does not: as many processes take a while to be made.
+    seconds = round(pace.seconds + 0.5) + (1 if clients >= MANY else 0)
+    load = ["-c", str(clients), "-T", str(seconds), "-f", str(file)]
     said = _run([*pgbench, *load, "-l", "--log-prefix", str(logs)])
-    # The rate does not count the time that it takes to connect.
     rate = re.search(r"tps = ([0-9.]+)", said)
     # client, number, microseconds, script, seconds and microseconds of its end
     latencies = sorted(

@@ -283,8 +283,10 @@ def _read_logs(
         name = f"{manifest.log_number:06}.log"
         found.holes.append(Hole(name, 0, "the file is missing", first=0))
     reader = _LogReader(found, is_whole)
+    # A new log that is empty was made by an opening that did not get to its end.
+    newest = next((path for path in reversed(live) if path.stat().st_size), None)
     for path in live:
-        reader.read(path, is_newest=path == live[-1])
+        reader.read(path, is_newest=path == newest)
 
 
 class _LogReader:
@@ -297,16 +299,19 @@ class _LogReader:
 
     def read(self, path: Path, *, is_newest: bool) -> None:
         data = path.read_bytes()
+        torn = torn_from(data) if is_newest else None
         pending: list[tuple[int, str, bool]] = []
-        for record in read_records(data):
+        for record in read_records(data[:torn]):
             if isinstance(record, Gap):
                 pending.append((record.offset, record.reason, record.is_tail))
             else:
                 self._take(path.name, record, pending)
+        if torn is not None:
+            pending.append((torn, "sectors of the last write are missing", True))
         # A write of several blocks that was cut off leaves more than one thing that is not whole.
-        is_torn = is_newest and bool(pending) and (pending[-1][2] or torn_from(data) is not None)
+        is_cut_off = is_newest and bool(pending) and pending[-1][2]
         for offset, reason, is_tail in pending:
-            self._hole(path.name, offset, reason, None, is_tail=is_tail or is_torn)
+            self._hole(path.name, offset, reason, None, is_tail=is_tail or is_cut_off)
 
     def _take(self, name: str, record: Record, pending: list[tuple[int, str, bool]]) -> None:
         batch = read_batch(record)

@@ -81,6 +81,7 @@ def test_a_last_write_of_which_any_sectors_are_missing_is_cut_off(tmp_path: Path
         log.write_bytes(whole[:last_start] + b"".join(kept))
         copy = tmp_path / f"lost-{lost}"
         copy.mkdir()
+        (copy / "000009.log").touch()  # of an opening that was cut off too
         for path in log.parent.iterdir():
             (copy / path.name).write_bytes(path.read_bytes())
 

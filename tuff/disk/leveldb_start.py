@@ -80,7 +80,9 @@ def _cut_torn_tails(directory: Path) -> bool:
 
 def _growing(directory: Path) -> Iterator[Path]:
     """The files that were being written at their end: the newest log, and the manifest."""
-    logs = [path for path in directory.glob("*.log") if path.stem.isdigit()]
+    # A new log that is empty was made by an opening that did not get to its end.
+    found = (path for path in directory.glob("*.log") if path.stem.isdigit())
+    logs = [path for path in found if path.stat().st_size]
     yield from sorted(logs, key=lambda path: int(path.stem))[-1:]
     named = (directory / _CURRENT).read_text("ascii", errors="replace").strip()
     if named.startswith("MANIFEST-") and (directory / named).is_file():

@@ -21,7 +21,7 @@ SECTOR = 512  # bytes; what a disk writes whole or not at all
 PAGE = 4096  # bytes; what the kernel writes back whole as a rule
 
 _HEAD = struct.Struct("=IBBHQQ")
-_NOT_OURS = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's diary and an empty file: never read
+NOT_READ = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's diary and an empty file: never read
 
 
 class Call(IntEnum):
@@ -150,7 +150,7 @@ class Disk:
 
     def follow(self, done: Done) -> bool:
         """Take one call; whether a power cut right after it may differ from one before."""
-        if done.path.name in _NOT_OURS:
+        if done.path.name in NOT_READ:
             return False
         match done.call:
             case Call.WRITE | Call.TRUNCATE:
@@ -307,7 +307,7 @@ def _tree(directory: Directory, part: "_Most | _Least | _Some") -> Tree:
     return {
         name: _tree(node, part) if isinstance(node, Directory) else part.content(node)
         for name, node in nodes.items()
-        if name not in _NOT_OURS
+        if name not in NOT_READ
     }
 
 
@@ -326,5 +326,5 @@ def taken(directory: Path) -> Tree:
     return {
         path.name: taken(path) if path.is_dir() else path.read_bytes()
         for path in directory.iterdir()
-        if path.name not in _NOT_OURS
+        if path.name not in NOT_READ
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from process.checks import Data, check
 from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
+from tests.faults.powercut_disk import NOT_READ
 from tests.faults.powercut_ledger import Account, Told
 from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.faults.powercut_run import Recording
@@ -182,7 +183,7 @@ def _content(data: Path) -> dict[str, bytes]:
     return {
         path.relative_to(data).as_posix(): path.read_bytes()
         for path in data.rglob("*")
-        if path.is_file() and path.name != LOCK_FILE
+        if path.is_file() and path.name not in {LOCK_FILE, *NOT_READ}
     }
 
 

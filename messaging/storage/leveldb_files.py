@@ -15,6 +15,7 @@ from pathlib import Path
 
 from messaging.storage.leveldb_table import Block, Layout, read_changes, read_layout
 from tuff.disk.leveldb_log import (
+    SECTOR_SIZE,
     Batch,
     Change,
     Gap,
@@ -146,7 +147,8 @@ def _manifest(directory: Path, found: Survey) -> _Manifest | None:
         return None
     manifest = _Manifest()
     whole_count = 0
-    for record in read_records(named.read_bytes()):
+    data = named.read_bytes()
+    for record in read_records(data[: _manifest_length(named.name, data, found)]):
         reason = record.reason if isinstance(record, Gap) else "the checksum does not match"
         if isinstance(record, Gap) or not record.is_whole:
             found.holes.append(Hole(named.name, record.offset, reason, first=0))
@@ -160,6 +162,20 @@ def _manifest(directory: Path, found: Survey) -> _Manifest | None:
     if not whole_count:
         found.holes.append(Hole(named.name, 0, "it is empty", first=0))
     return manifest if whole_count else None
+
+
+def _manifest_length(name: str, data: bytes, found: Survey) -> int:
+    """Where the manifest ends, less a last write that a power cut tore: what it says is not so."""
+    torn = torn_from(data)
+    last = next(reversed(list(read_records(data))), None)
+    # A write that was torn at a border of sectors ends the file there.
+    if isinstance(last, Gap) and last.is_tail and len(data) % SECTOR_SIZE == 0:
+        torn = last.offset
+    if torn is None:
+        return len(data)
+    reason = "the last write is cut off"
+    found.holes.append(Hole(name, torn, reason, high=b"", is_tail=True))
+    return torn
 
 
 def _current(directory: Path, found: Survey) -> Path | None:

@@ -260,8 +260,9 @@ class Client:
         assert publish.tx is not None
         assert publish.first is not None
         assert publish.last is not None
+        assert publish.pointer is not None
         first, last = (FIRST, LAST) if is_forged else (publish.first, publish.last)
-        detail = RollbackDetail(publish.pointer or 0, first, last)
+        detail = RollbackDetail(publish.pointer, first, last)
         asked = self._facts.moment()
         for each in publishes:
             each.rollback_asked = min(each.rollback_asked, asked)

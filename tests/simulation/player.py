@@ -242,9 +242,12 @@ class Player:
                 getattr(self, kind)()
 
     def rollback(self) -> None:
+        # The rows of a run may be seen before its answer, or without one, and only that tells their
+        # pointer. Whoever has none has no detail either; a pointer made up rightly changes nothing.
         published = [
             publish for publish in self.topic().publishes
             if publish.tx is not None and publish.fate is Fate.DONE and publish.first is not None
+            and publish.pointer is not None
         ]  # fmt: skip
         if not published:
             return

@@ -4,16 +4,18 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from errno import EEXIST
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLError
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from tuff.calls import Call, Request, Response
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.disk.files import sync_directory
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import DamagedRecordError
 from tuff.transport import Address
 
 PART_SUFFIX = ".part"  # of a file that is still being received
@@ -37,15 +39,16 @@ def download(url: str, target: Path) -> Downloaded:
     """Receive all that the server at `url` holds at this moment, and read it again from the disk.
 
     Raises:
-        BadRequestError: there is something at `target` already, or `url` is no address.
-        ConnectionLostError: the server can't be reached, or was lost on the way.
+        BadRequestError: `url` is no address.
+        FileExistsError: there is something at `target` already.
+        ConnectionLostError: the server can't be reached or trusted, or was lost on the way.
         DamagedRecordError: what came is no whole backup; it says why.
         TuffError: its kind for what the server refused.
         OSError: the file can't be written.
     """
     address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX, token=None)
     if target.exists():
-        raise BadRequestError(f"{target} is there already; name a file that is new")
+        raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
     part = target.with_name(target.name + PART_SUFFIX)
     try:
         with part.open("w+b") as file:
@@ -82,6 +85,8 @@ def _pieces(address: Address) -> Iterator[bytes]:
     with closing(connection):
         try:
             connection.connect()
+        except SSLError as error:
+            raise address.not_trusted(error) from error
         except OSError as error:
             raise address.unreachable(error) from error
         connection.sock.settimeout(address.timeout_s)

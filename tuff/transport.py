@@ -65,8 +65,7 @@ class Address:
 
     def __post_init__(self) -> None:
         """Raises: BadRequestError: one of them can't be."""
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not _is_address(self.url):
             raise BadRequestError(
                 f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
             )
@@ -118,6 +117,14 @@ class Address:
             "done is unknown; look before you repeat it",
             outcome_unknown=True,
         )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return False
 
 
 class Transport:

@@ -131,6 +131,10 @@ def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes)
     [
         ({"url": "ftp://here"}, "no address"),
         ({"url": "127.0.0.1:7411"}, "no address"),
+        ({"url": "http://127.0.0.1:port"}, "no address"),
+        ({"url": "http://127.0.0.1:99999"}, "no address"),
+        ({"url": "http://127.0.0.1:0"}, "no address"),
+        ({"url": "http://[::1"}, "no address"),
         ({"timeout": 0}, "above 0"),
         ({"connect_timeout": -1}, "above 0"),
         ({"retries": -1}, "from 0 to 100"),

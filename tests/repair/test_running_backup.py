@@ -23,8 +23,9 @@ from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
 from tests.repair.files import PATIENT, now_ms
 from tuff.backups import download
+from tuff.cli import main
 from tuff.disk.archive import ArchiveError, read_parts
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import DamagedRecordError
 from tuff.transport import ConnectionLostError
 
 LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes
@@ -196,13 +197,14 @@ def test_a_backup_that_lost_its_server_leaves_no_file(
         assert download(url, tmp_path / "lost.backup").part_count > 1
 
 
-def test_a_backup_replaces_nothing(tmp_path: Path) -> None:
+def test_a_backup_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "mine"
     target.write_text("mine")
 
-    with pytest.raises(BadRequestError, match="is there already"):
-        download("http://127.0.0.1:1", target)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["backup", str(target), "--url", "http://127.0.0.1:1"])
 
+    assert f"{target} is there already; name a file that is new" in capsys.readouterr().err
     assert target.read_text() == "mine"
 
 

@@ -106,6 +106,8 @@ def restore(*, source: Path, directory: Path, as_json: bool) -> None:
 def _download(url: str, target: Path, *, as_json: bool) -> None:
     try:
         downloaded = download(url, target)
+    except FileExistsError:
+        raise click.UsageError(f"{target} is there already; name a file that is new") from None
     except OSError as error:
         raise click.UsageError(
             f"{error.filename or target} can't be written: {error.strerror}"

@@ -191,8 +191,11 @@ def main(arguments: list[str]) -> int:
     with ExitStack() as held:
         try:
             places.lock(held)
-        except (DirectoryLockedError, OSError) as error:
+        except DirectoryLockedError as error:
             return _fail(str(error), EXIT_FAILED)
+        except OSError as error:
+            reason = f"{error.filename} can't hold data: {error.strerror}; give another with --data"
+            return _fail(reason, EXIT_FAILED)
         # The loop in C takes much less of the processor for each request than Python's own.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             serving = _run(settings, places, until_stdin_closes=options.until_stdin_closes)

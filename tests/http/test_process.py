@@ -74,6 +74,16 @@ def test_a_port_in_use_is_told_in_a_sentence(launch: Launch) -> None:
     assert str(port) in one_sentence(running)
 
 
+def test_data_that_is_no_directory_is_told_in_a_sentence(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+
+    running = launch("--data", str(tmp_path / "file"))
+
+    assert running.wait_exit() == 1
+    said = one_sentence(running)
+    assert f"{tmp_path / 'file'} can't hold data: File exists; give another with --data" in said
+
+
 def test_without_data_it_works_in_the_current_directory(launch: Launch) -> None:
     running = launch("--port", "0").wait_ready()
     client = running.client()

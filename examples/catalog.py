@@ -89,7 +89,11 @@ def main() -> None:
             server = stack.enter_context(ServerProcess(home / "data", log=home / "server.log"))
             url, snapshots = server.url, home / "data" / "snapshots"
             tell(f"A server of our own runs at {url} (process {server.pid}), its data in {home}.")
-        client = stack.enter_context(tuff.connect(url, client="catalogue"))
+        try:
+            client = stack.enter_context(tuff.connect(url, client="catalogue"))
+            client.topics.list("default")  # a wrong address is told before the story begins
+        except tuff.TuffError as error:
+            parser.error(error.detail)
         keep_a_catalogue(client, arguments.directory, home)
         scratch = follow_changes(client, home)
         die_half_way(scratch, home / "scratch", snapshots=snapshots)

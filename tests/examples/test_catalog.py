@@ -9,6 +9,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_a_wrong_address_is_one_sentence(tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / "catalog.py")
+    for address in ("nowhere", "http://127.0.0.1:port"):
+        done = subprocess.run(
+            [sys.executable, example, str(tmp_path), "--url", address],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+        assert done.returncode == 2
+        assert "is no address of a server; use one like http://" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_the_story_is_told_to_its_end(tmp_path: Path) -> None:
     files = tmp_path / "files"
     (files / "deep").mkdir(parents=True)

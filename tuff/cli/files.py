@@ -115,8 +115,10 @@ def inspect(what: str, path: Path) -> Iterator[Row]:
             yield _row(line)
         said = process.stderr.read().decode("utf-8", "replace").strip()
     if process.returncode != 0:
-        last = said.splitlines()[-1] if said else f"it exited with {process.returncode}"
-        raise DamagedRecordError(f"{path} can't be shown: {last}", code="unreadable_file")
+        last = said.splitlines()[-1] if said else f"tuff: it exited with {process.returncode}"
+        raise DamagedRecordError(
+            f"{path} can't be shown: {last.removeprefix('tuff: ')}", code="unreadable_file"
+        )
 
 
 def difference(before: list[Row], after: list[Row]) -> Iterator[Row]:

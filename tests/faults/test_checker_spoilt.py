@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.faults.checker import violations
 from tests.faults.checker_findings import Anomaly
-from tests.faults.checker_history import Action, Append, Attempt, Outcome, Poll, Read, View
+from tests.faults.checker_history import Action, Append, Attempt, Outcome, Poll, Publish, Read, View
 from tests.faults.checker_made import made_history
 
 
@@ -23,22 +23,42 @@ class Spot:
 def spots(history: list[Attempt]) -> dict[str, list[Spot]]:
     """Where something can be spoilt so that it must be seen, by what is done there."""
     found: dict[str, list[Spot]] = {"drop": [], "swap": [], "repeat": [], "fail": [], "stale": []}
+    doubtful = _doubtful(history)
     numbers = count()
     for attempt in history:
         number = next(numbers)
         for index, action in enumerate(attempt.actions):
             spot = Spot(number, index)
             if isinstance(action, Poll) and action.view is View.ALL and action.found:
-                found["drop"].append(spot)
+                # What may have been taken back, one reader alone may have been shown.
+                if doubtful.isdisjoint(value for _, value in action.found):
+                    found["drop"].append(spot)
                 found["repeat"].append(spot)
                 if len(action.found) > 1:
                     found["swap"].append(spot)
             if isinstance(action, Read) and attempt.client == "last" and action.values:
-                found["stale"].append(spot)
+                if doubtful.isdisjoint(action.values):
+                    found["stale"].append(spot)
                 found["repeat"].append(spot)
                 if len(action.values) > 1:
                     found["swap"].append(spot)
     return found
+
+
+def _doubtful(history: list[Attempt]) -> set[str]:
+    return {
+        value
+        for attempt in history
+        if attempt.outcome is not Outcome.OK
+        for action in attempt.actions
+        for value in _written(action)
+    }
+
+
+def _written(action: Action) -> tuple[str, ...]:
+    if isinstance(action, Publish):
+        return action.values
+    return (action.value,) if isinstance(action, Append) else ()
 
 
 def spoilt(kind: str, action: Action, *, at_index: int) -> Action:

@@ -1,7 +1,7 @@
 """Histories that a right database made, spoilt in one place: the checker must see each."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,27 +22,32 @@ class Spot:
 
 def spots(history: list[Attempt]) -> dict[str, list[Spot]]:
     """Where something can be spoilt so that it must be seen, by what is done there."""
-    found: dict[str, list[Spot]] = {"drop": [], "swap": [], "repeat": [], "fail": [], "stale": []}
+    found: dict[str, list[Spot]] = {"drop": [], "swap": [], "repeat": [], "stale": []}
     doubtful = _doubtful(history)
-    numbers = count()
-    for attempt in history:
-        number = next(numbers)
+    for number, attempt in enumerate(history):
         for index, action in enumerate(attempt.actions):
-            spot = Spot(number, index)
-            if isinstance(action, Poll) and action.view is View.ALL and action.found:
-                # What may have been taken back, one reader alone may have been shown.
-                if doubtful.isdisjoint(value for _, value in action.found):
-                    found["drop"].append(spot)
-                found["repeat"].append(spot)
-                if len(action.found) > 1:
-                    found["swap"].append(spot)
-            if isinstance(action, Read) and attempt.client == "last" and action.values:
-                if doubtful.isdisjoint(action.values):
-                    found["stale"].append(spot)
-                found["repeat"].append(spot)
-                if len(action.values) > 1:
-                    found["swap"].append(spot)
+            is_last_read = isinstance(action, Read) and attempt.client == "last"
+            if not is_last_read and not (isinstance(action, Poll) and action.view is View.ALL):
+                continue
+            for kind in _kinds(_shown(action), doubtful, lack="stale" if is_last_read else "drop"):
+                found[kind].append(Spot(number, index))
     return found
+
+
+def _kinds(values: tuple[str, ...], doubtful: set[str], *, lack: str) -> Iterator[str]:
+    if values:
+        yield "repeat"
+    if len(values) > 1:
+        yield "swap"
+    # What may have been taken back, one reader alone may have been shown.
+    if values and doubtful.isdisjoint(values):
+        yield lack
+
+
+def _shown(action: Action) -> tuple[str, ...]:
+    if isinstance(action, Read):
+        return action.values
+    return tuple(value for _, value in action.found) if isinstance(action, Poll) else ()
 
 
 def _doubtful(history: list[Attempt]) -> set[str]:

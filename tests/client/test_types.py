@@ -100,15 +100,19 @@ with tuff.connect_async() as loop_client:  # E
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
+def said(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> dict[str, set[int]]:
     """The lines of both programs that are refused."""
+    # Kept between runs: what mypy knows of the standard library takes it longest.
+    cache = pytestconfig.cache.mkdir("mypy")
     home = tmp_path_factory.mktemp("types")
     (home / "right.py").write_text(RIGHT)
     (home / "wrong.py").write_text(WRONG)
     done = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-version=3.11",
-            f"--cache-dir={home / 'cache'}", "right.py", "wrong.py",
+            f"--cache-dir={cache}", "right.py", "wrong.py",
         ],
         cwd=home,
         env={"MYPYPATH": str(ROOT)},

@@ -334,4 +334,4 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTable = TableMachine.TestCase
-TestTable.settings = settings(max_examples=50, stateful_step_count=40)
+TestTable.settings = settings(max_examples=30, stateful_step_count=40)

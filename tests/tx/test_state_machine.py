@@ -273,6 +273,6 @@ class SnapshotIsolation(RuleBasedStateMachine):
 
 
 SnapshotIsolation.TestCase.settings = settings(
-    max_examples=70, stateful_step_count=60, deadline=None
+    max_examples=40, stateful_step_count=60, deadline=None
 )
 TestSnapshotIsolation = SnapshotIsolation.TestCase

@@ -102,7 +102,8 @@ def _translated(
     error: web.HTTPException, request: web.Request, max_request_bytes: int
 ) -> web.Response:
     if error.status == web.HTTPNotFound.status_code:
-        return _response(problem_reply(NotFoundError(f"there is nothing at {request.path}")))
+        sentence = f"there is nothing at {request.path}; /openapi.json says what there is"
+        return _response(problem_reply(NotFoundError(sentence)))
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         sentence = f"{request.path} answers {allowed}, not {request.method}"

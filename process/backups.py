@@ -63,7 +63,9 @@ def unpack(archive: Path, target: Path, *, now_ms: int) -> int:
         try:
             row_count = write_data(file, data.messages, data.snapshots, now_ms=now_ms)
         except ArchiveError as error:
-            raise DamagedDataError(f"{archive} is no whole backup: {error}") from None
+            raise DamagedDataError(
+                f"{archive} is no whole backup: {error}; restore another one"
+            ) from None
         _require_whole(data, now_ms=now_ms)
     return row_count
 

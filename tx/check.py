@@ -50,7 +50,10 @@ def check_files(directory: Path, mark: StoreMark | None) -> FilesAccount:
     else:
         account.state = recovered.state if recovered is not None else None
         if recovered is None:
-            reason = "there are no transaction files, though the message store has seen some"
+            reason = (
+                "there are no transaction files, though the message store has seen some; where "
+                "they lie in another directory, name it with --snapshots"
+            )
             account.findings.append(Finding(directory.name, reason, ADVICE))
     return account
 

@@ -182,6 +182,12 @@ def test_a_wrong_command_line_is_exit_2_and_names_the_help(
     assert said.err.endswith(f"; next: {next_command}\n")
 
 
+def test_what_is_no_transaction_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tx", "commit", "abc") == 2
+
+    assert "'abc' is not a valid transaction id" in capsys.readouterr().err
+
+
 def test_the_help_and_the_page_name_the_same_exit_codes() -> None:
     page = Path(__file__).resolve().parents[2] / "docs/howto/command.md"
     there = re.findall(r"^\| ([0-9]+) \| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)

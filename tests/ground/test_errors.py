@@ -87,7 +87,7 @@ def test_a_body_that_is_no_problem_document_still_makes_an_error(body: dict[str,
     error = from_problem(body, status=502)
 
     assert type(error).__mro__[-4:-2] == (TuffError, Exception)
-    assert error.detail == "the server answered 502 without a reason"
+    assert error.detail == "the server answered 502 without a reason; check the address"
     assert error.code == "internal"
 
 

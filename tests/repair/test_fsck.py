@@ -144,6 +144,14 @@ def test_rows_that_others_speak_of_are_missed(data: Path, table: str) -> None:
     assert expected[table] in reasons
 
 
+def test_who_forgot_where_the_snapshots_are_is_reminded(data: Path, tmp_path: Path) -> None:
+    (data / "snapshots").rename(tmp_path / "snapshots")
+
+    [finding] = found_in(data)
+
+    assert "name it with --snapshots" in finding.reason
+
+
 def test_files_of_two_ages_are_found(past: Past, data: Path, tmp_path: Path) -> None:
     old = past.copy(tmp_path / "old")
     server = serve(tmp_path)

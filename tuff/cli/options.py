@@ -15,7 +15,15 @@ from tuff.protocol.names import TopicId
 Function = TypeVar("Function", bound=Callable[..., object])
 
 DEFAULT_NAMESPACE = "default"
-TRANSACTION = click.IntRange(min=0)  # a transaction's id, or any of its pointers
+
+
+class TransactionParameter(click.IntRange):
+    """A transaction's id, or any of its pointers."""
+
+    name = "transaction id"
+
+
+TRANSACTION = TransactionParameter(min=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,8 +255,9 @@ def from_problem(body: Mapping[str, object], *, status: int) -> TuffError:
     code = body.get("code")
     detail = body.get("detail")
     kind = BY_CODE.get(code, TuffError) if isinstance(code, str) else TuffError
+    sentence = f"the server answered {status} without a reason; check the address"
     return kind(
-        detail if isinstance(detail, str) else f"the server answered {status} without a reason",
+        detail if isinstance(detail, str) else sentence,
         code=code if isinstance(code, str) else "internal",
         members={name: body[name] for name in body if name not in _PROBLEM_MEMBERS},
     )

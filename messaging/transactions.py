@@ -53,8 +53,8 @@ class TransactionView(Protocol):
     def enter_rollback(self, pointer: int) -> WritePermit | None:
         """As `enter`, for a rollback: also while the transaction is invalid. None for an aborted
         transaction, whose rows are marked, and for a pointer nobody knows: nothing to do.
-        Raises: TransactionCommittedError: it is known to have committed, or a commit of it is
-        under way."""
+        Raises: TransactionCommittedError: it has committed; TransactionsUnavailableError: an ending
+        is under way, which may be a commit."""
 
     def snapshot(self) -> Transaction:
         """A fresh snapshot of what has durably ended, for a reader without a transaction."""

@@ -96,12 +96,12 @@ class Writes:
             return found
         if may_be_invalid and found.state is not EndedState.COMMITTED:
             return found
+        self._require_seen(found.lsn)
         if may_be_invalid:
             raise TransactionCommittedError(
-                f"transaction {found.transaction_id} has committed, or is about to; its messages "
-                "can't be rolled back"
+                f"transaction {found.transaction_id} has committed; its messages can't be rolled "
+                "back"
             )
-        self._require_seen(found.lsn)
         raise ended_error(found)
 
     def snapshot(self) -> Transaction:

@@ -375,22 +375,3 @@ async def test_read_only_is_refused_for_who_wrote(service: Service) -> None:
         with pytest.raises(BadRequestError):
             await service.manager.commit(tx.transaction_id, read_only=True)
         await service.manager.commit(tx.transaction_id)
-
-
-async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
-    service: Service,
-) -> None:
-    opened, invalid, aborted, committed = [await service.begin() for _ in range(4)]
-    await service.manager.invalidate(invalid.transaction_id)
-    await service.manager.abort(aborted.transaction_id)
-    await service.manager.commit(committed.transaction_id)
-
-    for tx in (opened, invalid):
-        permit = service.manager.enter_rollback(tx.transaction_id)
-        assert permit is not None
-        permit.require_open()
-        permit.leave()
-    assert service.manager.enter_rollback(aborted.transaction_id) is None
-    assert service.manager.enter_rollback(12345) is None
-    with pytest.raises(TransactionCommittedError):
-        service.manager.enter_rollback(committed.transaction_id)

@@ -176,6 +176,12 @@ class Player:
         if not is_well or life.messaging.status[0] != "ok" or self.topic().deletions:
             return
         life.threads.hold_named("transaction-log")
+        # A write that the disk failed may not be resolved yet; until it is, messages are down by
+        # themselves, and rightly refused.
+        life.settle(self.chance)
+        if life.messaging.status[0] != "ok":
+            life.threads.release()
+            return
         disk.faults[SNAPSHOTS].is_full = True
         publish = self._publish(self.topic(), None)
         life.complete(self.client.publish(publish), self.chance)

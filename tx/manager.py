@@ -66,6 +66,9 @@ class TransactionManager:
         self._rows = rows
         self._now_ms = now_ms
         self._last_sweep = last_sweep
+        # Not before `open`: until then nobody knows what the message store remembers, nor which
+        # pointers its rows carry, and the invalid list would be pruned of them.
+        self._may_recover = False
         self.counters = TransactionCounters()
         self._gates = Gates()
         self._claims = Claims()
@@ -129,6 +132,7 @@ class TransactionManager:
         if not self._settings.enabled:
             self._ledger.disable("transactions are switched off (tx.enabled=false)")
             return
+        self._may_recover = True
         await self._ledger.open(mark)
 
     async def run(self) -> None:
@@ -329,7 +333,7 @@ class TransactionManager:
             TransactionsUnavailableError: it is down, and stays so for the reason that this says.
         """
         self._ledger.resume()
-        if self.status.state is ServiceState.DOWN and self._settings.enabled:
+        if self.status.state is ServiceState.DOWN and self._may_recover:
             await self._ledger.reopen()
         self._ledger.require_running()
         self._endings.expire()
@@ -375,9 +379,12 @@ class TransactionManager:
                 self._markings.mark_if_needed(outcome.transaction_id, outcome.pointers)
             elif any(map(self._rows.is_carried, outcome.pointers)):
                 self._rows.settle(outcome.pointers)
+            # A log that failed, and has this ending all the same, left readers asleep behind it.
+            self._rows.wake_readers(outcome.pointers)
         for pointer in state.invalid:
             if state.outcomes.find(pointer) is None:
                 self._markings.mark_if_needed(pointer, (pointer,))
+                self._rows.wake_readers((pointer,))
 
     def _failed(self) -> None:
         self._starts.closed()

@@ -132,11 +132,13 @@ async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service
     await service.manager.invalidate(invalid.transaction_id)
     service.rows.carried[committed.transaction_id] = "ns:t"
     service.rows.marking_fails = False
+    service.rows.woken.clear()
 
     again = await service.crash()
     await turns()
 
     assert again.rows.carried == {}
+    assert {committed.transaction_id, invalid.transaction_id} <= set(again.rows.woken)
     assert again.rows.settled.count(committed.transaction_id) == 2
     assert again.rows.marked == [invalid.transaction_id]
     await again.kill()
@@ -256,6 +258,20 @@ async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -
 
     assert await service.state_of(tx.transaction_id) == ("committed", None)
     publishing.cancel()
+
+
+async def test_a_service_start_recovers_nothing_before_the_message_store_is_read(
+    tmp_path: Path,
+) -> None:
+    service = Service(tmp_path / "tx")
+
+    with pytest.raises(TransactionsUnavailableError, match="not been recovered yet"):
+        await service.manager.start_service()
+
+    assert not (tmp_path / "tx").exists()
+    await service.open()
+    assert service.manager.status.state is ServiceState.RUNNING
+    await service.kill()
 
 
 async def test_a_service_that_is_switched_off_stays_down(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class Facts:
         self.now_ms_min = NEVER
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
         self.life = 0
-        self.crashed: list[int] = []  # moments of crashes, and of logs that failed
+        self.crashed: list[int] = []  # moments of crashes, and of failures of the log
         self.may_forget = False  # so much time went by that outcomes may be forgotten
         self.prunes = False  # pointers leave the invalid list by themselves
 

@@ -234,7 +234,8 @@ def waiting_is_explained(facts: Facts, read: Read) -> Faults:
 
 
 def endings_stand(facts: Facts, tx: Tx) -> Faults:
-    """What was told of an ending is told for ever; only an invalid one may be aborted later."""
+    """What was told of an ending is told for ever; only an invalid one may be aborted later. A
+    crash, or a log that failed, loses nobody who starts after it."""
     asked, _, state, reason = tx.seen[-1]
     for _, told, earlier, earlier_reason in tx.seen[:-1]:
         if told > asked or earlier in ("in_progress", "committing"):
@@ -243,7 +244,7 @@ def endings_stand(facts: Facts, tx: Tx) -> Faults:
             continue
         if state != earlier or (None not in (reason, earlier_reason) and reason != earlier_reason):
             yield f"{tx.id} was {earlier} ({earlier_reason}), and is {state} ({reason})"
-    if reason == "lost_in_crash" and not any(crash > tx.asked for crash in facts.crashed):
+    if reason == "lost_in_crash" and not any(crash > tx.told for crash in facts.crashed):
         yield f"{tx.id} was lost in a crash that never was"
 
 

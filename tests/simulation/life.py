@@ -50,9 +50,16 @@ def _engine(_name: str, directory: SimPath) -> Callable[[], Store]:
 
 
 class Life:
-    """A server on a disk and under a clock that outlive it."""
+    """A server on a disk and under a clock that outlive it.
 
-    def __init__(self, disk: Disk, clock: Clock, settings: Settings) -> None:
+    `before_job` is called before a thread does anything. Whoever looks then misses no failure of
+    the transaction log: coming up again takes a thread.
+    """
+
+    def __init__(
+        self, disk: Disk, clock: Clock, settings: Settings, *, before_job: Callable[[], None]
+    ) -> None:
+        self._before_job = before_job
         self.clock = clock
         self.disk = disk
         self.loop = VirtualLoop(clock)
@@ -93,6 +100,7 @@ class Life:
                 if self.loop.is_idle:
                     return
             else:
+                self._before_job()
                 self.threads.run_one(chance)
                 left -= 1
 

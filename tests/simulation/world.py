@@ -37,6 +37,8 @@ class World:
         self.tasks: list[asyncio.Task[object]] = []
         self.trace: list[str] = []
         self.running_since_ms = 0
+        self._was_up = False  # the transaction service, when it was last looked at
+        self._stops = False  # the server is being stopped, and loses nothing
         self._opened: Life | None = None
         self.client = Client(self.facts, None)  # type: ignore[arg-type]  # until it is started
 
@@ -58,7 +60,10 @@ class World:
     def open(self, chance: random.Random) -> None:
         """Start the server on what is on the disk; should the power go meanwhile, once more."""
         while True:
-            life = self._opened = Life(self.disk, self.clock, self.settings)
+            self._was_up = self._stops = False
+            life = self._opened = Life(
+                self.disk, self.clock, self.settings, before_job=self._look_at_service
+            )
             self.facts.life += 1
             self.client.lives_on(life)
             self.note_time()
@@ -96,11 +101,17 @@ class World:
             if isinstance(error, BaseException):
                 raise error
             raise BrokenPromiseError(error)
+        self._look_at_service()
+
+    def _look_at_service(self) -> None:
         state = self.life.transactions.status.state
         if state is not ServiceState.RUNNING:
             self.running_since_ms = self.clock.boot_ms()
-        if state is ServiceState.DOWN:
+        is_up = state is not ServiceState.DOWN
+        if self._was_up and not is_up and not self._stops:
+            # Its log failed: what the log does not hold is lost, as in a crash (design §4).
             self.facts.crashed.append(self.facts.moment())
+        self._was_up = is_up
 
     def crash(self, chance: random.Random, *, cuts_power: bool) -> None:
         """The server vanishes, and is started again."""
@@ -126,6 +137,7 @@ class World:
             self.look()
             for task in self.tasks:
                 raise BrokenPromiseError(f"promise 9: {task} got no answer before the stop")
+            self._stops = True
             self.life.complete(self.life.rooms.close(), chance)
         except PowerCut:
             self.crash(chance, cuts_power=True)

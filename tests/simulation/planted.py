@@ -322,6 +322,16 @@ BUGS = (
             ),
         ),
     ),
+    PlantedBug(
+        "a-clean-stop-loses-who-is-in-progress",
+        (
+            Change(
+                "tx/manager.py",
+                "            if not cut_off.isdisjoint(opened.pointers):",
+                "            if True:",
+            ),
+        ),
+    ),
 )
 
 

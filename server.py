@@ -51,7 +51,7 @@ from process.http import Listener, explain
 from process.logs import log_to
 from process.places import Places
 from process.rooms import Rooms
-from process.settings import Settings, SettingsError, load
+from process.settings import ServerSettings, Settings, SettingsError, load
 from tuff.disk.group import InThread
 from tuff.disk.lock import DirectoryLockedError
 
@@ -207,6 +207,7 @@ async def _run(settings: Settings, places: Places, *, until_stdin_closes: bool) 
 
 
 def _parser() -> argparse.ArgumentParser:
+    default = ServerSettings()
     parser = argparse.ArgumentParser(
         prog="server.py",
         description="Serve transactions and messages over HTTP.",
@@ -214,12 +215,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings file")
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="holds everything: messages, snapshots"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="holds everything: messages, snapshots; without it data/ and snapshots/ here do",
     )
-    parser.add_argument("--host", help="address to listen on")
-    parser.add_argument("--port", help="0 takes a free port")
+    parser.add_argument("--host", help=f"address to listen on ({default.host})")
+    parser.add_argument("--port", help=f"0 takes a free one ({default.port})")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="section.key=value", help="one setting"
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="one setting, as often as needed; conf/standalone.toml has all of them",
     )
     parser.add_argument(
         "--until-stdin-closes",

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from tuff.cli.files import difference
 from tuff.cli.options import topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
 from tuff.cli.places import Latest, Place, parse_place
-from tuff.cli.program import EXIT_CODES
+from tuff.cli.program import EXIT_CODES, program
 from tuff.cli.publishing import cut, gather, read_lines
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.ids import MessageId
@@ -194,6 +194,20 @@ def test_the_help_and_the_page_name_the_same_exit_codes() -> None:
 
     assert re.findall(r"^  ([0-9]+) +(.*)$", EXIT_CODES, re.MULTILINE) == there
     assert [code for code, _ in there] == ["0", "1", "2", "3", "130"]
+
+
+def parameters(command: click.Command) -> Iterator[click.Parameter]:
+    yield from command.params
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from parameters(below)
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    options = [one for one in parameters(program) if isinstance(one, click.Option)]
+
+    assert [one.opts for one in options if not one.help] == []
+    assert len(options) > 40
 
 
 def test_help_needs_nothing_heavy(tmp_path: Path) -> None:

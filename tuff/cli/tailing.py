@@ -30,7 +30,12 @@ AGAIN_S = 0.5  # seconds between two tries to reach a server that is away
     help="earliest, latest, a message id, 10m (ago), ms, or an ISO time; "
     "earliest where it is left out, with --follow latest.",
 )
-@click.option("--isolation", type=click.Choice(["all", "committed"]), default="all")
+@click.option(
+    "--isolation",
+    type=click.Choice(["all", "committed"]),
+    default="all",
+    help="Everything as it comes, or what a committed reader is handed.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="Stop after that many messages.")
 @click.option("--ids", is_flag=True, help="Show message ids.")

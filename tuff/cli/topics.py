@@ -7,6 +7,14 @@ from tuff.cli.output import print_json, print_table
 from tuff.protocol.names import TopicId
 from tuff.replies import TopicInfo
 
+_PROPERTY = click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of your own, as often as needed.",
+)
+
 
 @click.group()
 def topics() -> None:
@@ -54,7 +62,7 @@ def show(session: Session, *, topic: TopicId, url: str | None, as_json: bool) ->
 @topics.command()
 @click.argument("topic", type=topic_of)
 @click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@_PROPERTY
 @server_options
 @output_options
 @session
@@ -81,7 +89,7 @@ def create(
 @topics.command("set")
 @click.argument("topic", type=topic_of)
 @click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@_PROPERTY
 @click.option("--unset", "gone", multiple=True, metavar="NAME", help="Remove a property.")
 @server_options
 @output_options

@@ -72,7 +72,13 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
 
 
 @tx.command()
-@click.option("--type", "kind", type=click.Choice(["short", "long"]), default="short")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["short", "long"]),
+    default="short",
+    help="Seconds to live and checked for conflicts, or hours and never checked.",
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Until it ends by itself.")
 @click.option("--client", "name", help="The name that others see.")
 @server_options

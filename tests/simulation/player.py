@@ -176,9 +176,10 @@ class Player:
         if not is_well or life.messaging.status[0] != "ok" or self.topic().deletions:
             return
         life.threads.hold_named("transaction-log")
-        # A write that the disk failed may not be resolved yet; until it is, messages are down by
-        # themselves, and rightly refused.
+        # What the disk of messages did to them before is over first: until a failed write is
+        # resolved, or a tick finds room again, they are rightly refused.
         life.settle(self.chance)
+        life.complete(life.rooms.tick_messages(), self.chance)
         if life.messaging.status[0] != "ok":
             life.threads.release()
             return

@@ -118,7 +118,7 @@ class Client:
         tx.commit_asked = min(tx.commit_asked, asked)
         tx.may_be_undone |= read_only
         for each in tx.entries:
-            each.ask_again(asked)
+            each.ask_again()
         publish = [
             PublishEntry(
                 topic=self._facts.topics[each.topic].id,

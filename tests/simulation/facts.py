@@ -38,10 +38,11 @@ class Asked:
         if fate is not Fate.OPEN and self.fate is Fate.OPEN:
             self.fate, self.settled = fate, moment
 
-    def ask_again(self, moment: int) -> None:
-        """What was cut off is asked for once more; what happened can happen no second time."""
+    def ask_again(self) -> None:
+        """What was cut off is asked for once more; what happened can happen no second time. It may
+        have happened since it was first asked for, so `asked` stays."""
         if self.fate is not Fate.DONE:
-            self.asked, self.told = moment, NEVER
+            self.told = NEVER
             self.fate, self.settled = Fate.OPEN, NEVER
 
 
@@ -107,11 +108,12 @@ class Stored(Asked):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Publish(Asked):
-    """One publish; `first` and `last` are its places once they are known. `brings` are the stores
-    of a reference, None for messages of its own."""
+    """One publish; `first` and `last` are its places once they are known, and lie behind `behind`.
+    `brings` are the stores of a reference, None for messages of its own."""
 
     topic: str
     payloads: tuple[bytes, ...]
+    behind: bytes  # up to where readers of all rows had seen everything when it was asked for
     tx: Tx | None = None
     pointer: int | None = None
     ttl_s: int | None = None

@@ -91,6 +91,7 @@ class Player:
             asked=self.facts.moment(),
             topic=topic.id.name,
             payloads=self.client.payloads(1 + self.c % 3),
+            behind=topic.covered,
             tx=tx,
             pointer=None if tx is None else tx.pointers[-1 if self.c % 4 else 0],
         )
@@ -134,6 +135,7 @@ class Player:
             asked=self.facts.moment(),
             topic=topic.id.name,
             payloads=tuple(payload for each in brings for payload in each.payloads),
+            behind=topic.covered,
             tx=tx,
             pointer=pointer,
             brings=brings,

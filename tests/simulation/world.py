@@ -10,7 +10,7 @@ from messaging.polls import Isolation, Poll
 from process.settings import Settings, load
 from tests.simulation import invariants
 from tests.simulation.client import Client
-from tests.simulation.disk import Disk, PowerCut
+from tests.simulation.disk import Disk, Faults, PowerCut
 from tests.simulation.facts import Facts, Fate, Lifetime, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
@@ -38,7 +38,7 @@ class World:
         self.trace: list[str] = []
         self.running_since_ms = 0
         self._was_up = False  # the transaction service, when it was last looked at
-        self._stops = False  # the server is being stopped, and loses nothing
+        self._stops = False  # the server is being stopped, on a disk that is whole
         self._opened: Life | None = None
         self.client = Client(self.facts, None)  # type: ignore[arg-type]  # until it is started
 
@@ -137,7 +137,8 @@ class World:
             self.look()
             for task in self.tasks:
                 raise BrokenPromiseError(f"promise 9: {task} got no answer before the stop")
-            self._stops = True
+            # Should the log fail now, nobody can tell a later start that it lost nothing.
+            self._stops = self.disk.faults[SNAPSHOTS] == Faults()
             self.life.complete(self.life.rooms.close(), chance)
         except PowerCut:
             self.crash(chance, cuts_power=True)

@@ -182,7 +182,7 @@ class Player:
         # resolved, or a tick finds room again, they are rightly refused.
         life.settle(self.chance)
         life.complete(life.rooms.tick_messages(), self.chance)
-        if life.messaging.status[0] != "ok":
+        if life.messaging.status[0] != "ok" or self.topic().deletions:
             life.threads.release()
             return
         disk.faults[SNAPSHOTS].is_full = True

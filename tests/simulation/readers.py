@@ -110,7 +110,7 @@ class Readers:
         if read.kind == "all" and read.start == _BEGINNING:
             topic.covered = max(topic.covered, read.next_id)
             if read.caught_up:
-                _settle_what_is_missing(topic, read)
+                _settle_what_is_missing(self._facts, topic, read)
 
     def check(self, read: Read) -> None:
         """All that can be said of a read now; once more is known, more can."""
@@ -133,8 +133,12 @@ class Readers:
                 publish.first, publish.last = first, last
 
 
-def _settle_what_is_missing(topic: TopicFacts, read: Read) -> None:
+def _settle_what_is_missing(facts: Facts, topic: TopicFacts, read: Read) -> None:
     """What was cut off, and is not there now, must never come."""
+    lifetimes = [each.ttl_s for each in topic.lifetimes]
     for publish in topic.publishes:
-        if publish.fate is Fate.OPEN and publish.told < read.asked and publish.first is None:
+        # What expired is missing, too, and a clock that is set back shows it again.
+        lives_ms = min(*lifetimes, publish.ttl_s or lifetimes[0]) * 1000
+        was_cut_off = publish.fate is Fate.OPEN and publish.told < read.asked
+        if was_cut_off and publish.first is None and lives_ms > facts.time_span_ms:
             publish.end(read.told, Fate.NOT_DONE)

@@ -30,7 +30,7 @@ def test_some_power_cuts_lose_nothing(tmp_path: Path) -> None:
     recording = record(tmp_path, lives=1, units=3, copies=False)
     program = Program(tmp_path)
 
-    program.run(recording, states=16, seed=1, now_ms=newest_ms(recording))
+    program.run(recording, states=40, seed=1, now_ms=newest_ms(recording))
 
     assert program.state_count >= 35
     assert program.wrong == []

@@ -13,7 +13,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile
 run: $(VENV)/.installed
 	exec $(BIN)/python server.py --config conf/standalone.toml
 
-# What has to be green before a commit, in about a minute and a half on two cores.
+# What has to be green before a commit, in about two minutes on two cores.
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.faults.disk_writer import told
 from tests.faults.kill import TOPICS, check_outcomes, read_all, resolved, topic_of
 from tests.faults.ledger import Fate, Unit, check_committed, payloads
 from tests.http.calls import TRANSACTIONS, begin, entry
@@ -37,16 +38,6 @@ def running(new_server: NewServer) -> ServerProcess:
     for name in TOPICS:
         ok(topic_of(client, name).create())
     return server
-
-
-def told(reply: Reply, *codes: str) -> bool:
-    """Whether it was done; if not, the refusal is one that can be waited for."""
-    if reply.status == 200:
-        return True
-    problem = problem_of(reply)
-    assert (reply.status, problem["code"]) in {(503, code) for code in codes}, reply
-    assert reply.header("Retry-After"), reply
-    return False
 
 
 class Writer:

@@ -35,11 +35,6 @@ class Running:
     def pid(self) -> int:
         return self.process.pid
 
-    def cpu_s(self) -> float:
-        """Seconds of processor time that its living threads have used."""
-        files = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(file.read_text().split()[0]) for file in files) / 1e9
-
     def resident_mib(self) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)

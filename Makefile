@@ -3,19 +3,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+HBASE := build/hbase
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale
+	bench-setup bench bench-quick bench-scale hbase test-hbase
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
 run: $(VENV)/.installed
 	exec $(BIN)/python server.py --config conf/standalone.toml
 
+# A real HBase on this machine, with its files in data/hbase and its gateways on the ports that
+# conf/distributed.toml names; ends with Ctrl-D. Needs JDK 17, and Maven for the first time.
+hbase: $(HBASE)/.installed
+	exec java @coprocessor/runtime/jvm.options -cp '$(HBASE)/lib/*' \
+		tuff.runtime.LocalHBase all data/hbase 9181 9182 9183 9090 9091
+
 # What has to be green before a commit, in about two minutes on two cores.
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
+
+# Everything on a real HBase in one JVM.
+test-hbase: $(VENV)/.installed-hbase $(HBASE)/.installed
+	$(BIN)/pytest -q -m hbase tests/hbase
 
 # And the longer programs.
 test-all: $(VENV)/.installed-dev
@@ -81,6 +92,17 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-prove: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[prove]'
+	touch $@
+
+$(VENV)/.installed-hbase: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[hbase]'
+	touch $@
+
+# HBase as Maven has it, and the launcher. Afterwards no network is needed.
+$(HBASE)/.installed: coprocessor/runtime/pom.xml $(shell find coprocessor/runtime/src -type f)
+	mvn -B -q -f coprocessor/runtime/pom.xml package dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(HBASE)/lib
+	cp $(HBASE)/runtime/hbase-runtime-1.jar $(HBASE)/lib/
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

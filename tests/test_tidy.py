@@ -17,8 +17,8 @@ TEXT = ("*.md", "*.py", "*.toml", "Makefile", ".ci/run", ".gitignore")
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
 ROOT_FILES = {
     ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "benchmarks", "conf", "docs", "examples", "messaging", "process", "pyproject.toml", "server.py",
-    "snapshots", "tests", "tuff", "tx",
+    "benchmarks", "conf", "coprocessor", "docs", "examples", "messaging", "process",
+    "pyproject.toml", "server.py", "snapshots", "tests", "tuff", "tx",
 }  # fmt: skip
 # What git and the tools put there, and what a server that runs here keeps.
 ROOT_LEFTOVERS = {

@@ -1,9 +1,14 @@
 """Settings that every test shares."""
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 # Tests share two cores with others: how long one example takes says nothing about the code.
 settings.register_profile(
@@ -15,9 +20,33 @@ settings.load_profile("tuff")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+WITH_SPARK = ("tests/spark/", "tests/pipeline/")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
         help="write what the scenario scripts print now into their files; read the diff",
     )
+    parser.addoption(
+        "--need-spark",
+        action="store_true",
+        help="fail the tests with Spark, and do not skip them, where there is no Java for it",
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: "Producer"
+) -> "LoadFileScheduling | None":
+    """With `--dist loadfile`: all tests with Spark in one worker, as a JVM takes a gigabyte."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneJvm(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+
+    return OneJvm(config, log)

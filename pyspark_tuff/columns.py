@@ -1,0 +1,80 @@
+"""The columns of a read, and how messages become Arrow batches of exactly those.
+
+Spark takes batches whose names, order and types are those of the schema it asked for; a schema that
+a user gives is a projection (docs/spark.md).
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_tuff.options import OptionError
+from tuff.protocol.names import TopicId
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from tuff.replies import Poll
+
+WRITE_POINTER = "write_pointer"
+COLUMNS: dict[str, DataType] = {
+    "topic": StringType(),
+    "id": BinaryType(),
+    "value": BinaryType(),
+    "timestamp": TimestampType(),
+    "generation": IntegerType(),
+}
+
+
+def source_schema(*, include_transaction: bool) -> StructType:
+    """All columns; `write_pointer` is null for messages without a transaction."""
+    schema = StructType()
+    for name, kind in COLUMNS.items():
+        schema = schema.add(name, kind, nullable=False)
+    return schema.add(WRITE_POINTER, LongType()) if include_transaction else schema
+
+
+def check_projection(schema: StructType, *, include_transaction: bool) -> None:
+    """Raises: OptionError: the user's schema has a column that is none of ours, or another type."""
+    ours = {field.name: field for field in source_schema(include_transaction=include_transaction)}
+    for field in schema:
+        known = ours.get(field.name)
+        if known is None:
+            hint = "; set includeTransaction=true for it" if field.name == WRITE_POINTER else ""
+            raise OptionError(
+                f"there is no column {field.name}{hint}; a read has {', '.join(ours)}"
+            )
+        if field.dataType != known.dataType:
+            kind, wanted = field.dataType.simpleString(), known.dataType.simpleString()
+            raise OptionError(f"column {field.name} is {wanted}, and not {kind}; cast it later")
+
+
+def shown_name(topic: TopicId, namespace: str) -> str:
+    """How rows name a topic: as a user does who set that namespace."""
+    return topic.name if topic.namespace == namespace else str(topic)
+
+
+def batch_of(poll: "Poll", schema: StructType, *, topic: str, generation: int) -> "RecordBatch":
+    """The messages of one reply as the columns that the schema asks for."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    makers = {
+        "topic": lambda: pa.repeat(topic, len(poll)),
+        "id": lambda: pa.array([message.id.to_bytes() for message in poll], pa.binary()),
+        "value": lambda: pa.array([message.payload for message in poll], pa.binary()),
+        "timestamp": lambda: pa.array(
+            [message.timestamp * 1000 for message in poll], pa.timestamp("us", "UTC")
+        ),
+        "generation": lambda: pa.repeat(pa.scalar(generation, pa.int32()), len(poll)),
+    }
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    return pa.RecordBatch.from_arrays([makers[name]() for name in wanted.names], schema=wanted)

@@ -1,0 +1,361 @@
+"""What a user may set on a read or a write, checked once, as frozen values.
+
+Names and meanings are those of Spark's Kafka source where the meaning is the same (docs/spark.md).
+Spark hands options over with names in lower case.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId, check_name
+
+if TYPE_CHECKING:
+    from tuff.client import Client
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:7411"
+DEFAULT_NAMESPACE = "default"
+DEFAULT_MIN_PARTITIONS = 8  # tasks; a task costs about 30 ms, and fewer would leave cores idle
+DEFAULT_FETCH_SIZE = (
+    10_000  # messages of one poll: the server's own limit, and the knee of its cost
+)
+DEFAULT_LEASE_S = 3_600.0  # seconds; a job may compute this long before its first task writes
+DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its first moment
+PARTITION_COUNT_MAX = 10_000
+
+CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
+READ_OPTIONS = (
+    *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "startingOffsets", "startingTimestamp",
+    "isolation", "minPartitions", "fetchSize", "failOnDataLoss", "includeTransaction",
+)  # fmt: skip
+BATCH_READ_OPTIONS = (*READ_OPTIONS, "endingOffsets", "endingTimestamp")
+STREAM_READ_OPTIONS = (*READ_OPTIONS, "maxMessagesPerTrigger")
+WRITE_OPTIONS = (*CONNECTION_OPTIONS, "topic", "lease", "ignoreExtraColumns")
+BATCH_WRITE_OPTIONS = (*WRITE_OPTIONS, "transaction", "txnAppId", "txnVersion")
+STREAM_WRITE_OPTIONS = (*WRITE_OPTIONS, "sinkId")
+# What Spark adds to the options of a streaming sink by itself.
+SPARKS_OWN_OPTIONS = frozenset({"checkpointlocation", "queryname"})
+
+
+class OptionError(TuffError):
+    """An option can't be so; the sentence names it, and says what to write."""
+
+    code = "bad_option"
+
+
+class Isolation(Enum):
+    """What a read sees. `SNAPSHOT`: one snapshot over all topics; `COMMITTED`: each topic up to its
+    first undecided message; `ALL`: everything, undone messages included."""
+
+    SNAPSHOT = "snapshot"
+    COMMITTED = "committed"
+    ALL = "all"
+
+
+class Edge(Enum):
+    """An end of what a topic holds."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+# A place in a topic as users name it: an end of it, an id, or a publish time in ms.
+Spot = Edge | MessageId | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spots:
+    """Where to start, or to end: in the topics that are named, and in all others."""
+
+    others: Spot
+    named: Mapping[TopicId, Spot]
+
+    def of(self, topic: TopicId) -> Spot:
+        return self.named.get(topic, self.others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a process of Spark reaches the server. `token_file`: the file, on every host, that holds
+    the token; a token itself would end up in plans and logs."""
+
+    url: str
+    timeout_s: float
+    token_file: str | None
+
+    def connect(self, name: str) -> "Client":
+        """A client that others see as `name`. Raises: OptionError: the token can't be read."""
+        from tuff.client import connect  # a planner that only looks for sources needs no client
+
+        return connect(self.url, client=name, timeout=self.timeout_s, token=self._token())
+
+    def _token(self) -> str | None:
+        if self.token_file is None:
+            return None
+        try:
+            return Path(self.token_file).read_text("utf-8").strip()
+        except OSError as error:
+            raise OptionError(f"tokenFile {self.token_file} can't be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A read. `topics` is empty where a `pattern` picks those of the namespace."""
+
+    connection: Connection
+    namespace: str
+    topics: tuple[TopicId, ...]
+    pattern: str | None
+    starting: Spots
+    ending: Spots
+    isolation: Isolation
+    min_partitions: int
+    fetch_size: int
+    fail_on_data_loss: bool
+    include_transaction: bool
+    max_messages: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """A write. `topic` None: a column names it. `sink` and `version` identify a batch job that may
+    be repeated; of a stream `sink` alone is given, or None for the query's id."""
+
+    connection: Connection
+    namespace: str
+    topic: TopicId | None
+    lease_s: float | None
+    ignores_extra_columns: bool
+    transaction: int | None
+    sink: str | None
+    version: int | None
+
+
+def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Raises: OptionError: one of them can't be, or is not known here."""
+    return _read_options(
+        _Given(given, BATCH_READ_OPTIONS), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation)
+    )
+
+
+def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Raises: OptionError: one of them can't be, or is not known here."""
+    allowed = (Isolation.COMMITTED, Isolation.ALL)
+    return _read_options(
+        _Given(given, STREAM_READ_OPTIONS), Edge.LATEST, Isolation.COMMITTED, allowed
+    )
+
+
+def includes_transaction(given: Mapping[str, str]) -> bool:
+    """Whether rows have a write pointer: asked before it is known what the read will be."""
+    known = tuple(dict.fromkeys((*BATCH_READ_OPTIONS, *STREAM_READ_OPTIONS)))
+    return _Given(given, known).flag("includeTransaction", default=False)
+
+
+def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises: OptionError: one of them can't be, or is not known here."""
+    options = _Given(given, BATCH_WRITE_OPTIONS)
+    sink, version = options.text("txnAppId"), options.number("txnVersion", at_least=0)
+    transaction = options.number("transaction", at_least=1)
+    if (sink is None) != (version is None):
+        raise OptionError("txnAppId and txnVersion go together: both name one repeatable job")
+    if sink is not None and transaction is not None:
+        raise OptionError(
+            "transaction joins one that its owner commits, so txnAppId can't say whether this job "
+            "was done; give one of the two"
+        )
+    return _write_options(options, sink=sink, version=version, transaction=transaction)
+
+
+def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises: OptionError: one of them can't be, or is not known here."""
+    options = _Given(given, STREAM_WRITE_OPTIONS, ignored=SPARKS_OWN_OPTIONS)
+    return _write_options(options, sink=options.text("sinkId"), version=None, transaction=None)
+
+
+def topic_named(name: str, namespace: str) -> TopicId:
+    """`name` in the namespace, or `other:name` in another one. Raises: InvalidNameError."""
+    head, colon, tail = name.strip().rpartition(":")
+    return TopicId(head if colon else namespace, tail)
+
+
+class _Given:
+    """The options as given, by their known names."""
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Collection[str],
+        *,
+        ignored: Collection[str] = frozenset(),
+    ) -> None:
+        names = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for key, value in given.items():
+            lower = key.lower()
+            if lower in names:
+                self._values[names[lower]] = value
+            elif lower not in ignored:
+                raise _unknown(key, known)
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self._values.get(name, str(default)).lower()
+        if value not in {"true", "false"}:
+            raise OptionError(f"{name} is true or false, not {value!r}")
+        return value == "true"
+
+    def number(self, name: str, *, at_least: int, at_most: int = (1 << 63) - 1) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,19}", value) or not at_least <= int(value) <= at_most:
+            raise OptionError(f"{name} is a whole number from {at_least}, not {value!r}")
+        return int(value)
+
+    def seconds(self, name: str) -> float | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value) or float(value) <= 0:
+            raise OptionError(f"{name} is a number of seconds above 0, not {value!r}")
+        return float(value)
+
+    def connection(self) -> Connection:
+        return Connection(
+            url=self.text("url") or DEFAULT_URL,
+            timeout_s=self.seconds("timeout") or 30.0,
+            token_file=self.text("tokenFile"),
+        )
+
+    def namespace(self) -> str:
+        return check_name(self.text("namespace") or DEFAULT_NAMESPACE, what="namespace")
+
+
+def _unknown(key: str, known: Collection[str]) -> OptionError:
+    nearest = get_close_matches(key.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
+    names = {name.lower(): name for name in known}
+    advice = f"did you mean {names[nearest[0]]}?" if nearest else "there is none like it"
+    return OptionError(f"there is no option {key} here; {advice} Known: {', '.join(sorted(known))}")
+
+
+def _read_options(
+    options: _Given, first: Edge, isolation: Isolation, allowed: Collection[Isolation]
+) -> ReadOptions:
+    namespace = options.namespace()
+    topics, pattern = _topics(options, namespace)
+    return ReadOptions(
+        connection=options.connection(),
+        namespace=namespace,
+        topics=topics,
+        pattern=pattern,
+        starting=_spots(options, "starting", first, namespace),
+        ending=_spots(options, "ending", Edge.LATEST, namespace),
+        isolation=_choice(options, "isolation", isolation, allowed),
+        min_partitions=options.number("minPartitions", at_least=1, at_most=PARTITION_COUNT_MAX)
+        or DEFAULT_MIN_PARTITIONS,
+        fetch_size=options.number("fetchSize", at_least=1) or DEFAULT_FETCH_SIZE,
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        include_transaction=options.flag("includeTransaction", default=False),
+        max_messages=options.number("maxMessagesPerTrigger", at_least=1),
+    )
+
+
+def _write_options(
+    options: _Given, *, sink: str | None, version: int | None, transaction: int | None
+) -> WriteOptions:
+    namespace, topic = options.namespace(), options.text("topic")
+    return WriteOptions(
+        connection=options.connection(),
+        namespace=namespace,
+        topic=None if topic is None else topic_named(topic, namespace),
+        lease_s=options.seconds("lease"),
+        ignores_extra_columns=options.flag("ignoreExtraColumns", default=False),
+        transaction=transaction,
+        sink=sink,
+        version=version,
+    )
+
+
+def _topics(options: _Given, namespace: str) -> tuple[tuple[TopicId, ...], str | None]:
+    names, pattern = options.text("subscribe"), options.text("subscribePattern")
+    if (names is None) == (pattern is None):
+        raise OptionError("give subscribe (topics, with commas) or subscribePattern, one of them")
+    if names is not None:
+        return tuple(sorted({topic_named(name, namespace) for name in names.split(",")})), None
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise OptionError(
+            f"subscribePattern {pattern!r} is no regular expression: {error}"
+        ) from None
+    return (), pattern
+
+
+def _choice(
+    options: _Given, name: str, default: Isolation, allowed: Collection[Isolation]
+) -> Isolation:
+    value = options.text(name) or default.value
+    for each in allowed:
+        if each.value == value.lower():
+            return each
+    known = ", ".join(each.value for each in allowed)
+    raise OptionError(f"{name} is one of {known} here, not {value!r}")
+
+
+def _spots(options: _Given, which: str, default: Edge, namespace: str) -> Spots:
+    offsets, time = options.text(f"{which}Offsets"), options.text(f"{which}Timestamp")
+    if offsets is not None and time is not None:
+        raise OptionError(f"give {which}Offsets or {which}Timestamp, not both")
+    if time is not None:
+        return Spots(others=_ms(time, f"{which}Timestamp"), named={})
+    if offsets is None:
+        return Spots(others=default, named={})
+    if offsets.lstrip().startswith("{"):
+        return _spots_of_json(offsets, f"{which}Offsets", default, namespace)
+    return Spots(others=_spot(offsets.strip(), f"{which}Offsets"), named={})
+
+
+def _spots_of_json(text: str, what: str, default: Edge, namespace: str) -> Spots:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{what} is no JSON: {error}") from None
+    named = {topic_named(name, namespace): _spot(spot, what) for name, spot in value.items()}
+    return Spots(others=default, named=named)
+
+
+def _spot(value: object, what: str) -> Spot:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if value in ("earliest", "latest"):
+        return Edge(value)
+    return _as(MessageId.from_hex, str(value), f"{what} has earliest, latest, an id, or ms")
+
+
+def _ms(text: str, what: str) -> int:
+    if re.fullmatch(r"[0-9]{1,19}", text):
+        return int(text)
+    moment = _as(datetime.fromisoformat, text, f"{what} is ms since the epoch, or ISO 8601")
+    if moment.tzinfo is None:
+        raise OptionError(f"{what} {text!r} has no time zone; add one, as in {text}Z")
+    return round(moment.timestamp() * 1000)
+
+
+def _as(read: Callable[[str], T], text: str, what: str) -> T:
+    try:
+        return read(text)
+    except (ValueError, BadRequestError):
+        raise OptionError(f"{what}, and not {text!r}") from None

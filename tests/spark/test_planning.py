@@ -1,0 +1,152 @@
+"""Reads planned and done without Spark: the very objects it would use, in this process."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
+from pyspark.sql.types import StructType
+
+import tuff
+from pyspark_tuff import DefaultSource
+from pyspark_tuff.options import OptionError
+from pyspark_tuff.planning import DataLossError
+from pyspark_tuff.source import BatchReader
+from tuff.launch import ServerProcess
+
+
+class Reads:
+    """Batch reads of topics of the tests' server."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._url = server.url
+
+    def reader(self, *topics: tuff.TopicId, **options: object) -> BatchReader:
+        given = {"url": self._url, "subscribe": ",".join(map(str, topics)), **options}
+        source = DefaultSource(CaseInsensitiveDict({k: str(v) for k, v in given.items()}))
+        return pickle.loads(pickle.dumps(source.reader(schema=source.schema())))
+
+    def of(self, *topics: tuff.TopicId, **options: object) -> list[bytes]:
+        return values(self.reader(*topics, **options))
+
+
+def values(reader: BatchReader) -> list[bytes]:
+    found: list[bytes] = []
+    for partition in pickle.loads(pickle.dumps(reader.partitions())):
+        for batch in reader.read(partition):
+            found += batch.column("value").to_pylist()
+    return found
+
+
+@pytest.fixture
+def read(tuff_server: ServerProcess) -> Reads:
+    return Reads(tuff_server)
+
+
+def test_filters_are_never_pushed() -> None:
+    """With them Spark 4.3 answers wrongly where one frame is used twice."""
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters
+
+
+def test_messages_come_in_order_however_small_the_polls_are(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    numbers = [b"%d" % number for number in range(100)]
+    tuff_client.publish(tuff_topic, numbers)
+
+    assert read.of(tuff_topic, fetchSize=7) == numbers
+
+
+def test_what_is_published_after_the_plan_is_not_read(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "before")
+    reader = read.reader(tuff_topic)
+    partitions = reader.partitions()
+
+    tuff_client.publish(tuff_topic, "after")
+
+    assert [b.column("value").to_pylist() for b in reader.read(partitions[0])] == [[b"before"]]
+
+
+def test_a_transaction_that_commits_between_view_and_plan_is_in_no_topic(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    reader = read.reader(tuff_topic)
+    tuff_client.transactions.run([tuff.PublishEntry(topic=tuff_topic, payloads=[b"late"])])
+
+    assert values(reader) == []
+
+
+def test_the_end_of_one_read_is_the_start_of_the_next(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, ["1", "2"])
+    middle = tuff_client.offsets(tuff_topic).end
+    tuff_client.publish(tuff_topic, ["3"])
+    place = f'{{"{tuff_topic}": "{middle.hex()}"}}'
+
+    assert read.of(tuff_topic, endingOffsets=place) == [b"1", b"2"]
+    assert read.of(tuff_topic, startingOffsets=place) == [b"3"]
+    assert read.of(tuff_topic, startingOffsets="latest") == []
+
+
+def test_topics_of_a_pattern_are_those_whose_whole_name_matches(
+    read: Reads, tuff_server: ServerProcess, tuff_client: tuff.Client
+) -> None:
+    for name in ("p-1", "p-2", "p-22"):
+        topic = tuff.TopicId("patterns", name)
+        tuff_client.topics.create(topic)
+        tuff_client.publish(topic, name)
+    options = {"url": tuff_server.url, "namespace": "patterns", "subscribePattern": "p-."}
+
+    source = DefaultSource(CaseInsensitiveDict(options))
+
+    assert sorted(values(source.reader(source.schema()))) == [b"p-1", b"p-2"]
+
+
+def test_a_missing_topic_is_an_error_that_names_it(read: Reads) -> None:
+    with pytest.raises(tuff.TopicNotFoundError, match="nowhere"):
+        read.of(tuff.TopicId("tests", "nowhere"))
+
+
+def test_a_column_that_no_read_has_is_refused(tuff_server: ServerProcess) -> None:
+    source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
+
+    with pytest.raises(OptionError, match="no column key"):
+        source.reader(StructType().add("key", "string"))
+
+
+@pytest.fixture
+def short_lived(tmp_path: Path) -> "Iterator[ServerProcess]":
+    """A server whose topics keep messages for the shortest time there is."""
+    arguments = ["--set", "messaging.default_ttl=1"]
+    with ServerProcess(tmp_path / "data", log=tmp_path / "log", arguments=arguments) as server:
+        yield server
+
+
+def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """Wait until nothing of the topic is left; by asking, as time is the server's."""
+    while client.offsets(topic).earliest is not None:
+        pass
+
+
+def test_messages_that_expire_before_they_are_read_are_a_loss_that_is_told(
+    short_lived: ServerProcess,
+) -> None:
+    read, topic = Reads(short_lived), tuff.TopicId("tests", "brief")
+    with tuff.connect(short_lived.url) as client:
+        client.topics.create(topic)
+        first = client.publish(topic, ["1", "2"]).first_id
+        planned = [read.reader(topic, failOnDataLoss=fails) for fails in ("true", "false")]
+        partitions = [each.partitions() for each in planned]
+        expire(client, topic)
+        client.publish(topic, "3")
+
+        with pytest.raises(DataLossError, match="expired between plan and read"):
+            list(planned[0].read(partitions[0][0]))
+        assert list(planned[1].read(partitions[1][0])) == []
+        with pytest.raises(DataLossError, match="may have expired before"):
+            read.of(topic, startingOffsets=f'{{"{topic}": "{first.hex()}"}}')
+        assert read.of(topic) == [b"3"]

@@ -1,0 +1,248 @@
+"""Streams planned and read without Spark: offsets, limits, restarts and losses."""
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+import tuff
+from pyspark_tuff import DefaultSource
+from pyspark_tuff.planning import DataLossError
+from pyspark_tuff.stream import StreamReader
+from tuff.launch import ServerProcess
+
+Offset = dict[str, object]
+ALL = ReadAllAvailable()
+
+
+class Streams:
+    """Streams of topics of the tests' server, as one query after the other would open them."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._url = server.url
+        self._opened: list[Stream] = []
+
+    def open(self, *topics: tuff.TopicId, **options: object) -> "Stream":
+        names = ",".join(map(str, topics))
+        given = {"url": self._url, "subscribe": names, "startingOffsets": "earliest", **options}
+        if "subscribePattern" in given:
+            del given["subscribe"]
+        source = DefaultSource(CaseInsensitiveDict({k: str(v) for k, v in given.items()}))
+        self._opened.append(Stream(source))
+        return self._opened[-1]
+
+    def stop(self) -> None:
+        for stream in self._opened:
+            stream.planner.stop()
+
+
+class Stream:
+    """A query's two readers: the one that plans, and the one that the tasks get."""
+
+    def __init__(self, source: DefaultSource) -> None:
+        self.planner: StreamReader = source.streamReader(source.schema())
+        self._task: StreamReader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+
+    def first(self) -> Offset:
+        return through_json(self.planner.initialOffset())
+
+    def next(self, start: Offset, limit: ReadLimit = ALL) -> Offset:
+        return through_json(self.planner.latestOffset(start, limit))
+
+    def read(self, start: Offset, end: Offset) -> list[bytes]:
+        return [
+            value
+            for partition in pickle.loads(pickle.dumps(self.planner.partitions(start, end)))
+            for batch in self._task.read(partition)
+            for value in batch.column("value").to_pylist()
+        ]
+
+
+def through_json(offset: Offset) -> Offset:
+    """As Spark keeps it in a checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+@pytest.fixture
+def streams(tuff_server: ServerProcess) -> Iterator[Streams]:
+    opened = Streams(tuff_server)
+    yield opened
+    opened.stop()
+
+
+def test_batches_take_each_message_once_and_a_batch_can_be_read_again(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    stream = streams.open(tuff_topic)
+    begin = stream.first()
+    tuff_client.publish(tuff_topic, ["1", "2"])
+    middle = stream.next(begin)
+    tuff_client.publish(tuff_topic, "3")
+    end = stream.next(middle)
+
+    assert stream.read(begin, middle) == [b"1", b"2"]
+    assert stream.read(middle, end) == [b"3"]
+    assert streams.open(tuff_topic).read(begin, middle) == [b"1", b"2"]
+
+
+def test_nothing_new_is_the_same_offset_to_the_letter(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "1")
+    stream = streams.open(tuff_topic)
+    end = stream.next(stream.first())
+
+    assert json.dumps(stream.next(end)) == json.dumps(end)
+    assert stream.read(end, end) == []
+
+
+def test_a_batch_ends_before_what_is_undecided_and_takes_it_later(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tx = tuff_client.transactions.start()
+    tuff_client.publish(tuff_topic, "1")
+    tuff_client.publish(tuff_topic, "2", transaction=tx)
+    tuff_client.publish(tuff_topic, "3")
+    stream = streams.open(tuff_topic)
+    begin = stream.first()
+
+    middle = stream.next(begin)
+    tuff_client.transactions.commit(tx)
+    end = stream.next(middle)
+
+    assert (stream.read(begin, middle), stream.read(middle, end)) == ([b"1"], [b"2", b"3"])
+
+
+def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "old")
+    stream = streams.open(tuff_topic, startingOffsets="latest")
+    begin = stream.first()
+    tuff_client.publish(tuff_topic, "new")
+
+    assert stream.first() == begin
+    assert stream.read(begin, stream.next(begin)) == [b"new"]
+
+
+def test_a_start_behind_an_end_as_after_some_restarts_is_an_empty_batch(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    stream = streams.open(tuff_topic)
+    begin = stream.first()
+    tuff_client.publish(tuff_topic, "1")
+
+    assert stream.planner.partitions(stream.next(begin), begin) == []
+
+
+def test_a_limit_is_shared_by_topics_and_what_one_does_not_need_goes_to_others(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    small, large = tuff_topic, tuff.TopicId("tests", f"{tuff_topic.name}-large")
+    tuff_client.topics.create(large)
+    tuff_client.publish(small, ["s"] * 10)
+    for _ in range(100):
+        tuff_client.publish(large, "l")
+    stream = streams.open(small, large)
+    begin = stream.first()
+
+    middle = stream.next(begin, ReadMaxRows(50))
+    end = stream.next(middle, ReadMaxRows(50))
+
+    assert sorted(stream.read(begin, middle)) == [b"l"] * 40 + [b"s"] * 10
+    assert stream.read(middle, end) == [b"l"] * 50
+
+
+def test_a_limit_below_the_number_of_topics_starves_none(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
+    tuff_client.topics.create(other)
+    for topic in (tuff_topic, other):
+        tuff_client.publish(topic, topic.name)
+        tuff_client.publish(topic, topic.name)
+    stream = streams.open(tuff_topic, other)
+    begin = stream.first()
+
+    read = stream.read(begin, stream.next(begin, ReadMaxRows(1)))
+
+    assert set(read) == {tuff_topic.name.encode(), other.name.encode()}
+
+
+def test_what_was_published_as_one_is_never_cut_in_two(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tx = tuff_client.transactions.start()
+    tuff_client.store(tuff_topic, ["1", "2", "3", "4"], transaction=tx)
+    tuff_client.publish(tuff_topic, [], transaction=tx)
+    tuff_client.transactions.commit(tx)
+    tuff_client.publish(tuff_topic, "5")
+    stream = streams.open(tuff_topic)
+    begin = stream.first()
+
+    assert len(stream.read(begin, stream.next(begin, ReadMaxRows(2)))) == 4
+
+
+def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, ["1", "2"])
+    stream = streams.open(tuff_topic)
+    begin = stream.first()
+    stream.planner.prepareForTriggerAvailableNow()
+    tuff_client.publish(tuff_topic, "late")
+
+    middle = stream.next(begin, ReadMaxRows(10))
+
+    assert stream.read(begin, middle) == [b"1", b"2"]
+    assert stream.next(middle, ReadMaxRows(10)) == middle
+
+
+def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    options = {"namespace": "tests", "subscribePattern": f"{tuff_topic.name}-.*"}
+    stream = streams.open(**options, startingOffsets="latest")
+    begin = stream.first()
+    joined = tuff.TopicId("tests", f"{tuff_topic.name}-joined")
+    tuff_client.topics.create(joined)
+    tuff_client.publish(joined, "first")
+
+    assert stream.read(begin, stream.next(begin)) == [b"first"]
+
+
+def test_a_topic_that_was_created_again_is_a_loss_that_is_told(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, ["1", "2"])
+    begin = (stream := streams.open(tuff_topic)).first()
+    end = stream.next(begin)
+    tuff_client.topics.delete(tuff_topic)
+    tuff_client.topics.create(tuff_topic)
+    tuff_client.publish(tuff_topic, "new")
+
+    lenient = streams.open(tuff_topic, failOnDataLoss="false")
+    with pytest.raises(DataLossError, match="deleted and created again: it is at generation 2"):
+        stream.next(end)
+    with pytest.raises(DataLossError, match="created again before this batch"):
+        stream.read(begin, end)
+    assert lenient.read(begin, end) == []
+    assert lenient.read(end, lenient.next(end)) == [b"new"]
+
+
+def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "1")
+    begin = (stream := streams.open(tuff_topic)).first()
+    end = stream.next(begin)
+    tuff_client.topics.delete(tuff_topic)
+
+    with pytest.raises(DataLossError, match="was deleted"):
+        stream.next(end)
+    with pytest.raises(DataLossError, match="was deleted before"):
+        stream.read(begin, end)
+    assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}

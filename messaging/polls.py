@@ -13,10 +13,11 @@ from functools import partial
 from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
-from messaging.page import Page
+from messaging.page import Page, arrow_form
 from messaging.reader import Query, Reading, Undecided, read, start_number
 from messaging.retention import is_expired
 from messaging.settings import MessagingSettings
+from messaging.splits import Split, split
 from messaging.survey import survey
 from messaging.topics import Topic, TopicRecord, topic_not_found
 from messaging.transactions import TransactionView
@@ -80,6 +81,7 @@ class PollResult:
     progress."""
 
     page: Page
+    generation: int
     next_id: bytes
     caught_up: bool
     blocked_by: int | None
@@ -160,6 +162,24 @@ class Polls:
             end=extent.end,
             blocked_by=self._holder(extent.held_by),
         )
+
+    async def splits(
+        self, topic: TopicId, *, start: MessageId | None, end: MessageId | None, count: int
+    ) -> tuple[int, list[Split]]:
+        """The topic's generation, and parts of about equal size of what lies behind `start` up to
+        `end`."""
+        self._engine.require_up()
+        found = self._live.topics.find(topic)
+        record = found.require_durable()
+        number = start_number(start, inclusive=False)
+        query = self._query(found, record, Poll(through=end), number)
+        cut = partial(split, query=query, start=start, end=end, count=count)
+        return record.generation, await self._engine.read(cut)
+
+    async def load_arrow(self) -> None:
+        """Have the Arrow form of replies ready. Raises: NotAcceptableError."""
+        if not arrow_form.cache_info().currsize:
+            await self._engine.read(lambda _store: arrow_form())
 
     def newest_place(self, topic: TopicId) -> MessageId:
         """A place behind everything published so far: as an exclusive start, it leads to what is
@@ -246,6 +266,7 @@ class Polls:
         start_ms = start.publish_timestamp_ms if isinstance(start, MessageId) else start
         return PollResult(
             page=reading.page,
+            generation=record.generation,
             next_id=reading.next_id,
             caught_up=reading.caught_up,
             blocked_by=self._holder(reading.held_by),

@@ -22,6 +22,7 @@ from messaging.keys import (
     payload_key,
     place_after,
     place_in,
+    pointer_in,
 )
 from messaging.page import EMPTY_PAGE, Page
 from messaging.plain import NO_PAYLOAD, take_plain
@@ -161,6 +162,7 @@ class _Read:
         self._through_bytes = query.through.to_bytes()
         self._next = next_at_first(query, number)
         self._items: list[bytes] = []
+        self._pointers: dict[int, int] = {}  # by the index of the item
         self._payload_bytes = 0
         self._is_plain = True  # nothing but payloads so far
         self._reading = Reading(next_id=self._next)
@@ -200,7 +202,7 @@ class _Read:
 
     def _ended(self) -> Reading:
         self._reading.next_id = self._next
-        self._reading.page = Page(self._items)
+        self._reading.page = Page(self._items, self._pointers)
         return self._reading
 
     @property
@@ -252,7 +254,7 @@ class _Read:
         if self._is_passed_over(place, row):
             self._pass(place_bytes + _PAST_GROUP)
         elif row.reference is None:
-            self._deliver(place_bytes + NO_PAYLOAD, row.payload)
+            self._deliver(place_bytes + NO_PAYLOAD, row.payload, row.tx_pointer)
         else:
             assert row.tx_pointer is not None
             if row.reference.count:
@@ -300,7 +302,7 @@ class _Read:
         if self._is_expired(place, row.ttl_s):
             self._pass(id_bytes)
         else:
-            self._deliver(id_bytes, row.payload)
+            self._deliver(id_bytes, row.payload, pointer_in(key))
 
     def _whole_group(self, place: Place, brings: PayloadRange, rows: Rows) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
@@ -333,6 +335,8 @@ class _Read:
             raise ended
 
     def _take_back(self, item_count: int, next_id: bytes, payload_bytes: int) -> None:
+        for index in range(item_count, len(self._items)):
+            self._pointers.pop(index, None)
         del self._items[item_count:]
         self._reading.caught_up = False
         self._next, self._payload_bytes = next_id, payload_bytes
@@ -342,7 +346,7 @@ class _Read:
         behind = place_bytes + pack_place(*_TOLD)
         self._damaged(place_bytes + NO_PAYLOAD, behind, f"is damaged ({reason})")
 
-    def _deliver(self, id_bytes: bytes, payload: bytes) -> None:
+    def _deliver(self, id_bytes: bytes, payload: bytes, pointer: int | None = None) -> None:
         if id_bytes < self._start_bytes:
             return
         if id_bytes > self._through_bytes:
@@ -351,6 +355,8 @@ class _Read:
         items, size = self._items, self._payload_bytes + len(payload)
         if items and (len(items) >= self._query.limit or size > self._query.bytes_max):
             raise _Stop
+        if pointer is not None:
+            self._pointers[len(items)] = abs(pointer)
         items.append(avro.encode_message(id_bytes, payload))
         self._next = id_bytes
         self._payload_bytes = size

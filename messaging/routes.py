@@ -29,6 +29,8 @@ from tuff.protocol.exchange import (
 )
 from tuff.protocol.ids import MessageId
 from tuff.protocol.media import (
+    BROWSE_TYPES,
+    POLL_TYPES,
     MediaType,
     body_type,
     parse_json,
@@ -47,7 +49,7 @@ Choice = TypeVar("Choice", bound=Enum)
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
 _PUBLISH_PARAMETERS = frozenset({"ttl"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
-_TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 
 TOPIC_IDS_COUNT_MAX = 4_096  # names that were found legal and are not checked again
 _topic_id = lru_cache(TOPIC_IDS_COUNT_MAX)(TopicId)
@@ -58,17 +60,17 @@ def routes(service: MessagingService) -> list[Route]:
     topics, messages = _TopicRoutes(service), _MessageRoutes(service)
     return [
         # The busy ones first: the library's router tries one after the other.
-        Route("POST", f"{_TOPIC}/publish", messages.publish),
-        Route("POST", f"{_TOPIC}/poll", messages.poll),
-        Route("POST", f"{_TOPIC}/store", messages.store),
-        Route("POST", f"{_TOPIC}/rollback", messages.rollback),
-        Route("GET", f"{_TOPIC}/messages", messages.browse),
-        Route("GET", f"{_TOPIC}/offsets", messages.offsets),
-        Route("POST", f"{_TOPIC}/truncate", topics.truncate),
-        Route("PUT", f"{_TOPIC}/properties", topics.update),
-        Route("PUT", _TOPIC, topics.create),
-        Route("GET", _TOPIC, topics.get),
-        Route("DELETE", _TOPIC, topics.delete),
+        Route("POST", f"{TOPIC_PATH}/publish", messages.publish),
+        Route("POST", f"{TOPIC_PATH}/poll", messages.poll),
+        Route("POST", f"{TOPIC_PATH}/store", messages.store),
+        Route("POST", f"{TOPIC_PATH}/rollback", messages.rollback),
+        Route("GET", f"{TOPIC_PATH}/messages", messages.browse),
+        Route("GET", f"{TOPIC_PATH}/offsets", messages.offsets),
+        Route("POST", f"{TOPIC_PATH}/truncate", topics.truncate),
+        Route("PUT", f"{TOPIC_PATH}/properties", topics.update),
+        Route("PUT", TOPIC_PATH, topics.create),
+        Route("GET", TOPIC_PATH, topics.get),
+        Route("DELETE", TOPIC_PATH, topics.delete),
         Route("GET", "/v1/namespaces", topics.namespaces),
         Route("GET", "/v1/namespaces/{ns}/topics", topics.list),
     ]
@@ -98,7 +100,7 @@ class _TopicRoutes:
         return EMPTY_REPLY
 
     def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str]]:
-        topic = _topic(request)
+        topic = topic_of(request)
         require_json(request.content_type, request.body)
         if not request.body:
             return topic, {}
@@ -109,7 +111,7 @@ class _TopicRoutes:
         return topic, parse_properties(value)
 
     async def get(self, request: Request) -> Reply:
-        info = self._service.get_topic(_topic(request))
+        info = self._service.get_topic(topic_of(request))
         form = {
             "name": info.topic.name,
             "properties": dict(info.properties),
@@ -118,13 +120,13 @@ class _TopicRoutes:
         return json_reply(form)
 
     async def delete(self, request: Request) -> Reply:
-        topic = _topic(request)
+        topic = topic_of(request)
         _no_members(request, what="the deletion of a topic")
         await self._service.delete_topic(topic)
         return EMPTY_REPLY
 
     async def truncate(self, request: Request) -> Reply:
-        topic = _topic(request)
+        topic = topic_of(request)
         body = read_object(
             request.body,
             request.content_type,
@@ -146,7 +148,7 @@ class _MessageRoutes:
         self._service = service
 
     async def publish(self, request: Request) -> Reply:
-        topic = _topic(request, parameters=_PUBLISH_PARAMETERS)
+        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
         if not publish.payloads:
             if publish.pointer is None:
@@ -159,7 +161,7 @@ class _MessageRoutes:
         return _published(published, reply_type(request.accept, asked_in=asked_in))
 
     async def store(self, request: Request) -> Reply:
-        topic = _topic(request, parameters=_PUBLISH_PARAMETERS)
+        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         _, publish = _publish_request(request)
         if publish.pointer is None or not publish.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
@@ -167,7 +169,7 @@ class _MessageRoutes:
         return EMPTY_REPLY
 
     async def rollback(self, request: Request) -> Reply:
-        topic = _topic(request)
+        topic = topic_of(request)
         body = request.body
         if body_type(request.content_type, body) is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
@@ -177,25 +179,31 @@ class _MessageRoutes:
         return EMPTY_REPLY
 
     async def poll(self, request: Request) -> Reply:
-        topic = _topic(request, parameters=_READ_PARAMETERS)
+        topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
         asked_in = body_type(request.content_type, body)
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
             consume = forms.consume_request_from_json(parse_json(body) if body else {})
-        result = await self._service.poll(topic, _poll(dict(request.query), consume))
-        return _polled(result, reply_type(request.accept, asked_in=asked_in))
+        poll = _poll(dict(request.query), consume)
+        form = reply_type(request.accept, asked_in=asked_in, offered=POLL_TYPES)
+        if form is MediaType.ARROW:
+            await self._service.load_arrow()
+        return _polled(await self._service.poll(topic, poll), form)
 
     async def browse(self, request: Request) -> Reply:
-        topic = _topic(request, parameters=_BROWSE_PARAMETERS)
+        topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
         query = dict(request.query)
         limit = query.get("limit")
         consume = ConsumeRequest(
             inclusive=_boolean(query.get("inclusive", "true"), what="inclusive"),
-            limit=None if limit is None else _digits(limit, what="limit"),
+            limit=None if limit is None else whole_digits(limit, what="limit"),
         )
         poll = _poll(query, consume)
+        form = reply_type(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        if form is MediaType.ARROW:
+            await self._service.load_arrow()
         start = query.get("from", "earliest")
         if start == "latest":
             # Taken here, so that what is published while the read is on its way is delivered.
@@ -203,10 +211,10 @@ class _MessageRoutes:
             result = await self._service.poll(topic, replace(poll, start=newest, inclusive=False))
         else:
             result = await self._service.poll(topic, replace(poll, start=_start(start)))
-        return _polled(result, MediaType.JSON)
+        return _polled(result, form)
 
     async def offsets(self, request: Request) -> Reply:
-        topic = _topic(request, parameters={"isolation", "tx"})
+        topic = topic_of(request, parameters={"isolation", "tx"})
         query = dict(request.query)
         isolation, tx = _choice(query, "isolation", Isolation), _tx(query)
         if isolation is not None and tx is not None:
@@ -223,7 +231,7 @@ class _MessageRoutes:
         return json_reply(form)
 
 
-def _topic(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
+def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
     read_query(request.query, parameters=parameters)
     return _topic_id(request.parameters["ns"], request.parameters["t"])
 
@@ -296,9 +304,14 @@ def _polled(result: PollResult, media_type: MediaType) -> Reply:
         headers += (("Tuff-Blocked-By", forms.pointer_to_json(result.blocked_by)),)
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
-    if media_type is MediaType.AVRO:
-        return Reply(200, media_type.value, result.page.avro(), headers)
-    return Reply(200, JSON_REPLY_TYPE, result.page.json(), headers)
+    match media_type:
+        case MediaType.AVRO:
+            return Reply(200, media_type.value, result.page.avro(), headers)
+        case MediaType.ARROW:
+            body = result.page.arrow(generation=result.generation)
+            return Reply(200, media_type.value, body, headers)
+        case MediaType.JSON:
+            return Reply(200, JSON_REPLY_TYPE, result.page.json(), headers)
 
 
 def _choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:
@@ -338,7 +351,7 @@ def _boolean(text: str, *, what: str) -> bool:
     return text == "true"
 
 
-def _digits(text: str, *, what: str) -> int:
+def whole_digits(text: str, *, what: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
         raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
@@ -351,7 +364,7 @@ def _start(text: str) -> MessageId | int | None:
     if len(text) == 40:
         return MessageId.from_hex(text)
     if text.removeprefix("-").isdigit():
-        return _start_time(_digits(text, what="from"))
+        return _start_time(whole_digits(text, what="from"))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

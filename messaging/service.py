@@ -19,6 +19,7 @@ from messaging.loading import load
 from messaging.polls import Isolation, Offsets, Poll, PollResult, Polls
 from messaging.publishing import Published, Publisher
 from messaging.settings import MessagingSettings
+from messaging.splits import Split
 from messaging.storage.seam import Store, StoreError
 from messaging.sweep import Sweeper, SweepReport
 from messaging.topic_changes import TopicChanges
@@ -223,6 +224,16 @@ class MessagingService:
         except DamagedRecordError:
             self.damaged_reads += 1
             raise
+
+    async def splits(
+        self, topic: TopicId, *, start: MessageId | None, end: MessageId | None, count: int
+    ) -> tuple[int, list[Split]]:
+        """The topic's generation, and parts of a range to be read side by side (§3.7)."""
+        return await self._polls.splits(topic, start=start, end=end, count=count)
+
+    async def load_arrow(self) -> None:
+        """Have the Arrow form of replies ready. Raises: NotAcceptableError."""
+        await self._polls.load_arrow()
 
     async def offsets(
         self, topic: TopicId, *, isolation: Isolation = Isolation.ALL, tx: int | None = None

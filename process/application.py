@@ -10,7 +10,7 @@ from functools import cache
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from process import openapi
+from process import openapi_document
 from process.front import Front
 from tuff.protocol.errors import (
     BadRequestError,
@@ -31,7 +31,9 @@ def openapi_route() -> Route:
 
     @cache  # made by the first who asks: a start needs none of it
     def document() -> Reply:
-        return Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
+        return Reply(
+            200, "application/json", json.dumps(openapi_document.document()).encode("utf-8")
+        )
 
     async def show(_request: Request) -> Reply:
         return document()

@@ -110,6 +110,15 @@ _TOPICS: dict[str, Schema] = {
     "Names": _array({"type": "string"}, "in byte order"),
     "Truncation": _taken({"before": {"anyOf": [ref("MessageIdTaken"), _MS]}}, required=("before",)),
     "Truncated": _given({"earliest": _or_null(ref("MessageId"))}),
+    "Splits": _given(
+        {
+            "generation": _fixed("integer", minimum=1),
+            "splits": _array(
+                _given({"start": _or_null(ref("MessageId")), "end": ref("MessageId")}),
+                "ascending; start is exclusive, end inclusive, and the next one begins there",
+            ),
+        }
+    ),
 }
 
 _RANGE = {
@@ -297,6 +306,15 @@ _BYTES_OR_NULL = ["bytes", "null"]
 _LONG_OR_NULL = ["long", "null"]
 
 # The Avro forms of the message endpoints, in Avro's own schema language (protocol §4).
+# The columns of a reply in Arrow, in their order.
+ARROW: Mapping[str, str] = {
+    "id": "binary",
+    "value": "binary",
+    "timestamp": "timestamp[us, tz=UTC]",
+    "generation": "int32",
+    "write_pointer": "int64",
+}
+
 AVRO: Mapping[str, Schema] = {
     "PublishRequest": {
         "type": "record",

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from messaging import job_routes
 from messaging import routes as message_routes
 from messaging.service import MessagingService
 from process import backup_routes, health, metrics
@@ -113,6 +114,7 @@ class Rooms:
     def _routes(self) -> list[Route]:
         return [
             *message_routes.routes(self.messaging),
+            *job_routes.routes(self.messaging),
             *transaction_routes.routes(self.transactions),
             *health.routes(lambda: self._guard is not None, self._checks),
             *metrics.routes(self._metrics),

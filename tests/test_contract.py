@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from messaging.job_routes import routes as job_routes
 from messaging.routes import routes as message_routes
 from process import backup_routes, health
 from process.openapi import ENDPOINTS
@@ -67,6 +68,7 @@ def test_the_routes_are_those_of_the_table() -> None:
     nobody: Any = object()  # only the addresses are looked at; no handler is called
     routes = (
         addresses(message_routes(nobody))
+        | addresses(job_routes(nobody))
         | addresses(transaction_routes(nobody))
         | addresses(backup_routes.routes(nobody))
         | addresses(health.routes(lambda: True, dict))

@@ -55,6 +55,11 @@ class LevelDbTable:
             snapshot = self._db.snapshot()
         return self._scan(snapshot, start, stop, reverse=reverse)
 
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        with self._users.using(), _as_store_errors():
+            size: int = self._db.approximate_size(start, stop)
+            return size
+
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._users.using(), _as_store_errors():
             writes = self._db.write_batch(sync=True)

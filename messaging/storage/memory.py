@@ -9,6 +9,8 @@ from threading import Lock
 
 from messaging.storage.seam import Rows, StoreError
 
+SIZED_COUNT_MAX = 1_000  # rows; a size is asked for again and again, and takes no longer than that
+
 
 class MemoryTable:
     """Rows in a dictionary beside their sorted keys. `_lock` guards both and `_closed`."""
@@ -30,6 +32,15 @@ class MemoryTable:
             keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, stop)]
             found = [(key, self.rows[key]) for key in keys]
         return _rows(found[::-1] if reverse else found)
+
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        """Exact up to `SIZED_COUNT_MAX` rows; of more, so many are looked at."""
+        with self._lock:
+            self._require_open()
+            first, end = bisect_left(self._keys, start), bisect_left(self._keys, stop)
+            step = max(1, (end - first) // SIZED_COUNT_MAX)
+            sizes = (len(key) + len(self.rows[key]) for key in self._keys[first:end:step])
+            return sum(sizes) * step
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._lock:

@@ -28,6 +28,12 @@ class Store(Protocol):
         """Every `start <= key < stop` with its value, as of the moment of the call. Close the
         iterator if you leave it early. Raises: StoreError."""
 
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        """The bytes of the rows from `start` to `stop`, about, and at once: whatever the range, no
+        more is read than a few blocks. What the engine was handed lately and holds in memory need
+        not count, and 0 is an answer of an engine that can't tell (splits then walk over rows, as
+        far as that is cheap). Nested ranges have sizes in their order. Raises: StoreError."""
+
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Put every value under its key; None deletes. All of it or nothing, and durable when this
         returns. The last one wins when a key is named twice. Raises: StoreError."""

@@ -7,7 +7,8 @@ import fastavro
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from process.openapi import ENDPOINTS, document
+from process.openapi import ENDPOINTS
+from process.openapi_document import document
 from process.openapi_schemas import AVRO
 from tuff.protocol.errors import BY_CODE
 

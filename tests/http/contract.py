@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from openapi_schema_validator import OAS31Validator
 
-from process import openapi
+from process import openapi_document
 
-DOCUMENT: Any = openapi.document()
+DOCUMENT: Any = openapi_document.document()
 
 
 def check(method: str, target: str, status: int, content_type: str | None, body: bytes) -> None:

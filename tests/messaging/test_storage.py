@@ -70,6 +70,21 @@ def test_a_closed_store_refuses_everything_and_closes_again(store: Store) -> Non
             call()
 
 
+def test_the_size_of_a_range_is_about_that_of_its_rows(open_store: OpenStore) -> None:
+    rows = [(b"k%05d" % number, bytes(994)) for number in range(2_000)]
+    with closing(open_store()) as first:
+        first.write(rows)
+    with closing(open_store()) as second:  # LevelDB tells of files only, and has one now
+        sizes = [
+            second.approximate_size(b"k00500", b"k%05d" % stop) for stop in (500, 1_000, 1_500)
+        ]
+        nothing = second.approximate_size(b"a", b"b")
+
+    assert sizes[0] == nothing == 0
+    assert 450_000 <= sizes[1] <= 550_000
+    assert 900_000 <= sizes[2] <= 1_100_000
+
+
 keys = st.binary(min_size=1, max_size=3)
 batches = st.lists(st.tuples(keys, st.none() | st.binary(max_size=4)), max_size=8)
 

@@ -266,6 +266,7 @@ class Watched:
     def __init__(self, inner: MemoryTable) -> None:
         self._inner = inner
         self.get, self.write, self.close = inner.get, inner.write, inner.close
+        self.approximate_size = inner.approximate_size
         self.scan_count = 0
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:

@@ -159,6 +159,9 @@ class FlakyTable:
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         return self._inner.scan(start, stop, reverse=reverse)
 
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        return self._inner.approximate_size(start, stop)
+
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         if self.writes_left is not None:
             self.writes_left -= 1

@@ -40,6 +40,9 @@ class SimTable:
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         return self._memory.scan(start, stop, reverse=reverse)
 
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        return self._memory.approximate_size(start, stop)
+
     def write(self, batch: Sequence[Change]) -> None:
         disk, directory = self._path.disk, self._path.directory
         assert self._file is not None

@@ -106,6 +106,13 @@ class MethodNotAllowedError(TuffError):
     code = "method_not_allowed"
 
 
+class NotAcceptableError(TuffError):
+    """The reply can't be had in the form that was asked for; `detail` says what is missing."""
+
+    status = 406
+    code = "not_acceptable"
+
+
 class TopicExistsError(TuffError):
     """A topic of that name exists already."""
 

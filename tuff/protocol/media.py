@@ -11,10 +11,16 @@ from tuff.protocol.errors import BadRequestError, UnsupportedMediaTypeError
 
 
 class MediaType(Enum):
-    """The two forms of a message endpoint's body."""
+    """The forms of messages: two of them also for what is sent, the third for replies alone."""
 
     JSON = "application/json"
     AVRO = "avro/binary"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+BODY_TYPES = (MediaType.JSON, MediaType.AVRO)
+POLL_TYPES = (MediaType.JSON, MediaType.AVRO, MediaType.ARROW)
+BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
 
 
 PROBLEM_TYPE = "application/problem+json"
@@ -27,7 +33,7 @@ TYPES_COUNT_MAX = 64  # header values that are remembered; a client sends one
 @lru_cache(TYPES_COUNT_MAX)
 def _media_type(content_type: str) -> MediaType | None:
     essence = content_type.split(";")[0].strip().lower()
-    return next((each for each in MediaType if each.value == essence), None)
+    return next((each for each in BODY_TYPES if each.value == essence), None)
 
 
 def body_type(content_type: str | None, body: bytes) -> MediaType:
@@ -50,13 +56,18 @@ def body_type(content_type: str | None, body: bytes) -> MediaType:
 
 
 @lru_cache(TYPES_COUNT_MAX)
-def reply_type(accept: str | None, *, asked_in: MediaType) -> MediaType:
-    """The form of the reply: the request's, unless `Accept` names one of the two."""
+def reply_type(
+    accept: str | None,
+    *,
+    asked_in: MediaType,
+    offered: tuple[MediaType, ...] = BODY_TYPES,
+) -> MediaType:
+    """The form of the reply: the request's, unless `Accept` names one that is offered."""
     best, best_quality = asked_in, 0.0
     for part in (accept or "").split(","):
         essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
         quality = _quality(parameters)
-        for media_type in MediaType:
+        for media_type in offered:
             if essence == media_type.value and quality > best_quality:
                 best, best_quality = media_type, quality
     return best

@@ -1,0 +1,150 @@
+"""The OpenAPI 3.1 document of the whole protocol, made of the table of endpoints."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from process.openapi import ENDPOINTS, Endpoint
+from process.openapi_schemas import ARROW, AVRO, AVRO_OF_SCHEMA, SCHEMAS, Schema, ref
+from tuff.protocol.errors import BY_CODE
+from tuff.protocol.media import PROBLEM_TYPE, MediaType
+
+# A connection above `server.max_connections` is told so whatever it asks for. Below that bound
+# health and metrics are answered under any load, and while the server stops.
+_ALWAYS = ("bad_request", "internal", "overloaded")
+_WHILE_STOPPING = ("shutting_down",)
+_WITH_A_BODY = ("request_too_large", "unsupported_media_type")
+
+_QUERY: Mapping[str, tuple[Schema, str]] = {
+    "ttl": ({"type": "integer", "minimum": 1}, "time to live of all messages, whole seconds"),
+    "isolation": ({"type": "string", "enum": ["all", "committed"]}, "what to read"),
+    "tx": (ref("PointerTaken"), "read in the snapshot of this transaction"),
+    "undecided": (
+        {"type": "string", "enum": ["hold", "skip"], "default": "hold"},
+        "what to do at a row that is not decided for a fixed snapshot",
+    ),
+    "wait": (
+        {"type": "number", "minimum": 0, "maximum": 60, "default": 0},
+        "seconds to wait while there is nothing to deliver",
+    ),
+    "through": (ref("MessageIdTaken"), "deliver nothing after this id"),
+    "from": ({"type": "string"}, "earliest, latest, a message id, ms, or an ISO 8601 time"),
+    "inclusive": ({"type": "boolean", "default": True}, "whether the start itself belongs to it"),
+    "limit": ({"type": "integer", "minimum": 1}, "messages at most"),
+    "start": (ref("MessageIdTaken"), "the parts begin behind this id; absent: at the beginning"),
+    "end": (ref("MessageIdTaken"), "the last part ends with this id; absent: with the topic"),
+    "n": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "parts at most"),
+}
+_PATH: Mapping[str, tuple[Schema, str]] = {
+    "ns": (ref("Name"), "namespace"),
+    "t": (ref("Name"), "topic"),
+    "tx": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
+}
+_BOOLEAN: Schema = {"type": "string", "enum": ["true", "false"]}
+_HEADERS: Mapping[str, tuple[Schema, str]] = {
+    "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
+    "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
+    "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
+    "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
+    "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
+}
+
+
+def document() -> dict[str, object]:
+    """The whole document, as JSON would hold it; a new one at each call."""
+    paths: dict[str, dict[str, object]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tuff HTTP protocol",
+            "version": "1",
+            "summary": "Transactions beside a durable, ordered, time-addressed message store",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:7411"}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in ENDPOINTS)],
+        "paths": paths,
+        "components": {"schemas": dict(SCHEMAS)},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, object]:
+    operation: dict[str, object] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "tags": [endpoint.tag],
+        "responses": {
+            str(status): _reply(endpoint)
+            for status in (endpoint.status, endpoint.unready_status)
+            if status is not None
+        }
+        | _refusals(endpoint),
+    }
+    if parameters := _parameters(endpoint):
+        operation["parameters"] = parameters
+    if endpoint.body is not None:
+        operation["requestBody"] = {
+            "required": endpoint.body_required,
+            "content": _content(endpoint.body, MediaType.JSON.value, avro=endpoint.avro),
+        }
+    return operation
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, object]]:
+    in_path = [
+        {"name": name, "in": "path", "required": True, **_described(_PATH[name])}
+        for name in re.findall(r"{(\w+)}", endpoint.path)
+    ]
+    in_query = [
+        {"name": name, "in": "query", **_described(_QUERY[name])} for name in endpoint.query
+    ]
+    return in_path + in_query
+
+
+def _described(described: tuple[Schema, str]) -> dict[str, object]:
+    schema, description = described
+    return {"schema": schema, "description": description}
+
+
+def _reply(endpoint: Endpoint) -> dict[str, object]:
+    reply: dict[str, object] = {"description": "done" if endpoint.reply is None else endpoint.reply}
+    if endpoint.reply is not None:
+        content = _content(endpoint.reply, endpoint.reply_type, avro=endpoint.avro)
+        if endpoint.arrow:
+            content[MediaType.ARROW.value] = {"x-arrow-schema": ARROW}
+        reply["content"] = content
+    if endpoint.headers:
+        reply["headers"] = {name: _described(_HEADERS[name]) for name in endpoint.headers}
+    return reply
+
+
+def _content(schema: str, media_type: str, *, avro: bool) -> dict[str, object]:
+    content: dict[str, object] = {media_type: {"schema": ref(schema)}}
+    if avro:
+        # OpenAPI cannot describe Avro; the bytes are opaque to it, and the schema rides along.
+        content[MediaType.AVRO.value] = {"x-avro-schema": AVRO[AVRO_OF_SCHEMA[schema]]}
+    return content
+
+
+def _refusals(endpoint: Endpoint) -> dict[str, object]:
+    codes = {*endpoint.errors, *_ALWAYS}
+    if endpoint.tag != "process":
+        codes.update(_WHILE_STOPPING)
+    if endpoint.body is not None:
+        codes.update(_WITH_A_BODY)
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(codes):
+        by_status.setdefault(BY_CODE[code].status, []).append(code)
+    return {str(status): _refusal(by_status[status]) for status in sorted(by_status)}
+
+
+def _refusal(codes: Iterable[str]) -> dict[str, object]:
+    schema = {
+        "allOf": [ref("Problem"), {"properties": {"code": {"enum": list(codes)}}}],
+    }
+    return {
+        "description": ", ".join(codes),
+        "content": {PROBLEM_TYPE: {"schema": schema}},
+    }

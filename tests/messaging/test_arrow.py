@@ -1,0 +1,160 @@
+"""Replies in Arrow have the messages of every other form (protocol §3.4)."""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.page import Page, arrow_form
+from messaging.polls import Poll
+from messaging.reader import Reading, Undecided, read
+from messaging.routes import TOPIC_PATH, routes
+from messaging.service import MessagingService
+from tests.messaging.test_reader import ModelRow, build, query, snapshots, topics
+from tests.messaging.world import AUDIT, World, publish
+from tuff.protocol.avro import encode_message
+from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
+from tuff.protocol.exchange import Request
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.media import MediaType
+from tuff.protocol.transaction import Transaction
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EXPECTED_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("generation", pa.int32()),
+        ("write_pointer", pa.int64()),
+    ]
+)
+
+
+def batch_of(body: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(body) as stream:
+        (batch,) = list(stream)
+    batch.validate(full=True)
+    assert batch.schema == EXPECTED_SCHEMA
+    return batch
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple[object, ...]]:
+    return list(zip(*(batch[name].to_pylist() for name in batch.schema.names), strict=True))
+
+
+def expected_of(messages: list[tuple[bytes, bytes, int | None]]) -> list[tuple[object, ...]]:
+    return [
+        (
+            message_id,
+            payload,
+            EPOCH + timedelta(milliseconds=int.from_bytes(message_id[:8], "big")),
+            7,
+            pointer,
+        )
+        for message_id, payload, pointer in messages
+    ]
+
+
+def pointers_of(rows: list[ModelRow], places: list[tuple[Place, list[Place]]]) -> dict[Place, int]:
+    return {
+        place: abs(row.pointer)
+        for row, (place, _) in zip(rows, places, strict=True)
+        if row.pointer is not None
+    }
+
+
+@given(
+    rows=topics,
+    reader=snapshots,
+    limit=st.integers(1, 5),
+    bytes_max=st.integers(1, 12),
+    lost=st.none() | st.integers(0, 20),
+)
+def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
+    rows: list[ModelRow],
+    reader: tuple[Transaction | None, Undecided],
+    limit: int,
+    bytes_max: int,
+    lost: int | None,
+) -> None:
+    table, _, places = build(rows)
+    if lost is not None and lost < len(table.rows):
+        # A payload group that is not whole, a row that is not there, or one that is damaged.
+        key = sorted(table.rows)[lost]
+        table.write([(key, None if lost % 2 else table.rows[key][:-1] + b"!")])
+    snapshot, undecided = reader
+    asked = query(limit=limit, bytes_max=bytes_max, snapshot=snapshot, undecided=undecided)
+
+    for reading in _pages(table, asked):
+        pointers = pointers_of(rows, places)
+        expected = expected_of(
+            [
+                (message_id, payload, pointers.get(MessageId.from_bytes(message_id).place))
+                for message_id, payload in reading.page.messages()
+            ]
+        )
+        assert rows_of(batch_of(reading.page.arrow(generation=7))) == expected
+
+
+def _pages(table: object, asked: object) -> Iterator[Reading]:
+    for _ in range(20):
+        try:
+            reading = read(table, asked)  # type: ignore[arg-type] # as the strategies made them
+        except DamagedRecordError as error:
+            place = MessageId.from_hex(str(error.members["next"]))
+            asked = query(start=place.to_int() + 1)
+            continue
+        yield reading
+        if reading.caught_up or reading.held_by is not None:
+            return
+        asked = query(start=int.from_bytes(reading.next_id, "big") + 1)
+
+
+sizes = st.sampled_from([0, 1, 63, 64, 8_191, 8_192, 1_048_575, 1_048_576])
+
+
+@given(payload_sizes=st.lists(sizes, max_size=3))
+def test_payloads_of_every_length_come_out_whole(payload_sizes: list[int]) -> None:
+    ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
+    payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
+    page = Page([encode_message(*each) for each in zip(ids, payloads, strict=True)])
+
+    batch = batch_of(page.arrow(generation=7))
+
+    assert batch["id"].to_pylist() == ids
+    assert batch["value"].to_pylist() == payloads
+
+
+async def test_a_reply_from_memory_names_the_pointers_too(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(55)
+    await publish(service, b"a")
+    await publish(service, b"b", b"c", pointer=pointer)
+    await publish(service, b"d", ttl_s=5)
+
+    result = await service.poll(AUDIT, Poll())
+
+    batch = batch_of(result.page.arrow(generation=result.generation))
+    assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d"]
+    assert batch["write_pointer"].to_pylist() == [None, 55, 55, None]
+    assert batch["generation"].to_pylist() == [1, 1, 1, 1]
+
+
+async def test_without_the_library_a_poll_is_refused_before_it_waits(
+    service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "messaging.arrow", raising=False)
+    arrow_form.cache_clear()
+    (poll,) = [each for each in routes(service) if each.path == f"{TOPIC_PATH}/poll"]
+    names = {"ns": "default", "t": "audit"}
+    asked = Request(names, (("wait", "60"),), None, MediaType.ARROW.value, b"")
+
+    with pytest.raises(NotAcceptableError, match=r"tuff-messaging\[arrow\]"):
+        await poll.handler(asked)

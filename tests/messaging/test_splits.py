@@ -1,0 +1,186 @@
+"""Parts of a topic cover it exactly, evenly, and without reading it (protocol §3.7)."""
+
+from contextlib import closing
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.keys import message_key, payload_key
+from messaging.reader import read, start_number
+from messaging.rows import MessageRow, PayloadRange, is_whole
+from messaging.splits import WALKED_BYTES_MAX, Split, split
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.memory import MemoryTable
+from messaging.storage.seam import Rows, Store, StoreDamagedError
+from tests.messaging.test_reader import NOW_MS, PREFIX, ModelRow, build, query, topics
+from tuff.protocol.ids import LAST_ID, MessageId, Place
+
+PAYLOAD = bytes(200)
+
+
+def parts(
+    store: Store, *, start: MessageId | None = None, end: MessageId | None = None, count: int
+) -> list[Split]:
+    asked = query(start=start_number(start, inclusive=False), through=end or LAST_ID)
+    return split(store, asked, start=start, end=end, count=count)
+
+
+def ids_between(store: Store, start: MessageId | None, end: MessageId) -> list[bytes]:
+    asked = query(start=start_number(start, inclusive=False), through=end)
+    return [message_id for message_id, _ in read(store, asked).items]
+
+
+def table_of(count: int, *, first: int = 0, into: Store | None = None) -> Store:
+    """One row a millisecond, and all of one size."""
+    table = MemoryTable() if into is None else into
+    batch: list[tuple[bytes, bytes | None]] = []
+    for number in range(first, first + count):
+        key = message_key(PREFIX, Place(NOW_MS - 99_000 + number, 0))
+        batch.append((key, MessageRow(payload=PAYLOAD).to_bytes(key)))
+    table.write(batch)
+    return table
+
+
+bounds = st.none() | st.builds(
+    MessageId,
+    st.sampled_from([899_000, 900_001, 950_000, 950_001, 999_500, NOW_MS]),
+    st.integers(0, 20),
+    st.sampled_from([0, 0, 950_000]),
+    st.integers(0, 5),
+)
+
+
+@given(rows=topics, start=bounds, end=bounds, count=st.integers(1, 12))
+def test_parts_follow_each_other_and_bring_every_message_once(
+    rows: list[ModelRow], start: MessageId | None, end: MessageId | None, count: int
+) -> None:
+    table, _, _ = build(rows)
+
+    found = parts(table, start=start, end=end, count=count)
+
+    assert len(found) <= count
+    whole = ids_between(table, start, end or LAST_ID)
+    assert [each for part in found for each in ids_between(table, part.start, part.end)] == whole
+    if found:
+        assert found[0].start == start
+        assert end in (None, found[-1].end)
+        assert [part.start for part in found[1:]] == [part.end for part in found[:-1]]
+        cuts = [part.end for part in found[:-1]]
+        assert cuts == sorted(set(cuts))
+
+
+@given(rows=topics, count=st.integers(2, 12))
+def test_no_part_ends_inside_of_what_one_reference_brings(rows: list[ModelRow], count: int) -> None:
+    table, _, _ = build(rows)
+
+    for part in parts(table, count=count)[:-1]:
+        assert (part.end.write_timestamp_ms, part.end.payload_seq_id) == (2**64 - 1, 2**16 - 1)
+
+
+@given(row_count=st.integers(1, 300), count=st.integers(1, 20))
+def test_rows_that_are_walked_over_are_dealt_out_evenly(row_count: int, count: int) -> None:
+    table = table_of(row_count)
+
+    sizes = [len(ids_between(table, part.start, part.end)) for part in parts(table, count=count)]
+
+    assert len(sizes) == min(count, row_count)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_range_without_a_row_has_no_parts() -> None:
+    table = table_of(10)
+    last = MessageId(NOW_MS - 99_000 + 9, 0)
+
+    assert parts(MemoryTable(), count=3) == []
+    assert parts(table, start=last, count=3) == []
+    assert parts(table, end=MessageId(5, 0), count=3) == []
+
+
+def test_nothing_is_left_behind_the_last_payload_of_a_group() -> None:
+    table, place = MemoryTable(), Place(NOW_MS, 0)
+    key = message_key(PREFIX, place)
+    brings = PayloadRange(Place(NOW_MS - 5, 0), Place(NOW_MS - 5, 2), 3)
+    table.write([(key, MessageRow(tx_pointer=7, reference=brings).to_bytes(key))])
+    for seq_id in range(3):
+        stored = payload_key(PREFIX, 7, Place(NOW_MS - 5, seq_id))
+        table.write([(stored, b"")])
+
+    assert len(parts(table, start=MessageId(*place, NOW_MS - 5, 1), count=3)) == 1
+    assert parts(table, start=MessageId(*place, NOW_MS - 5, 2), count=3) == []
+
+
+def test_a_reference_weighs_what_it_brings() -> None:
+    table = table_of(100)
+    key = message_key(PREFIX, Place(NOW_MS, 0))
+    brings = PayloadRange(Place(NOW_MS - 5, 0), Place(NOW_MS - 5, 99), 100)
+    table.write([(key, MessageRow(tx_pointer=7, reference=brings).to_bytes(key))])
+
+    _, second = parts(table, count=2)
+
+    assert second.start == MessageId(NOW_MS - 1, 2**16 - 1, 2**64 - 1, 2**16 - 1)
+
+
+class CountingTable(LevelDbTable):
+    """Counts the rows that are read."""
+
+    read_count = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for row in super().scan(start, stop, reverse=reverse):
+            self.read_count += 1
+            yield row
+
+
+def test_a_large_topic_is_cut_evenly_by_what_the_files_hold(tmp_path: Path) -> None:
+    filed, fresh = 20_000, 2_000
+    with closing(CountingTable(tmp_path, is_whole=is_whole)) as table:
+        table_of(filed, into=table)
+    with closing(CountingTable(tmp_path, is_whole=is_whole)) as table:
+        table_of(fresh, first=filed, into=table)  # stays in memory
+        keys = (message_key(PREFIX, Place(at, 0)) for at in (0, NOW_MS))
+        assert table.approximate_size(*keys) > WALKED_BYTES_MAX
+
+        found = parts(table, count=11)
+        read_count = table.read_count
+
+        sizes = [len(ids_between_all(table, part)) for part in found]
+        assert sum(sizes) == filed + fresh
+        assert len(sizes) == 11
+        assert all(1_700 <= size <= 2_300 for size in sizes), sizes
+        assert read_count < 2 * fresh
+
+
+def ids_between_all(store: Store, part: Split) -> list[bytes]:
+    asked = query(
+        start=start_number(part.start, inclusive=False),
+        through=part.end,
+        limit=100_000,
+        bytes_max=1 << 30,
+    )
+    return [message_id for message_id, _ in read(store, asked).items]
+
+
+class DamagedTable(MemoryTable):
+    """Can't be read behind a key."""
+
+    damaged_at = b""
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for key, value in super().scan(start, stop, reverse=reverse):
+            if key >= self.damaged_at:
+                raise StoreDamagedError("a damaged block")
+            yield key, value
+
+
+def test_what_lies_behind_damage_is_in_the_last_part() -> None:
+    table = DamagedTable()
+    table_of(100, into=table)
+    table.damaged_at = message_key(PREFIX, Place(NOW_MS - 99_000 + 50, 0))
+
+    found = parts(table, count=5)
+
+    assert found[-1].start is not None
+    assert found[-1].start < MessageId(NOW_MS - 99_000 + 50, 0) < found[-1].end
+    table.damaged_at = b""
+    assert [part.end for part in parts(table, count=1)] == [found[-1].end]

@@ -26,6 +26,7 @@ STATUS_OF_CODE = {
     "transaction_unknown": 404,
     "not_found": 404,
     "method_not_allowed": 405,
+    "not_acceptable": 406,
     "topic_already_exists": 409,
     "transaction_conflict": 409,
     "transaction_timed_out": 409,

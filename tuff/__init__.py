@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuff.async_client import AsyncClient, connect_async
     from tuff.async_publisher import AsyncPublisher
+    from tuff.calls import PollQuestion
     from tuff.client import Client, connect
+    from tuff.columns import PollBatch
     from tuff.commit import OutcomeUnknownError
     from tuff.context import AsyncTransactionContext, TransactionContext
     from tuff.participants import AsyncTransactionAware, TransactionAware
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
     from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
     from tuff.publisher import Publisher
-    from tuff.replies import Offsets, Outcome, Poll, Published, TopicInfo
+    from tuff.replies import Offsets, Outcome, Poll, Published, Split, Splits, TopicInfo
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),
     "tuff.async_publisher": ("AsyncPublisher",),
+    "tuff.calls": ("PollQuestion",),
     "tuff.client": ("Client", "connect"),
+    "tuff.columns": ("PollBatch",),
     "tuff.commit": ("OutcomeUnknownError",),
     "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
     "tuff.participants": ("AsyncTransactionAware", "TransactionAware"),
@@ -68,7 +72,7 @@ _HOMES = {
     "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.publisher": ("Publisher",),
-    "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "TopicInfo"),
+    "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "Split", "Splits", "TopicInfo"),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
     "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
@@ -77,7 +81,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "connect", "Client", "connect_async", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
-    "Published", "TopicInfo",
+    "Published", "TopicInfo", "PollQuestion", "PollBatch", "Split", "Splits",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",

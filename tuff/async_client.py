@@ -11,6 +11,7 @@ from tuff.async_publisher import AsyncPublisher
 from tuff.async_transport import AsyncTransport
 from tuff.calls import Call, Payloads, PollQuestion, Start
 from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, client_name, retries_of
+from tuff.columns import PollBatch, poll_batch
 from tuff.commit import CommitProtocol, Opened, rerun
 from tuff.context import AsyncTransactionContext
 from tuff.participants import AsyncTransactionAware
@@ -140,6 +141,10 @@ class AsyncClient:
             through=through,
         )
         return await self._send(calls.poll(topic, question))
+
+    async def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+        """As `Client.poll_batch`."""
+        return await self._send(poll_batch(topic, question))
 
     async def subscribe(
         self,

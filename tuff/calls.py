@@ -40,7 +40,8 @@ Start = MessageId | str | datetime | int
 class Request:
     """One HTTP request. `path` is escaped and holds the query; `body` is JSON, or None.
 
-    `wait_s`: how long the server may take by itself before it answers. `is_read`: it changes
+    `accept`: the form of the reply, where it is not JSON. `wait_s`: how long the server may take by
+    itself before it answers. `is_read`: it changes
     nothing, so that losing its reply leaves nothing unknown. `is_repeatable`: sending it twice has
     the effect of sending it once (protocol §1, Idempotence); every read is.
     """
@@ -48,6 +49,7 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
+    accept: str | None = None
     wait_s: float = 0.0
     is_read: bool = False
     is_repeatable: bool = False
@@ -174,16 +176,16 @@ def _payload(message: object) -> bytes:
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
-    return Call(Request(method="PUT", path=_topic_path(topic), body=json_body(properties)), nothing)
+    return Call(Request(method="PUT", path=topic_path(topic), body=json_body(properties)), nothing)
 
 
 def update_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
-    path = f"{_topic_path(topic)}/properties"
+    path = f"{topic_path(topic)}/properties"
     return Call(Request(method="PUT", path=path, body=json_body(properties)), nothing)
 
 
 def delete_topic(topic: TopicId) -> Call[None]:
-    return Call(Request(method="DELETE", path=_topic_path(topic)), nothing)
+    return Call(Request(method="DELETE", path=topic_path(topic)), nothing)
 
 
 def get_topic(topic: TopicId) -> Call[TopicInfo]:
@@ -198,7 +200,7 @@ def get_topic(topic: TopicId) -> Call[TopicInfo]:
             properties={name: text(value) for name, value in properties.items()},
         )
 
-    return Call(Request(method="GET", path=_topic_path(topic), is_read=True), read)
+    return Call(Request(method="GET", path=topic_path(topic), is_read=True), read)
 
 
 def list_topics(namespace: str) -> Call[list[str]]:
@@ -224,19 +226,19 @@ def publish(
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
         )
 
-    path = f"{_topic_path(topic)}/publish{query(ttl=ttl_s)}"
+    path = f"{topic_path(topic)}/publish{query(ttl=ttl_s)}"
     return Call(Request(method="POST", path=path, body=json_body(body)), read)
 
 
 def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:
     body = publish_request_to_json(PublishRequest(pointer=pointer, payloads=payloads))
-    path = f"{_topic_path(topic)}/store{query(ttl=ttl_s)}"
+    path = f"{topic_path(topic)}/store{query(ttl=ttl_s)}"
     return Call(Request(method="POST", path=path, body=json_body(body)), nothing)
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
     body = json_body(rollback_detail_to_json(detail))
-    path = f"{_topic_path(topic)}/rollback"
+    path = f"{topic_path(topic)}/rollback"
     return Call(Request(method="POST", path=path, body=body, is_repeatable=True), nothing)
 
 
@@ -258,6 +260,11 @@ class PollQuestion:
 
 
 def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
+    return Call(poll_request(topic, question), _read_poll)
+
+
+def poll_request(topic: TopicId, question: PollQuestion, *, accept: str | None = None) -> Request:
+    """The request for one read, whatever form its reply has."""
     transaction, through = question.transaction, question.through
     parameters = query(
         isolation=question.isolation,
@@ -266,14 +273,14 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
         wait=question.wait_s or None,
         through=through.hex() if isinstance(through, MessageId) else through,
     )
-    request = Request(
+    return Request(
         method="POST",
-        path=f"{_topic_path(topic)}/poll{parameters}",
+        path=f"{topic_path(topic)}/poll{parameters}",
         body=json_body(_consume_request(question)),
+        accept=accept,
         wait_s=question.wait_s,
         is_read=True,
     )
-    return Call(request, _read_poll)
 
 
 def offsets(topic: TopicId, *, isolation: str, transaction: int | None = None) -> Call[Offsets]:
@@ -284,12 +291,12 @@ def offsets(topic: TopicId, *, isolation: str, transaction: int | None = None) -
         body = json_object(response)
         return Offsets(
             generation=whole_number(body["generation"], what="generation"),
-            earliest=_maybe_id(body["earliest"]),
-            end=_maybe_id(body["end"]),
+            earliest=maybe_id(body["earliest"]),
+            end=maybe_id(body["end"]),
             blocked_by=maybe_pointer(body["blockedBy"], what="blockedBy"),
         )
 
-    path = f"{_topic_path(topic)}/offsets{parameters}"
+    path = f"{topic_path(topic)}/offsets{parameters}"
     return Call(Request(method="GET", path=path, is_read=True), read)
 
 
@@ -311,7 +318,8 @@ def checked_topic(topic: object) -> TopicId:
     return topic
 
 
-def _topic_path(topic: TopicId) -> str:
+def topic_path(topic: TopicId) -> str:
+    """The path of a topic, escaped. Raises: BadRequestError: it is something else."""
     checked_topic(topic)
     return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
 
@@ -342,7 +350,7 @@ def _start_form(start: Start) -> str | int:
             return start
 
 
-def _maybe_id(value: object) -> MessageId | None:
+def maybe_id(value: object) -> MessageId | None:
     return None if value is None else MessageId.from_hex(text(value))
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tuff import calls
 from tuff.calls import Call, Payloads, PollQuestion, Start
+from tuff.columns import PollBatch, poll_batch
 from tuff.commit import CommitProtocol, Opened, rerun
 from tuff.context import TransactionContext
 from tuff.driver import Driver
@@ -205,6 +206,11 @@ class Client:
             through=through,
         )
         return self._send(calls.poll(topic, question))
+
+    def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+        """One read whose messages come as an Arrow record batch, with pyarrow on both sides;
+        `question` holds what `poll` is asked with."""
+        return self._send(poll_batch(topic, question))
 
     def subscribe(
         self,

@@ -56,6 +56,33 @@ class Poll(Sequence[Message]):
         return self.messages[index]
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a topic: what lies behind `start`, or from the beginning on where that is None, up
+    to and with `end`."""
+
+    start: MessageId | None
+    end: MessageId
+
+
+@dataclass(frozen=True, slots=True)
+class Splits(Sequence[Split]):
+    """Parts of a range of a topic that follow each other, and the topic's generation."""
+
+    generation: int
+    parts: tuple[Split, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Split, ...]: ...
+    def __getitem__(self, index: int | slice) -> Split | tuple[Split, ...]:
+        return self.parts[index]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
     """Where a topic begins and how far it is decided for this reader; None where it is empty."""

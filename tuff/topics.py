@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from tuff import calls
+from tuff import calls, job_calls
 from tuff.calls import Call
+from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
-from tuff.replies import TopicInfo
+from tuff.replies import Splits, TopicInfo
 
 T = TypeVar("T")
 
@@ -71,6 +72,22 @@ class Topics:
         """The names of a namespace's topics, in byte order; empty if there are none."""
         return self._send(calls.list_topics(namespace))
 
+    def splits(
+        self,
+        topic: TopicId,
+        count: int,
+        *,
+        start: MessageId | str | None = None,
+        end: MessageId | str | None = None,
+    ) -> Splits:
+        """At most `count` parts of about equal size, to be polled side by side: each with its
+        `start`, exclusive, and `through` its `end`. Without `start` and `end`, all that is there.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+        """
+        return self._send(job_calls.splits(topic, count, start=start, end=end))
+
     def namespaces(self) -> Names:
         """The namespaces that hold a topic, in byte order."""
         return self._send(calls.list_namespaces())
@@ -105,6 +122,17 @@ class AsyncTopics:
     async def list(self, namespace: str) -> Names:
         """As `Topics.list`."""
         return await self._send(calls.list_topics(namespace))
+
+    async def splits(
+        self,
+        topic: TopicId,
+        count: int,
+        *,
+        start: MessageId | str | None = None,
+        end: MessageId | str | None = None,
+    ) -> Splits:
+        """As `Topics.splits`."""
+        return await self._send(job_calls.splits(topic, count, start=start, end=end))
 
     async def namespaces(self) -> Names:
         """As `Topics.namespaces`."""

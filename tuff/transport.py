@@ -85,6 +85,8 @@ class Address:
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
         headers = {} if request.body is None else {"Content-Type": "application/json"}
+        if request.accept is not None:
+            headers["Accept"] = request.accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         return headers

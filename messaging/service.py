@@ -26,7 +26,7 @@ from messaging.topic_changes import TopicChanges
 from messaging.topics import TopicInfo
 from messaging.transactions import TransactionView
 from messaging.writer import Write, Writer
-from tuff.disk.group import InThread
+from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import DamagedRecordError, UnavailableError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
@@ -62,6 +62,7 @@ class MessagingService:
         now_ms: Callable[[], int],
         in_thread_write: InThread,
         in_thread_read: InThread,
+        arrivals: Arrivals,
         longest_transaction_s: float,
         may_delete: Callable[[], bool],
         observe: Callable[[str, float], None] = _observe_nothing,
@@ -74,29 +75,17 @@ class MessagingService:
         self._engine = Engine(open_store, **threads)
         tail_bytes_max = settings.tail_bytes_max
         self._live = Live(now_ms=now_ms, may_delete=may_delete, tail_bytes_max=tail_bytes_max)
-        self._writer = Writer(self._engine, self._live, observe=observe)
+        self._writer = Writer(self._engine, self._live, arrivals=arrivals, observe=observe)
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)
         self._polls = Polls(
             self._engine, self._live, transactions, settings, now_ms=now_ms, observe=observe
         )
+        store = self._engine, self._live, self._writer
         self._sweeper = Sweeper(
-            self._engine,
-            self._live,
-            self._writer,
-            self._endings,
-            transactions,
-            now_ms=now_ms,
-            may_delete=may_delete,
+            *store, self._endings, transactions, now_ms=now_ms, may_delete=may_delete
         )
-        self._topics = TopicChanges(
-            self._engine,
-            self._live,
-            self._writer,
-            settings,
-            now_ms=now_ms,
-            may_delete=may_delete,
-        )
+        self._topics = TopicChanges(*store, settings, now_ms=now_ms, may_delete=may_delete)
         self._is_loaded = False
         self._is_running = False
         self._ran = asyncio.Event()

@@ -16,7 +16,7 @@ from messaging.engine import Engine
 from messaging.live import Live
 from messaging.loading import read_mark
 from messaging.transactions import WritePermit
-from tuff.disk.group import GroupWriter
+from tuff.disk.group import Arrivals, GroupWriter
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,
@@ -63,13 +63,18 @@ class Writer:
     """Lives on one event loop; `run` is its only writer."""
 
     def __init__(
-        self, engine: Engine, live: Live, *, observe: Callable[[str, float], None]
+        self,
+        engine: Engine,
+        live: Live,
+        *,
+        arrivals: Arrivals,
+        observe: Callable[[str, float], None],
     ) -> None:
         self._engine = engine
         self._live = live
         self._observe = observe
         self._group: GroupWriter[Write[Any]] = GroupWriter(
-            self._write_all, batch_count_max=BATCH_COUNT_MAX
+            self._write_all, batch_count_max=BATCH_COUNT_MAX, arrivals=arrivals
         )
         self._pending_count = 0
         self._pending_bytes = 0

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from process.metrics import Metrics
+from tuff.disk.group import Arrivals
 from tuff.protocol.errors import InternalError, OverloadedError, ShuttingDownError, TuffError
 from tuff.protocol.exchange import Reply, problem_reply
 
@@ -37,9 +38,10 @@ class Admission:
     `waiting` tells how many of them are polls that only wait; those do not count.
     """
 
-    def __init__(self, *, pending_max: int, waiting: Callable[[], int]) -> None:
+    def __init__(self, *, pending_max: int, waiting: Callable[[], int], arrivals: Arrivals) -> None:
         self._pending_max = pending_max
         self._waiting = waiting
+        self._arrivals = arrivals
         self._stopping = False
         self._idle = asyncio.Event()
         self.under_way = 0
@@ -55,6 +57,7 @@ class Admission:
                 f"server.max_pending_requests={self._pending_max} allows; try again"
             )
         self.under_way += 1
+        self._arrivals.count += 1
 
     def leave(self) -> None:
         self.under_way -= 1

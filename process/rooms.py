@@ -20,7 +20,7 @@ from process.health import Check, Status
 from process.http import Listener
 from process.places import Places
 from process.settings import Settings
-from tuff.disk.group import InThread
+from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import TopicExistsError, UnavailableError
 from tuff.protocol.exchange import Route
 from tx import routes as transaction_routes
@@ -64,6 +64,7 @@ class Rooms:
         self._guard: ClockGuard | None = None
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
+        self._arrivals = Arrivals()
         transactions = LateTransactions()
         self.messaging = self._open_messaging(transactions, threads)
         self.transactions = TransactionManager(
@@ -72,6 +73,7 @@ class Rooms:
             rows=self.messaging,
             now_ms=clock.now_ms,
             in_thread=threads("transaction-log", 1),
+            arrivals=self._arrivals,
             spawn=spawn,
             store_id=store_id,
             observe=self._metrics.observe,
@@ -86,12 +88,13 @@ class Rooms:
         )
         self._backups = self._make_backups(threads)
         self._admission = Admission(
-            pending_max=settings.server.max_pending_requests, waiting=self.messaging.waiting_count
+            pending_max=settings.server.max_pending_requests,
+            waiting=self.messaging.waiting_count,
+            arrivals=self._arrivals,
         )
         self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
-        self._metrics.watch(
-            gauges(self.messaging, self.transactions, clock), lambda: topic_figures(self.messaging)
-        )
+        figures = gauges(self.messaging, self.transactions, clock)
+        self._metrics.watch(figures, lambda: topic_figures(self.messaging))
 
     def application(self) -> web.Application:
         """Every route, as the HTTP library has it."""
@@ -181,6 +184,7 @@ class Rooms:
             now_ms=self._clock.now_ms,
             in_thread_write=threads("store-writer", 1),
             in_thread_read=threads("store-reader", READ_THREADS),
+            arrivals=self._arrivals,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             may_delete=self._may_delete,
             observe=self._metrics.observe,

@@ -6,27 +6,25 @@ snapshots read. When the log fails, the files decide: they are recovered into ne
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
 from tuff.disk.files import remove_file
-from tuff.disk.group import InThread
+from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
 from tx.edits import Edit
+from tx.events import LedgerEvents
 from tx.files import DamagedFilesError, FileHeader, FileKind, KnownFile, superfluous
 from tx.filestore import FileStore
 from tx.log import Log, LogFile, OpenFile
 from tx.recovery import Recovered, StoreMark
 from tx.settings import PENDING_EDITS_MAX, RETRY_INTERVAL_MS, RETRY_INTERVAL_MS_MAX
 from tx.state import StateImage, TransactionState, fresh_image
-from tx.view import ViewChange
 
 log = logging.getLogger(__name__)
-
-OpeningEdits = Callable[[TransactionState], Iterator[Edit]]
 
 
 class ServiceState(Enum):
@@ -43,22 +41,6 @@ class ServiceStatus:
 
     state: ServiceState
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEvents:
-    """Whom the ledger tells what.
-
-    `opening` makes the edits with which a recovered state goes on: it is asked for the next one
-    when the last was applied. `opened` and `failed` frame the time in which edits are taken.
-    `ended` is told what has become durable, in log order, before anybody who waits is answered.
-    """
-
-    opening: OpeningEdits
-    opened: Callable[[TransactionState], None]
-    failed: Callable[[], None]
-    ended: Callable[[list[ViewChange]], None]
-    observe: Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +65,7 @@ class Ledger:
         retain: int,
         now_ms: Callable[[], int],
         in_thread: InThread,
+        arrivals: Arrivals,
         store_id: Callable[[], str],
         open_file: OpenFile,
         events: LedgerEvents,
@@ -91,6 +74,7 @@ class Ledger:
         self._retain = retain
         self._now_ms = now_ms
         self._in_thread = in_thread
+        self._arrivals = arrivals
         self._new_store_id = store_id
         self._open_file = open_file
         self._events = events
@@ -358,6 +342,7 @@ class Ledger:
             on_failed=self._failed,
             on_batch=self._batched,
             now_ms=self._now_ms,
+            arrivals=self._arrivals,
         )
         self._log_changed.set()
         self._note_snapshot(opened.snapshot)

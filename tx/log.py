@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tuff.disk.files import remove_file, write_file
-from tuff.disk.group import GroupWriter, InThread
+from tuff.disk.group import Arrivals, GroupWriter, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.edits import Edit
 from tx.files import FileHeader, FileKind, KnownFile, pack_header
 from tx.logfile import pack_edits, pack_proof
-from tx.settings import BATCH_COUNT_MAX
+from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +111,7 @@ class Log:
         on_failed: Callable[[str], None],
         on_batch: Callable[[int, float], None],
         now_ms: Callable[[], int],
+        arrivals: Arrivals,
     ) -> None:
         self._at = start
         self._length = self._durable_length = self._proven_length = start.length
@@ -125,8 +126,9 @@ class Log:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: str | None = None
         self._writer: GroupWriter[_Item] = GroupWriter(
-            self._write_batch, batch_count_max=BATCH_COUNT_MAX
+            self._write_batch, batch_count_max=BATCH_COUNT_MAX, arrivals=arrivals
         )
+        self._alarm: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
         self._is_running = False
 
@@ -139,7 +141,12 @@ class Log:
         """Hand the edit over; its LSN. Raises: TransactionsUnavailableError: the log failed."""
         self._require_whole()
         self._last_lsn += 1
-        self._writer.put((self._last_lsn, edit))
+        self._writer.put_aside((self._last_lsn, edit))
+        if self._alarm is None:
+            # Nearly always somebody wants the edit, or one behind it, much sooner. A write for
+            # each start would cost as much as a sync.
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(UNWANTED_S_MAX, self._writer.wake)
         return self._last_lsn
 
     async def durable(self, lsn: int) -> None:
@@ -164,6 +171,8 @@ class Log:
         self._wanted_lsn = lsn
         if lsn <= self._taken_lsn:
             self._writer.put(_TOUCH)
+        else:
+            self._writer.wake()
 
     async def roll(self, path: Path, header: Callable[[int, int], FileHeader]) -> KnownFile:
         """Put every edit from now on into a new file, once those before are durable. `header`
@@ -179,13 +188,15 @@ class Log:
         return await roll.done
 
     def prove(self) -> None:
-        """Write down how far the file is durable, if it doesn't say so yet.
+        """Write what waits, and how far the file is durable, if it doesn't say so yet.
 
         Without it the last batch before a pause could not be told from a torn tail when it is
         damaged, and acknowledged edits would be cut.
         """
         if self._failure is None and self._durable_length > self._proven_length:
             self._writer.put(_TOUCH)
+        elif self.pending_count:
+            self._writer.wake()
 
     async def run(self) -> None:
         """Write batch after batch, until the log is closed or fails."""
@@ -208,6 +219,9 @@ class Log:
             raise TransactionsUnavailableError(self._failure)
 
     async def _write_batch(self, items: list[_Item]) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         edits: list[tuple[int, Edit]] = []
         for item in items:
             if isinstance(item, _Roll):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from tuff.disk.group import InThread
+from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
@@ -16,9 +16,10 @@ from tx.claims import Claims
 from tx.counters import TransactionCounters
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.endings import CommitRequest, Endings
+from tx.events import LedgerEvents
 from tx.gates import Gates
 from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
-from tx.ledger import Ledger, LedgerEvents, ServiceState, ServiceStatus
+from tx.ledger import Ledger, ServiceState, ServiceStatus
 from tx.log import DiskFile, OpenFile
 from tx.markings import Markings
 from tx.records import EndedState, OpenTransaction, Outcome
@@ -56,6 +57,7 @@ class TransactionManager:
         rows: MessageRows,
         now_ms: Callable[[], int],
         in_thread: InThread,
+        arrivals: Arrivals,
         spawn: Spawn,
         store_id: Callable[[], str],
         observe: Callable[[str, float], None] = _ignore,
@@ -78,15 +80,10 @@ class TransactionManager:
             retain=settings.snapshot_retain,
             now_ms=now_ms,
             in_thread=in_thread,
+            arrivals=arrivals,
             store_id=store_id,
             open_file=open_file,
-            events=LedgerEvents(
-                opening=self._opening,
-                opened=self._opened,
-                failed=self._failed,
-                ended=self._ended,
-                observe=observe,
-            ),
+            events=self._events(observe),
         )
         around = Surroundings(
             settings=settings, rows=rows, now_ms=now_ms, spawn=spawn, counters=self.counters
@@ -355,6 +352,15 @@ class TransactionManager:
 
     def visibility_state(self) -> VisibilityState | None:
         return self._writes.visibility_state()
+
+    def _events(self, observe: Callable[[str, float], None]) -> LedgerEvents:
+        return LedgerEvents(
+            opening=self._opening,
+            opened=self._opened,
+            failed=self._failed,
+            ended=self._ended,
+            observe=observe,
+        )
 
     async def _start_run(self, client: str) -> OpenTransaction:
         return await self._starts.start(TransactionType.SHORT, None, client)

@@ -10,6 +10,7 @@ CLIENT_LENGTH_MAX = 256  # characters of a client's name; it stands in every rec
 REQUEST_ID_LENGTH_MAX = 128  # characters (protocol §5.2)
 OPEN_COUNT_MAX = 1_000_000  # transactions in progress; some 1 GiB with their change sets empty
 BATCH_COUNT_MAX = 8_192  # edits of one log batch; bounds the memory and the time of one write
+UNWANTED_S_MAX = 0.005  # seconds until an edit of which nobody waits is written, without a sync
 PENDING_EDITS_MAX = 100_000  # edits that wait for the disk; more are refused as overload
 BLOCK_COUNT_MIN = 64  # pointers of a reserved block; what a crash may waste
 BLOCK_COUNT_MAX = 4096  # pointers; 0.2 s of 20,000 starts a second

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuff.disk.group import GroupWriter
+from tuff.disk.group import Arrivals, GroupWriter
 
 
 class SlowDisk:
@@ -26,7 +26,7 @@ class SlowDisk:
 
 async def test_what_arrived_during_a_write_goes_out_with_the_next() -> None:
     disk = SlowDisk()
-    writer = GroupWriter(disk.write, batch_count_max=100)
+    writer = GroupWriter(disk.write, batch_count_max=100, arrivals=Arrivals())
     running = asyncio.ensure_future(writer.run())
 
     writer.put(1)
@@ -46,7 +46,7 @@ async def test_what_arrived_during_a_write_goes_out_with_the_next() -> None:
 
 async def test_a_batch_never_holds_more_than_its_limit() -> None:
     disk = SlowDisk()
-    writer = GroupWriter(disk.write, batch_count_max=2)
+    writer = GroupWriter(disk.write, batch_count_max=2, arrivals=Arrivals())
     for item in range(5):
         writer.put(item)
         disk.done.put_nowait(None)
@@ -57,9 +57,59 @@ async def test_a_batch_never_holds_more_than_its_limit() -> None:
     assert disk.batches == [[0, 1], [2, 3], [4]]
 
 
+async def test_a_batch_waits_while_requests_come_in() -> None:
+    disk, arrivals = SlowDisk(), Arrivals()
+    writer = GroupWriter(disk.write, batch_count_max=100, arrivals=arrivals)
+    running = asyncio.ensure_future(writer.run())
+    writer.put(1)
+
+    for _ in range(10):  # rounds of the loop; each with a request that may bring an item, or none
+        arrivals.count += 1
+        await asyncio.sleep(0)
+    assert disk.batches == []
+    writer.put(2)
+    assert await disk.started.get() == [1, 2]
+
+    disk.done.put_nowait(None)
+    writer.close()
+    await running
+
+
+async def test_a_batch_waits_no_longer_than_its_bound() -> None:
+    disk, arrivals = SlowDisk(), Arrivals()
+    writer = GroupWriter(disk.write, batch_count_max=100, arrivals=arrivals)
+    running = asyncio.ensure_future(writer.run())
+    writer.put(1)
+
+    while not disk.batches:  # without the bound it went on like this for ever
+        arrivals.count += 1
+        await asyncio.sleep(0)
+
+    disk.done.put_nowait(None)
+    writer.close()
+    await running
+
+
+async def test_what_was_put_aside_goes_out_when_somebody_needs_it() -> None:
+    disk = SlowDisk()
+    writer = GroupWriter(disk.write, batch_count_max=100, arrivals=Arrivals())
+    running = asyncio.ensure_future(writer.run())
+    writer.put_aside(1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert disk.batches == []
+
+    writer.put(2)
+
+    assert await disk.started.get() == [1, 2]
+    disk.done.put_nowait(None)
+    writer.close()
+    await running
+
+
 async def test_an_idle_writer_wakes_for_the_next_item() -> None:
     disk = SlowDisk()
-    writer = GroupWriter(disk.write, batch_count_max=100)
+    writer = GroupWriter(disk.write, batch_count_max=100, arrivals=Arrivals())
     running = asyncio.ensure_future(writer.run())
 
     for item in range(3):
@@ -76,7 +126,7 @@ async def test_an_idle_writer_wakes_for_the_next_item() -> None:
 
 async def test_an_empty_writer_closes_without_writing() -> None:
     disk = SlowDisk()
-    writer: GroupWriter[int] = GroupWriter(disk.write, batch_count_max=2)
+    writer: GroupWriter[int] = GroupWriter(disk.write, batch_count_max=2, arrivals=Arrivals())
     running = asyncio.ensure_future(writer.run())
 
     writer.close()
@@ -87,7 +137,7 @@ async def test_an_empty_writer_closes_without_writing() -> None:
 
 async def test_nothing_is_taken_after_close() -> None:
     disk = SlowDisk()
-    writer: GroupWriter[int] = GroupWriter(disk.write, batch_count_max=2)
+    writer: GroupWriter[int] = GroupWriter(disk.write, batch_count_max=2, arrivals=Arrivals())
     writer.close()
 
     with pytest.raises(AssertionError, match="put after close"):
@@ -98,7 +148,7 @@ async def test_an_error_of_the_write_is_a_bug_and_ends_the_run() -> None:
     async def write(batch: list[int]) -> None:
         raise ZeroDivisionError(len(batch))
 
-    writer = GroupWriter(write, batch_count_max=2)
+    writer = GroupWriter(write, batch_count_max=2, arrivals=Arrivals())
     writer.put(1)
 
     with pytest.raises(ZeroDivisionError):
@@ -124,7 +174,7 @@ def test_every_item_is_written_once_and_in_order(arrivals: list[int], limit: int
             for _ in range(max(count, 1 if writer.pending_count == 0 else 0)):
                 writer.put(next(numbers))
 
-        writer = GroupWriter(write, batch_count_max=limit)
+        writer = GroupWriter(write, batch_count_max=limit, arrivals=Arrivals())
         writer.put(0)
         await writer.run()
 

@@ -11,6 +11,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, Store, StoreError
 from messaging.transactions import VisibilityState, WritePermit
+from tuff.disk.group import Arrivals
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
@@ -197,6 +198,7 @@ class World:
             now_ms=self.clock,
             in_thread_write=in_thread,
             in_thread_read=in_thread,
+            arrivals=Arrivals(),
             longest_transaction_s=self.longest_transaction_s,
             may_delete=lambda: self.may_delete,
             lack_of_space=lambda: self.lack_of_space,

@@ -12,6 +12,7 @@ from process.application import application
 from process.front import Admission, Front
 from process.http import Listener
 from process.metrics import Metrics
+from tuff.disk.group import Arrivals
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 
@@ -78,7 +79,7 @@ class Served:
     def __init__(self) -> None:
         self.routes = Routes()
         self.metrics = Metrics()
-        self.admission = Admission(pending_max=100, waiting=lambda: 0)
+        self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
         front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
         self._runner = web.AppRunner(self._application(front), access_log=None)
         self.listener = Listener(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tuff.disk.group import Arrivals
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
@@ -170,6 +171,7 @@ class Service:
             rows=self.rows,
             now_ms=lambda: self.now_ms,
             in_thread=self.disk,
+            arrivals=Arrivals(),
             spawn=self.spawn,
             store_id=lambda: STORE_ID,
             open_file=self.disk.open_file,

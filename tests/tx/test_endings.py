@@ -42,13 +42,34 @@ async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Serv
 async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> None:
     tx = await service.begin()
     await service.manager.commit(tx.transaction_id, read_only=True)
-    await turns()
+    await service.later(0)
     assert service.disk.write_count > 0
     assert service.disk.sync_count == 0
 
     await service.manager.outcome(tx.transaction_id)
 
     assert service.disk.sync_count == 1
+
+
+async def test_starts_wait_for_the_write_of_a_commit(service: Service) -> None:
+    started = [await service.begin() for _ in range(3)]
+    await turns()
+    assert service.disk.write_count == 0
+
+    await service.manager.commit(started[0].transaction_id)
+
+    assert service.disk.write_count == 1
+
+
+async def test_what_nobody_waits_for_is_written_before_long(service: Service) -> None:
+    opened = await service.begin()
+    while service.disk.write_count == 0:
+        await turns(1)
+
+    again = await service.crash()
+
+    assert await again.state_of(opened.transaction_id) == ("in_progress", None)
+    await again.kill()
 
 
 async def test_many_commits_share_a_sync(service: Service) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import NOW_MS, STORE_ID, Service, turns
+from tests.tx.harness import NOW_MS, STORE_ID, Service
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
@@ -93,7 +93,7 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(service: S
 
 async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) -> None:
     opened = await service.begin()
-    await turns()
+    await service.later(0)
     again = await service.crash()
     committed = await again.begin()
     await again.manager.commit(committed.transaction_id, changes=[b"k"])

@@ -95,7 +95,7 @@ async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Serv
         await service.begin(kind)
         for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
     ]
-    await turns()
+    await service.later(0)
     service.disk.hold()
     await service.manager.can_commit(named.transaction_id, [b"k"])
     await service.manager.can_commit(unnamed.transaction_id, [b"k"])
@@ -115,7 +115,7 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
 ) -> None:
     tx = await service.begin()
     await service.manager.can_commit(tx.transaction_id, [b"k"])
-    await turns()
+    await service.later(0)
 
     again = await service.crash()
 

@@ -1,10 +1,13 @@
 """Settings that every test shares."""
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.http.forking import forking
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -21,6 +24,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 WITH_SPARK = ("tests/spark/", "tests/pipeline/")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_are_forked() -> Iterator[None]:
+    """One process loads the server, and becomes all those that are to be like any other."""
+    with forking():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.http.client import Client, until
+from tests.http.forking import REPOSITORY, ForkedProcess, Nursery, nursery
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SERVER = REPOSITORY / "server.py"
 START_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0  # protocol §8
@@ -22,7 +22,8 @@ class ServerProcess:
     """`python server.py` with its data under `home`; what it says is kept in files there.
 
     `environment` None: that of the tests; `under`: a command that runs the server as its own last
-    step, by `exec`; `program`: another one in its place, which ends up as the server.
+    step, by `exec`; `program`: another one in its place, which ends up as the server; `forks`: who
+    makes it without a new Python, which goes with none of them.
     """
 
     def __init__(
@@ -32,17 +33,23 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
         program: Path = SERVER,
+        forks: Nursery | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.data = home / "data"
         number = len(list(home.glob("stdout-*.txt")))
         self._stdout, self._stderr = home / f"stdout-{number}.txt", home / f"stderr-{number}.txt"
+        self.process: subprocess.Popen[bytes] | ForkedProcess
         command = [*under, sys.executable, str(program), *arguments]
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
-            self.process = subprocess.Popen(
-                command, cwd=home, env=environment, stdout=out, stderr=err, start_new_session=True
-            )
+            if forks is not None:
+                self.process = forks.fork(list(arguments), home, out=out, errors=err)
+            else:
+                self.process = subprocess.Popen(
+                    command, cwd=home, env=environment, stdout=out, stderr=err,
+                    start_new_session=True,
+                )  # fmt: skip
         self.host, self.port = "127.0.0.1", 0
         self._clients: list[Client] = []
         # Where a test makes the disk fail, the log may hold the trace of it, quoted on one line.
@@ -114,7 +121,15 @@ def serve(
     """A server on a free port with its data in `home/data` and these `section.key=value`."""
     flags = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--data", str(home / "data"), "--port", "0", *flags]
-    server = ServerProcess(home, *arguments, environment=environment, under=under, program=program)
+    is_special = environment is not None or under or program != SERVER
+    server = ServerProcess(
+        home,
+        *arguments,
+        environment=environment,
+        under=under,
+        program=program,
+        forks=None if is_special else nursery(),
+    )
     try:
         return server.wait_ready()
     except BaseException:

@@ -1,0 +1,118 @@
+"""Servers that cost no start of Python: forks of one that has loaded everything (`nursery.py`).
+
+Imports are four fifths of what a start costs, and a run of the tests starts more than a hundred
+servers. What runs is the same `server.main`, in a process of its own with a directory, an
+environment and output of its own, and it ends, is killed and is waited for like any other. What
+comes before `main` has its tests in test_process.py, where every server is started as users do it;
+so do the programs of `make prove`.
+"""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STATUS_BYTES_MAX = 16  # bytes of an exit code, in digits
+PID_BYTES_MAX = 16
+
+
+class ForkedProcess:
+    """As much of `subprocess.Popen` as servers need. `_reading` guards what was read."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        self._reading = Lock()
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._read(0)
+
+    def wait(self, timeout: float) -> int:
+        """The exit code, as soon as there is one. Raises: TimeoutExpired."""
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked server", timeout)
+        return code
+
+    def _read(self, timeout_s: float) -> int | None:
+        with self._reading:
+            if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+                told = os.read(self._status, STATUS_BYTES_MAX)
+                os.close(self._status)
+                assert told, "the nursery ended before its server"
+                self.returncode = int(told)
+            return self.returncode
+
+
+class Nursery:
+    """The process that forks. `_asking` guards the connection: a request, then its answer."""
+
+    def __init__(self) -> None:
+        self._asking = Lock()
+        self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.http.nursery", str(far.fileno())],
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[far.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(
+        self, arguments: list[str], directory: Path, *, out: BinaryIO, errors: BinaryIO
+    ) -> ForkedProcess:
+        """`server.py ARGUMENTS` in that directory."""
+        asked = {
+            "arguments": arguments,
+            "directory": str(directory.absolute()),
+            "environment": dict(os.environ),
+        }
+        told, status = os.pipe()
+        try:
+            with self._asking:
+                given = [out.fileno(), errors.fileno(), status]
+                socket.send_fds(self._near, [json.dumps(asked).encode()], given)
+                pid = self._near.recv(PID_BYTES_MAX)
+        finally:
+            os.close(status)
+        assert pid, "the nursery has ended"
+        return ForkedProcess(int(pid), told)
+
+    def close(self) -> None:
+        """End it, and every server of its that still runs."""
+        self._near.close()
+        self._process.wait()
+
+
+_nurseries: list[Nursery | None] = []  # those of the test sessions in this process: one, or none
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Servers that are started meanwhile are forks, where nobody wants something special of one."""
+    _nurseries.append(None)
+    try:
+        yield
+    finally:
+        nursery = _nurseries.pop()
+        if nursery is not None:
+            nursery.close()
+
+
+def nursery() -> Nursery | None:
+    """What to fork a server with, started by the first who asks; None: start it as users do."""
+    if not _nurseries:
+        return None
+    found = _nurseries[-1] = _nurseries[-1] or Nursery()
+    return found

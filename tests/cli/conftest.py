@@ -1,22 +1,20 @@
-"""A server for each module, and the command as a process of its own."""
+"""A server for each module, and the command with its address."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.cli.command import tuff_command
+from tests.http.process import ServerProcess, serve
 
 Tuff = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("server")
-    with ServerProcess(home / "data", log=home / "log.txt") as running:
+    with serve(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
@@ -29,14 +27,6 @@ def client(server: ServerProcess) -> Iterator[tuff.Client]:
 @pytest.fixture
 def run(server: ServerProcess) -> Tuff:
     def run_tuff(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tuff.cli", *arguments],
-            env={**os.environ, "TUFF_URL": server.url, "NO_COLOR": "1"},
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        return tuff_command(*arguments, given=given, url=server.url)
 
     return run_tuff

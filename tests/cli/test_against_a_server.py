@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tuff
 from tests.cli.conftest import Tuff
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 
 def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:

@@ -1,16 +1,14 @@
 """The commands that show the server's files, over the files of a server that ran."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.cli.command import tuff_command as run
+from tests.http.process import serve
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     orders = tuff.TopicId("shop", "orders")
     snapshots = home / "data" / "snapshots"
     with (
-        ServerProcess(home / "data", log=home / "log.txt") as server,
+        serve(home) as server,
         tuff.connect(server.url, client="unlucky") as client,
     ):
         log = max(snapshots.glob("txlog.*"))
@@ -40,17 +38,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         client.transactions.invalidate(client.transactions.start())
         after = client.transactions.take_snapshot().file
     return Files(snapshots, snapshots / before, snapshots / after, log, home / "data" / "messages")
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tuff.cli", *map(str, arguments)],
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 def rows(*arguments: str | Path) -> list[dict[str, object]]:
@@ -114,9 +101,8 @@ def test_damage_is_told_with_its_file_and_is_exit_1(files: Files, tmp_path: Path
 
 
 def test_a_store_that_a_server_has_open_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with ServerProcess(data, log=tmp_path / "log.txt") as server:
-        done = run("table", "show", data / "messages")
+    with serve(tmp_path) as server:
+        done = run("table", "show", server.data / "messages")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert str(server.pid) in done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess, serve
 
 LINES = "line\n" * 6_000
 
@@ -83,16 +82,8 @@ def test_colours_are_switched_off_by_the_environment(
 
 
 def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
     topic = tuff.TopicId("default", "outlives")
-
-    def serve() -> ServerProcess:
-        return ServerProcess(
-            tmp_path / "data", log=tmp_path / "log.txt", arguments=("--port", port)
-        )
-
-    server = serve()
+    server = serve(tmp_path)
     with tuff.connect(server.url) as client:
         client.topics.create(topic)
         client.publish(topic, "before")
@@ -109,7 +100,7 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
 
         server.kill()
         assert follower.stderr.readline().startswith("tuff: waiting for the server: ")
-        with serve() as server, tuff.connect(server.url) as client:
+        with serve(tmp_path, port=server.port) as server, tuff.connect(server.url) as client:
             client.publish(topic, "after")
             assert follower.stdout.readline().endswith("  after\n")
             assert follower.stderr.readline() == "tuff: the server answers again\n"

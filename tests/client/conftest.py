@@ -6,15 +6,14 @@ from itertools import count
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess, serve
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("server")
-    with ServerProcess(home / "data", log=home / "log.txt") as running:
+    with serve(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 

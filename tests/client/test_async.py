@@ -9,9 +9,9 @@ import pytest
 
 import tuff
 from tests.client.recording import AsyncShelf, Record, Service
+from tests.http.process import ServerProcess, serve
 from tuff.async_transport import AsyncTransport
 from tuff.calls import Call
-from tuff.launch import ServerProcess
 from tuff.retries import Retries
 
 T = TypeVar("T")
@@ -144,13 +144,11 @@ async def test_more_tasks_wait_for_messages_than_a_pool_of_connections_has(
 async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: Path) -> None:
     """The loop had not heard of it while the program computed, and a publish was lost on it."""
     topic = tuff.TopicId("default", "restarts")
-    log = tmp_path / "log.txt"
-    with ServerProcess(tmp_path / "data", log=log) as first:
+    with serve(tmp_path) as first:
         client = await tuff.connect_async(first.url, retries=0)
         await client.topics.create(topic)
-        port = first.url.rpartition(":")[2]
 
-    with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]):
+    with serve(tmp_path, port=first.port):
         await client.publish(topic, "still here")
         assert len(await client.poll(topic)) == 1
         await client.close()

@@ -8,7 +8,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import Losses, losing
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 MINUTE_MS = 60_000  # milliseconds; only a flush, or a full batch, goes out
 SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below

@@ -11,7 +11,7 @@ import pytest
 
 import tuff
 from tests.client.recording import AsyncShelf, Record, Shelf
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 # s start_tx   t tx_changes   c commit_tx   p post_commit   r rollback_tx
 MATRIX = """

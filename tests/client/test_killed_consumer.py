@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 ROOT = CONSUMER.parents[2]

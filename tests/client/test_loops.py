@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 import pytest
 
 import tuff
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 ROUNDS = 5
 COUNTER = b"counter"

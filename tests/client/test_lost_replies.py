@@ -8,8 +8,8 @@ import pytest
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.client.recording import AsyncShelf, Record, Shelf
+from tests.http.process import ServerProcess
 from tuff.commit import OutcomeUnknownError
-from tuff.launch import ServerProcess
 
 FOR_EVER = 1_000
 

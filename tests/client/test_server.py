@@ -8,7 +8,9 @@ from threading import Thread
 import pytest
 
 import tuff
-from tuff.launch import LaunchError, ServerProcess
+from tests.http.process import ServerProcess, serve
+from tuff.launch import LaunchError
+from tuff.launch import ServerProcess as LaunchedServer
 from tuff.protocol.errors import TopicNotFoundError
 from tuff.transport import ConnectionLostError
 
@@ -173,7 +175,7 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
     """A kept connection whose server is gone must not cost a call: nothing is sent on it."""
     topic = tuff.TopicId("default", "restarts")
     log = tmp_path / "log.txt"
-    with ServerProcess(tmp_path / "data", log=log) as first:
+    with LaunchedServer(tmp_path / "data", log=log) as first:
         port = first.url.rpartition(":")[2]
         client = tuff.connect(first.url, retries=0)
         client.topics.create(topic)
@@ -182,7 +184,7 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
         client.publish(topic, "nobody is there")
     assert not caught.value.outcome_unknown
 
-    with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]), client:
+    with LaunchedServer(tmp_path / "data", log=log, arguments=["--port", port]), client:
         client.publish(topic, "somebody is")
         assert payloads(client.poll(topic)) == [b"somebody is"]
 
@@ -190,13 +192,11 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
 def test_a_kept_connection_whose_server_was_restarted_costs_no_call(tmp_path: Path) -> None:
     """Nothing may be sent on it: a publish was lost there, and nobody knew its outcome."""
     topic = tuff.TopicId("default", "restarts")
-    log = tmp_path / "log.txt"
-    with ServerProcess(tmp_path / "data", log=log) as first:
+    with serve(tmp_path) as first:
         client = tuff.connect(first.url, retries=0)
         client.topics.create(topic)
-        port = first.url.rpartition(":")[2]
 
-    with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]), client:
+    with serve(tmp_path, port=first.port), client:
         client.publish(topic, "still here")
         assert payloads(client.poll(topic)) == [b"still here"]
 
@@ -210,7 +210,7 @@ def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no_such"):
-        ServerProcess(
+        LaunchedServer(
             tmp_path / "data", log=tmp_path / "log.txt", arguments=["--set", "no_such.key=1"]
         )
 

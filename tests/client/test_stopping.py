@@ -11,8 +11,8 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
+from tests.http.process import ServerProcess
 from tuff import driver
-from tuff.launch import ServerProcess
 from tuff.stopping import Stop, StoppedError
 
 ANSWER_WITHIN_S = 20.0  # seconds; where a stop is not heard, this ends the test

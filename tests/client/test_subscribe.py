@@ -10,8 +10,8 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
+from tests.http.process import ServerProcess, serve
 from tuff.calls import PollQuestion
-from tuff.launch import ServerProcess
 from tuff.subscription import Subscription
 
 
@@ -97,14 +97,12 @@ def test_replies_that_are_lost_cost_no_message_and_bring_none_twice(
         assert first + payloads(messages, 4) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-@pytest.mark.parametrize("end", [ServerProcess.stop, ServerProcess.kill])
+@pytest.mark.parametrize("end", [ServerProcess.terminate, ServerProcess.kill])
 def test_a_subscription_survives_the_restart_of_its_server(
     tmp_path: Path, end: Callable[[ServerProcess], object]
 ) -> None:
     topic = tuff.TopicId("default", "restarts")
-    log = tmp_path / "log.txt"
-    first = ServerProcess(tmp_path / "data", log=log)
-    port = first.url.rpartition(":")[2]
+    first = serve(tmp_path)
     with tuff.connect(first.url) as client:
         client.topics.create(topic)
         client.publish(topic, ["one", "two"])
@@ -113,7 +111,7 @@ def test_a_subscription_survives_the_restart_of_its_server(
 
         end(first)
 
-        with ServerProcess(tmp_path / "data", log=log, arguments=["--port", port]):
+        with serve(tmp_path, port=first.port):
             client.publish(topic, "three")
             assert payloads(messages, 2) == [b"two", b"three"]
 

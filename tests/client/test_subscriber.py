@@ -8,7 +8,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 COUNT = b"count"
 

@@ -12,7 +12,7 @@ import trustme
 
 import tuff
 from tests.client.proxy import losing
-from tuff.launch import ServerProcess
+from tests.http.process import ServerProcess
 
 PAYLOAD = "x" * 100_000  # more than one record of TLS, so that some waits decrypted
 

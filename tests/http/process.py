@@ -59,6 +59,10 @@ class ServerProcess:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
     def stdout(self) -> str:
         return self._stdout.read_text(errors="replace")
 
@@ -100,6 +104,12 @@ class ServerProcess:
     def wait_exit(self) -> int:
         return self.process.wait(START_WITHIN_S)
 
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.end()
+
     def end(self) -> None:
         """Stop it whatever its state, and see that it never showed a stack trace."""
         try:
@@ -117,10 +127,12 @@ def serve(
     environment: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
     program: Path = SERVER,
+    port: int = 0,
 ) -> ServerProcess:
-    """A server on a free port with its data in `home/data` and these `section.key=value`."""
+    """A server with its data in `home/data` and these `section.key=value`; on a free port, unless
+    one is given."""
     flags = [word for setting in settings for word in ("--set", setting)]
-    arguments = ["--data", str(home / "data"), "--port", "0", *flags]
+    arguments = ["--data", str(home / "data"), "--port", str(port), *flags]
     is_special = environment is not None or under or program != SERVER
     server = ServerProcess(
         home,

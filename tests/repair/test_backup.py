@@ -1,29 +1,16 @@
 """A backup is of whole data, of both stores at once; one that mixes ages is refused at start."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.command import tuff_command as tuff
 from tests.http.calls import Topic, begin
 from tests.http.client import ok, refused
 from tests.http.process import serve
 from tests.repair.files import Past, found_in, stored_files
 from tests.repair.judge import look
-
-
-def tuff(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tuff.cli", *map(str, arguments)],
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -1,12 +1,12 @@
 """`tuff fsck` finds every damage that can be proven, and finds none where there is none."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import plyvel
 import pytest
 
+from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin
 from tests.http.client import ok
 from tests.http.process import serve
@@ -17,13 +17,7 @@ from tx.files import FileKind, known_file, list_files
 
 
 def fsck(directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tuff.cli", "fsck", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return tuff_command("fsck", directory)
 
 
 def vouched_lengths(directory: Path) -> dict[str, int]:

@@ -32,10 +32,6 @@ LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold b
 LARGE_COUNT = 30
 
 
-def url_of(server: ServerProcess) -> str:
-    return f"http://127.0.0.1:{server.port}"
-
-
 def restored(archive: Path) -> Path:
     """A home whose server starts on what the archive holds."""
     home = archive.with_suffix(".home")
@@ -90,7 +86,7 @@ def test_what_is_restored_is_what_the_server_said_at_that_moment(
     server = new_server(*PATIENT)
     history = History(server.client(), "one").make()
     before = history.told()
-    download(url_of(server), tmp_path / "monday.backup")
+    download(server.url, tmp_path / "monday.backup")
     ok(history.main.publish("after it"))
     server.end()
 
@@ -187,7 +183,7 @@ def test_what_a_killed_server_sent_is_refused(new_server: NewServer, tmp_path: P
 def test_a_backup_that_lost_its_server_leaves_no_file(
     filled: ServerProcess, tmp_path: Path
 ) -> None:
-    with losing(url_of(filled)) as (url, losses):
+    with losing(filled.url) as (url, losses):
         losses.lose_reply("backup")
 
         with pytest.raises(ConnectionLostError):
@@ -222,7 +218,7 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
     server = new_server(home=server.home)
 
     with pytest.raises(DamagedRecordError, match=r"gave up: the row .* is damaged"):
-        download(url_of(server), tmp_path / "damaged.backup")
+        download(server.url, tmp_path / "damaged.backup")
 
     assert list(tmp_path.glob("damaged*")) == []
 
@@ -236,7 +232,7 @@ def test_a_server_without_transactions_gives_its_messages(
     ok(topic.create())
     ok(topic.publish("alone"))
 
-    download(url_of(server), tmp_path / "alone.backup")
+    download(server.url, tmp_path / "alone.backup")
 
     again = new_server(home=restored(tmp_path / "alone.backup"))
     assert Topic(again.client(), "one", "main").committed() == ["alone"]
@@ -262,7 +258,7 @@ def test_a_stopped_transaction_service_is_backed_up_with_its_open_transactions(
     tx = begin(client)
     ok(client.post(f"{TRANSACTIONS}/service/stop"))
 
-    download(url_of(server), tmp_path / "stopped.backup")
+    download(server.url, tmp_path / "stopped.backup")
 
     again = new_server(*PATIENT, home=restored(tmp_path / "stopped.backup")).client()
     assert ok(again.get(f"{TRANSACTIONS}/{tx.id}")).json["state"] == "in_progress"

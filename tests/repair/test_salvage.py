@@ -1,8 +1,6 @@
 """`tuff salvage` keeps what is whole, invents nothing, and brings nothing undecided to light."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import plyvel
@@ -13,6 +11,7 @@ from messaging.keys import prefix_of
 from messaging.rows import frame
 from process.checks import Data
 from process.salvaging import Account, salvage
+from tests.cli.command import tuff_command
 from tests.formats.history import History
 from tests.http.calls import Topic, begin, payloads
 from tests.http.client import ok
@@ -217,14 +216,7 @@ def test_what_a_newer_version_wrote_is_not_left_out(data: Path, tmp_path: Path) 
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tuff.cli", "salvage", *map(str, arguments)],
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return tuff_command("salvage", *arguments)
 
 
 def test_the_command_leaves_the_old_directory_as_it_is(data: Path, tmp_path: Path) -> None:

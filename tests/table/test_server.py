@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 
 import tuff
+from tests.http.process import ServerProcess, serve
 from tests.table import transfers
 from tests.table.transfers import TOTAL, account, move, total
-from tuff.launch import ServerProcess
 
 KILL_ROUNDS = 3
 TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed
@@ -21,8 +21,7 @@ TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("server")
-    with ServerProcess(home / "data", log=home / "log.txt") as running:
+    with serve(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 

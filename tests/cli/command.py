@@ -1,0 +1,61 @@
+"""The `tuff` command, called as its console script calls it, in the process of the tests.
+
+A Python of its own for each costs more than all that most commands do. Those of the documents, of
+test_terminal.py and all that are interrupted or read by halves have one.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from tempfile import TemporaryFile
+from unittest.mock import patch
+
+from tuff.cli import main
+
+
+def tuff_command(
+    *arguments: str | Path, given: str = "", url: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What `tuff ARGUMENTS` leaves behind. `given` is its standard input, and `url` the server's
+    address in its environment."""
+    words = [*map(str, arguments)]
+    surroundings = {"NO_COLOR": "1"} if url is None else {"NO_COLOR": "1", "TUFF_URL": url}
+    out, errors = _text(), _text()
+    with (
+        patch.dict(os.environ, surroundings),
+        _standard_input(given),
+        redirect_stdout(out),
+        redirect_stderr(errors),
+    ):
+        try:
+            main(words)
+        except SystemExit as left:
+            code = left.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(words, code, _written(out), _written(errors))
+
+
+@contextmanager
+def _standard_input(given: str) -> Iterator[None]:
+    before = sys.stdin
+    with TemporaryFile("w+", encoding="utf-8") as file:  # with a descriptor, as commands read that
+        file.write(given)
+        file.seek(0)
+        sys.stdin = file
+        try:
+            yield
+        finally:
+            sys.stdin = before
+
+
+def _text() -> TextIOWrapper:
+    return TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _written(stream: TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()

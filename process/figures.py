@@ -48,6 +48,11 @@ def _counted(counters: TransactionCounters) -> list[Gauge]:
             lambda: counters.invalidations,
         ),
         _counter("transaction_timeouts", "Transactions that timed out.", lambda: counters.timeouts),
+        _counter(
+            "leases_expired",
+            "Long transactions that nobody renewed in time.",
+            lambda: counters.lapses,
+        ),
         _counter("snapshots_written", "Snapshot files written.", lambda: counters.snapshots),
     ]
 
@@ -63,6 +68,11 @@ def _held(transactions: TransactionManager) -> list[Gauge]:
             "transactions_in_progress",
             "Transactions in progress; 0 while the service is down.",
             lambda: float(transactions.figures().open_count),
+        ),
+        Gauge(
+            "leases_open",
+            "Transactions in progress that have a lease.",
+            lambda: float(transactions.figures().leased_count),
         ),
         Gauge(
             "transactions_invalid",

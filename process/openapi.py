@@ -210,6 +210,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_ENDED, "transaction_conflict", _DOWN),
     ),
     Endpoint(
+        method="POST", path=f"{_ONE}/renew", name="renew", tag="transactions",
+        summary="Let the lease of a long transaction begin anew", reply="Renewed",
+        errors=(*_ENDED, _DOWN),
+    ),
+    Endpoint(
         method="GET", path="/v1/backup", name="backup", tag="data",
         summary="Everything that is stored, as it is at one moment", reply="Backup",
         reply_type=BACKUP_TYPE, errors=(_STORED, _DOWN),

@@ -168,6 +168,7 @@ _MESSAGES: dict[str, Schema] = {
     ),
 }
 
+_LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": _MS}
 _LEVEL = _one_of("SNAPSHOT", "SNAPSHOT_EXCLUDE_CURRENT", "SNAPSHOT_ALL")
 
 
@@ -188,6 +189,7 @@ def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
         "timeout": _or_null({"type": "number"}),
         "startedAt": _MS,
         "expiresAt": _MS,
+        **_LEASE,
     }
 
 
@@ -200,11 +202,13 @@ _OPEN = {
     "startedAt": _MS,
     "expiresAt": _MS,
     "topics": _array({"type": "string"}, "ns:topic"),
+    **_LEASE,
 }
 
 _TRANSACTIONS: dict[str, Schema] = {
     "Transaction": _given(
-        _snapshot_members(ref("Pointer")), optional=("invalids", "inProgress", "encoded")
+        _snapshot_members(ref("Pointer")),
+        optional=("invalids", "inProgress", "encoded", *_LEASE),
     ),
     "SnapshotTaken": _taken(
         _snapshot_members(ref("PointerTaken")),
@@ -216,8 +220,10 @@ _TRANSACTIONS: dict[str, Schema] = {
             "timeout": _or_null(_SECONDS),
             "client": _or_null({"type": "string"}),
             "lists": _fixed("boolean", default=True),
+            "lease": _or_null(_SECONDS),
         }
     ),
+    "Renewed": _given({"leaseExpiresAt": _MS, "expiresAt": _MS}),
     "CanCommit": _taken({"changes": _CHANGES}),
     "PublishEntry": _taken(
         {
@@ -250,13 +256,14 @@ _TRANSACTIONS: dict[str, Schema] = {
     ),
     "State": _STATE_REPLY,
     "Outcome": _given(
-        {**_OPEN, "state": _STATE, "reason": _or_null({"type": "string"})}, optional=("reason",)
+        {**_OPEN, "state": _STATE, "reason": _or_null({"type": "string"})},
+        optional=("reason", *_LEASE),
     ),
     "Overview": _given(
         {
             "readPointer": ref("Pointer"),
             "writePointer": ref("Pointer"),
-            "inProgress": _array(_given(_OPEN)),
+            "inProgress": _array(_given(_OPEN, optional=tuple(_LEASE))),
             "visibilityUpperBound": ref("Pointer"),
             "invalidCount": _fixed("integer", minimum=0),
             "committingCount": _fixed("integer", minimum=0),

@@ -98,7 +98,8 @@ class Outcome:
     """What is known of one transaction. Times are ms since the epoch.
 
     `state` is `in_progress`, `committing`, `committed`, `aborted` or `invalid`; `reason` says why
-    an invalid one is. What the server leaves out or gives as null is None.
+    an invalid one is. What the server leaves out or gives as null is None, as is the lease of one
+    that has none, or has ended.
     """
 
     transaction_id: int
@@ -109,11 +110,14 @@ class Outcome:
     expires_at_ms: int | None
     reason: str | None
     topics: tuple[str, ...]
+    lease_s: float | None = None
+    lease_expires_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One line of the overview. Times are ms since the epoch; `topics` are `namespace:name`."""
+    """One line of the overview. Times are ms since the epoch; `topics` are `namespace:name`. The
+    lease is None where it has none."""
 
     transaction_id: int
     type: str
@@ -121,6 +125,17 @@ class OpenTransaction:
     started_at_ms: int
     expires_at_ms: int
     topics: tuple[str, ...]
+    lease_s: float | None = None
+    lease_expires_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """Until when a transaction lives, as ms since the epoch: unless its lease is renewed again, and
+    at the longest."""
+
+    lease_expires_at_ms: int
+    expires_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from tuff.protocol.forms import (
     pointers_from_json,
     publish_entry_to_json,
     rollback_detail_from_json,
+    seconds_from_json,
     transaction_from_json,
     whole_number,
 )
@@ -34,6 +35,7 @@ from tuff.replies import (
     OpenTransaction,
     Outcome,
     Overview,
+    Renewed,
     SnapshotFile,
     Truncated,
 )
@@ -43,17 +45,20 @@ T = TypeVar("T")
 _ROOT = "/v1/transactions"
 
 
-def start(*, type: str, timeout_s: float | None, client: str | None) -> Call[Transaction]:
+def start(
+    *, type: str, timeout_s: float | None, client: str | None, lease_s: float | None = None
+) -> Call[Transaction]:
     body: dict[str, object] = {"type": type}
     if timeout_s is not None:
         body["timeout"] = timeout_s
     if client is not None:
         body["client"] = client
-    # A start that was lost leaves a transaction that nobody ends: in seconds a short one is over,
-    # and a long one would hold back what can be cleaned up for a day.
-    request = Request(
-        method="POST", path=_ROOT, body=json_body(body), is_repeatable=type == "short"
-    )
+    if lease_s is not None:
+        body["lease"] = lease_s
+    # A start that was lost leaves a transaction that nobody ends: a short one, and one with a
+    # lease, is over soon, and a long one would hold back what can be cleaned up for a day.
+    is_repeatable = type == "short" or lease_s is not None
+    request = Request(method="POST", path=_ROOT, body=json_body(body), is_repeatable=is_repeatable)
     return Call(request, _read_transaction)
 
 
@@ -104,6 +109,17 @@ def checkpoint(pointer: int) -> Call[Transaction]:
     return _post(f"{pointer}/checkpoint", None, _read_transaction)
 
 
+def renew(pointer: int) -> Call[Renewed]:
+    def read(response: Response) -> Renewed:
+        body = json_object(response)
+        return Renewed(
+            lease_expires_at_ms=whole_number(body["leaseExpiresAt"], what="leaseExpiresAt"),
+            expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
+        )
+
+    return _post(f"{pointer}/renew", None, read)
+
+
 def outcome(pointer: int) -> Call[Outcome]:
     def read(response: Response) -> Outcome:
         body = json_object(response)
@@ -116,6 +132,8 @@ def outcome(pointer: int) -> Call[Outcome]:
             expires_at_ms=_maybe_number(body.get("expiresAt"), what="expiresAt"),
             reason=_maybe_text(body.get("reason")),
             topics=tuple(texts(body.get("topics") or [])),
+            lease_s=_maybe_seconds(body.get("lease")),
+            lease_expires_at_ms=_maybe_number(body.get("leaseExpiresAt"), what="leaseExpiresAt"),
         )
 
     return Call(Request(method="GET", path=f"{_ROOT}/{pointer}", is_read=True), read)
@@ -203,11 +221,17 @@ def _read_open(item: object) -> OpenTransaction:
         started_at_ms=whole_number(item["startedAt"], what="startedAt"),
         expires_at_ms=whole_number(item["expiresAt"], what="expiresAt"),
         topics=tuple(texts(item["topics"])),
+        lease_s=_maybe_seconds(item.get("lease")),
+        lease_expires_at_ms=_maybe_number(item.get("leaseExpiresAt"), what="leaseExpiresAt"),
     )
 
 
 def _maybe_text(value: object) -> str | None:
     return None if value is None else text(value)
+
+
+def _maybe_seconds(value: object) -> float | None:
+    return None if value is None else seconds_from_json(value, what="lease")
 
 
 def _maybe_number(value: object, *, what: str) -> int | None:

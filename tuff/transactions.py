@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from tuff import transaction_calls
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction
-from tuff.replies import Invalids, Outcome, Overview, SnapshotFile, Truncated
+from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
 from tuff.topics import AsyncSend, Send
 
 Tx = Transaction | int
@@ -25,16 +25,24 @@ class Transactions:
         self._name = name
 
     def start(
-        self, type: str = "short", *, timeout: float | None = None, client: str | None = None
+        self,
+        type: str = "short",
+        *,
+        timeout: float | None = None,
+        client: str | None = None,
+        lease: float | None = None,
     ) -> Transaction:
         """A new transaction, with the snapshot it reads in.
 
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's; not for a long one). `client`: the name that
-        others see (default: this client's).
+        others see (default: this client's). `lease`: seconds, up to 3,600, after which the server
+        ends a long one unless it is renewed (default: it need not be).
         """
         name = self._name if client is None else client
-        return self._send(transaction_calls.start(type=type, timeout_s=timeout, client=name))
+        return self._send(
+            transaction_calls.start(type=type, timeout_s=timeout, client=name, lease_s=lease)
+        )
 
     def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
         """Check early for conflicts, and keep the keys for the commit.
@@ -93,6 +101,15 @@ class Transactions:
         """The same transaction, with a new write pointer."""
         return self._send(transaction_calls.checkpoint(id_of(tx)))
 
+    def renew(self, tx: Tx) -> Renewed:
+        """Let its lease begin anew; best at a third of it.
+
+        Raises:
+            BadRequestError: it has none.
+            TransactionNotInProgressError: it is too late, or it has ended otherwise.
+        """
+        return self._send(transaction_calls.renew(id_of(tx)))
+
     def outcome(self, tx: Tx) -> Outcome:
         """What became of it; kept for 15 minutes (a setting of the server) after its end.
 
@@ -136,10 +153,13 @@ class AsyncTransactions:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
         client: str | None = None,
+        lease: float | None = None,
     ) -> Transaction:
         """As `Transactions.start`."""
         name = self._name if client is None else client
-        return await self._send(transaction_calls.start(type=type, timeout_s=timeout, client=name))
+        return await self._send(
+            transaction_calls.start(type=type, timeout_s=timeout, client=name, lease_s=lease)
+        )
 
     async def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
         """As `Transactions.can_commit`."""
@@ -177,6 +197,10 @@ class AsyncTransactions:
     async def checkpoint(self, tx: Tx) -> Transaction:
         """As `Transactions.checkpoint`."""
         return await self._send(transaction_calls.checkpoint(id_of(tx)))
+
+    async def renew(self, tx: Tx) -> Renewed:
+        """As `Transactions.renew`."""
+        return await self._send(transaction_calls.renew(id_of(tx)))
 
     async def outcome(self, tx: Tx) -> Outcome:
         """As `Transactions.outcome`."""

@@ -13,4 +13,5 @@ class TransactionCounters:
     conflicts: int = 0
     invalidations: int = 0
     timeouts: int = 0
+    lapses: int = 0
     snapshots: int = 0

@@ -22,6 +22,7 @@ from tx.edits import (
     InvalidReason,
     Refused,
     Started,
+    StartedWithLease,
     Truncated,
 )
 from tx.records import EndedState, OpenTransaction, Outcome, conflict_error
@@ -59,6 +60,27 @@ def timeout_ms(
     return _in_ms(timeout_s)
 
 
+def lease_ms(
+    settings: TransactionSettings, kind: TransactionType, lease_s: float | None
+) -> int | None:
+    """How long a transaction lives without being renewed, in ms, at least 1; None without a lease.
+
+    Raises:
+        InvalidTimeoutError: the lease is not above 0, above the maximum, or of a short one.
+    """
+    if lease_s is None:
+        return None
+    if kind is TransactionType.SHORT:
+        raise InvalidTimeoutError(
+            "a lease is for long transactions; a short one ends after its timeout anyway"
+        )
+    if not 0 < lease_s <= settings.lease_max_s:
+        raise InvalidTimeoutError(
+            f"a lease is above 0 and at most {settings.lease_max_s:g} seconds, not {lease_s:g}"
+        )
+    return _in_ms(lease_s)
+
+
 def _in_ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
@@ -93,9 +115,15 @@ def start(
     lives_ms: int,
     client: str,
     now_ms: int,
-) -> Started:
+    lease_ms: int | None = None,
+) -> Started | StartedWithLease:
     """A transaction that reads in the snapshot of this moment."""
-    return Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, state.seen)
+    expires_at_ms = now_ms + lives_ms
+    if lease_ms is None:
+        return Started(now_ms, pointer, kind, lives_ms, expires_at_ms, client, state.seen)
+    return StartedWithLease(
+        now_ms, pointer, kind, lives_ms, expires_at_ms, client, state.seen, lease_ms
+    )
 
 
 def invalidated(

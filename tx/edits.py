@@ -43,6 +43,7 @@ class InvalidReason(Enum):
     BLOCKED_READERS = "blocked_readers"
     ABORT_OF_LONG = "abort_of_long"
     LOST_IN_CRASH = "lost_in_crash"
+    LEASE_EXPIRED = "lease_expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,25 @@ class Started:
     expires_at_ms: int
     client: str
     seen: int
+
+    @property
+    def lease_ms(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedWithLease:
+    """As `Started`, of one that ends when nobody renews it in time. Of renewals the log knows
+    nothing: a service that comes up gives everybody one whole lease."""
+
+    at_ms: int
+    pointer: int
+    type: TransactionType
+    timeout_ms: int
+    expires_at_ms: int
+    client: str
+    seen: int
+    lease_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +193,7 @@ Edit = (
     BlockReserved
     | BlockReturned
     | Started
+    | StartedWithLease
     | Checkpointed
     | Committing
     | Refused
@@ -213,6 +234,10 @@ _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
     9: (Invalidated, record(Invalidated, TIME_MS, POINTER, REASON, TOPICS)),
     10: (Truncated, record(Truncated, TIME_MS, tuple_of(POINTER))),
     11: (Restarted, record(Restarted, TIME_MS, FLAG, tuple_of(POINTER_RANGE))),
+    12: (
+        StartedWithLease,
+        record(StartedWithLease, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, COUNT),
+    ),
 }
 _TAGS: Mapping[type[Any], int] = {kind: tag for tag, (kind, _) in _FORMS.items()}
 

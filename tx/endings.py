@@ -15,13 +15,12 @@ from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx import decisions
 from tx.claims import Claims
-from tx.edits import Aborted, Committed, Committing, Conflict, Invalidated, InvalidReason, Refused
+from tx.edits import Aborted, Committed, Committing, Conflict, InvalidReason, Refused
 from tx.gates import Gates
 from tx.ledger import Ledger
 from tx.markings import Markings
 from tx.records import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
 from tx.surroundings import Surroundings
-from tx.view import ViewChange
 
 T = TypeVar("T")
 
@@ -51,6 +50,7 @@ class Endings:
         self._gates = gates
         self._claims = claims
         self._markings = markings
+        self._leases = around.leases
         self._rows = around.rows
         self._settings = around.settings
         self._now_ms = around.now_ms
@@ -259,18 +259,26 @@ class Endings:
             raise ended_error(outcome)
         return outcome
 
+    async def renew(self, pointer: int) -> OpenTransaction:
+        """See `TransactionManager.renew`."""
+        opened = await self.bounded(self._require_open(pointer))
+        self._leases.renew(opened)
+        return opened
+
     def expire(self) -> None:
         """Invalidate what has not ended in its time. A commit whose rows are being written has
         passed its check in time, and is looked at again once it is through."""
         state, now_ms = self._ledger.state, self._now_ms()
         late = [opened for opened in state.open.values() if now_ms >= opened.expires_at_ms]
         self._counters.timeouts += len(self._invalidate_soon(late, InvalidReason.TIMED_OUT))
+        lapsed = self._leases.lapsed(state)
+        self._counters.lapses += len(self._invalidate_soon(lapsed, InvalidReason.LEASE_EXPIRED))
 
     def release_readers(self, pointers: Iterable[int]) -> list[int]:
         """See `TransactionManager.release_readers`."""
         state = self._ledger.state
         owners = {opened.transaction_id for each in pointers if (opened := state.opened(each))}
-        late = [state.open[each] for each in sorted(owners)]
+        late = (state.open[each] for each in sorted(owners))
         return self._invalidate_soon(late, InvalidReason.BLOCKED_READERS)
 
     def _invalidate_soon(self, late: Iterable[OpenTransaction], reason: InvalidReason) -> list[int]:
@@ -279,18 +287,6 @@ class Endings:
         for opened in ended:
             self._ledger.want(self._invalidate(opened, reason))
         return [opened.transaction_id for opened in ended]
-
-    def ended(self, changes: Iterable[ViewChange]) -> None:
-        """These endings are durable, and in the view: let everybody act on them."""
-        for change in changes:
-            if change.state is None:
-                continue
-            pointers = change.ended or change.cleared
-            if change.state is EndedState.COMMITTED:
-                self._rows.settle(pointers)
-            elif change.state is EndedState.INVALID:
-                self._markings.mark_if_needed(change.transaction_id, pointers)
-            self._rows.wake_readers(pointers)
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for this, but no longer than `tx.ending_timeout`; it goes on by itself.
@@ -345,9 +341,14 @@ class Endings:
             raise ended_error(found)
         # The tick may come late; no decision is made for a transaction whose time is over.
         is_late = self._now_ms() >= found.expires_at_ms
-        if is_late and not self._claims.holds(found.transaction_id):
+        if self._claims.holds(found.transaction_id):
+            return found
+        if is_late:
             self._counters.timeouts += 1
             await self._fail_as(found, InvalidReason.TIMED_OUT)
+        if self._leases.is_over(found):
+            self._counters.lapses += 1
+            await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
         return found
 
     async def _require_unrefused(self, opened: OpenTransaction) -> None:
@@ -371,9 +372,7 @@ class Endings:
     def _invalidate(self, opened: OpenTransaction, reason: InvalidReason) -> int:
         self._counters.invalidations += 1
         now_ms = self._now_ms()
-        edit: Invalidated = decisions.invalidated(
-            opened, reason, topics=self._topics, now_ms=now_ms
-        )
+        edit = decisions.invalidated(opened, reason, topics=self._topics, now_ms=now_ms)
         return self._ledger.record(edit)
 
     def _outcome(self, transaction_id: int) -> Outcome:

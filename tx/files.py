@@ -20,7 +20,6 @@ from pathlib import Path
 from tuff.disk.records import Damage, pack_frame, read_frame
 from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, from_bytes, to_bytes
 
-FORMAT_VERSION = 1
 HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
 
 _NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
@@ -37,6 +36,13 @@ class FileKind(Enum):
     LOG = "txlog"
 
 
+FORMAT_VERSION = 1
+# A snapshot that holds leases; one that doesn't keeps version 1, which older servers read.
+LEASES_VERSION = 2
+_VERSIONS = {
+    FileKind.SNAPSHOT: (FORMAT_VERSION, LEASES_VERSION),
+    FileKind.LOG: (FORMAT_VERSION,),
+}
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
 assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
 
@@ -80,9 +86,9 @@ class KnownFile:
     header: FileHeader
 
 
-def pack_header(kind: FileKind, header: FileHeader) -> bytes:
+def pack_header(kind: FileKind, header: FileHeader, *, version: int = FORMAT_VERSION) -> bytes:
     """How a file begins."""
-    return _MAGIC[kind] + _VERSION.pack(FORMAT_VERSION) + pack_frame(to_bytes(asdict(header)))
+    return _MAGIC[kind] + _VERSION.pack(version) + pack_frame(to_bytes(asdict(header)))
 
 
 def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int]:
@@ -94,8 +100,9 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
     (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
-    if version != FORMAT_VERSION:
-        raise damaged(name, _MAGIC_SIZE, f"it has format {version}, and this server reads 1")
+    if version not in _VERSIONS[kind]:
+        known = f"up to {_VERSIONS[kind][-1]}"
+        raise damaged(name, _MAGIC_SIZE, f"it has format {version}, and this server reads {known}")
     frame = read_frame(data, HEAD_SIZE)
     if isinstance(frame, Damage):
         raise damaged(name, frame.offset, frame.reason)

@@ -5,7 +5,7 @@ wait for what is `tx.endings`. This is what `server.py` and the routes talk to.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from tuff.disk.group import Arrivals, InThread
@@ -14,24 +14,34 @@ from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.claims import Claims
 from tx.counters import TransactionCounters
-from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
+from tx.edits import BlockReturned, InvalidReason
 from tx.endings import CommitRequest, Endings
 from tx.events import LedgerEvents
 from tx.gates import Gates
-from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
+from tx.inquiries import (
+    Figures,
+    InvalidList,
+    Invalids,
+    Overview,
+    SweepMark,
+    figures,
+    overview,
+)
+from tx.leases import Leases
 from tx.ledger import Ledger, ServiceState, ServiceStatus
 from tx.log import DiskFile, OpenFile
 from tx.markings import Markings
-from tx.records import EndedState, OpenTransaction, Outcome
+from tx.records import OpenTransaction, Outcome
 from tx.recovery import StoreMark
+from tx.resumption import Resumption
 from tx.rows import MessageRows
 from tx.runs import Runs
 from tx.settings import TransactionSettings
 from tx.starts import Starts
-from tx.state import StateImage, TransactionState
+from tx.state import StateImage
 from tx.surroundings import Spawn, Surroundings
 from tx.upkeep import Upkeep
-from tx.view import ViewChange, VisibilityState
+from tx.view import VisibilityState
 from tx.writes import Permit, Writes
 
 log = logging.getLogger(__name__)
@@ -85,11 +95,18 @@ class TransactionManager:
             open_file=open_file,
             events=self._events(observe),
         )
+        self._leases = Leases(now_ms=now_ms)
         around = Surroundings(
-            settings=settings, rows=rows, now_ms=now_ms, spawn=spawn, counters=self.counters
+            settings=settings,
+            rows=rows,
+            now_ms=now_ms,
+            spawn=spawn,
+            leases=self._leases,
+            counters=self.counters,
         )
         self._endings = Endings(self._ledger, self._gates, self._claims, self._markings, around)
         self._starts = Starts(self._ledger, self._endings, around)
+        self._resumption = Resumption(self._claims, self._markings, self._starts, around)
         self._runs = Runs(self._ledger, self._endings, start=self._start_run)
         self._invalid_list = InvalidList(self._ledger, self._gates, rows, now_ms=now_ms)
         self._upkeep = Upkeep(self._ledger, self._invalid_list, around)
@@ -108,14 +125,8 @@ class TransactionManager:
     def figures(self) -> Figures:
         """What is in progress and invalid now; nothing while the service is not running."""
         if self.status.state is not ServiceState.RUNNING:
-            return Figures(0, 0, 0)
-        state = self._ledger.state
-        oldest = next(iter(state.open.values()), None)
-        return Figures(
-            len(state.open),
-            len(state.view.invalid),
-            0 if oldest is None else max(0, self._now_ms() - oldest.started_at_ms),
-        )
+            return Figures(0, 0, 0, 0)
+        return figures(self._ledger.state, now_ms=self._now_ms())
 
     def store_mark(self) -> StoreMark:
         """What the message store should remember of these files. Raises: down."""
@@ -161,15 +172,35 @@ class TransactionManager:
         await self._ledger.close()
 
     async def start(
-        self, kind: TransactionType, timeout_s: float | None, client: str
+        self,
+        kind: TransactionType,
+        timeout_s: float | None,
+        client: str,
+        *,
+        lease_s: float | None = None,
     ) -> OpenTransaction:
         """Start a transaction that reads what has durably ended. Waits for no disk.
 
         Raises:
-            InvalidTimeoutError: not above 0, above the maximum, or given for a long one.
+            InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or so of
+                the lease, which only a long one takes.
         """
         self._ledger.require_running()
-        return await self._starts.start(kind, timeout_s, client)
+        return await self._starts.start(kind, timeout_s, client, lease_s=lease_s)
+
+    async def renew(self, pointer: int) -> OpenTransaction:
+        """Let the transaction's lease begin anew. Waits for no disk.
+
+        Raises:
+            BadRequestError: it has no lease.
+            TransactionNotInProgressError (its kinds).
+        """
+        self._ledger.require_running()
+        return await self._endings.renew(pointer)
+
+    def lease_ends_at_ms(self, opened: OpenTransaction) -> int | None:
+        """When the transaction ends unless somebody renews it; None without a lease."""
+        return self._leases.ends_at_ms(opened)
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
         """Give the transaction a new write pointer, durably: a lost one under a transaction that
@@ -329,10 +360,14 @@ class TransactionManager:
         Raises:
             TransactionsUnavailableError: it is down, and stays so for the reason that this says.
         """
+        was_stopped = self.status.state is ServiceState.STOPPED
         self._ledger.resume()
         if self.status.state is ServiceState.DOWN and self._may_recover:
             await self._ledger.reopen()
         self._ledger.require_running()
+        if was_stopped:
+            # While it was stopped nobody could renew anything.
+            self._leases.begin_all(self._ledger.state)
         self._endings.expire()
 
     def enter(self, pointer: int) -> Permit:
@@ -365,35 +400,12 @@ class TransactionManager:
     async def _start_run(self, client: str) -> OpenTransaction:
         return await self._starts.start(TransactionType.SHORT, None, client)
 
-    def _opening(self, state: TransactionState) -> Iterator[Edit]:
-        now_ms = self._now_ms()
-        yield Restarted(now_ms, not state.is_clean, state.blocks)
-        # A commit that was cut off: its rows are there, or on their way, and its record is not.
-        cut_off = self._rows.final_pointers() | self._claims.pointers()
-        for opened in list(state.open.values()):
-            if not cut_off.isdisjoint(opened.pointers):
-                topics = tuple(self._rows.topics(opened.pointers))
-                reason = InvalidReason.LOST_IN_CRASH
-                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
-        yield self._starts.first_block(state)
-
-    def _opened(self, state: TransactionState) -> None:
-        self._starts.opened(state)
-        # What a crash kept from being told, or done, to the rows of those that have ended.
-        for outcome in state.outcomes:
-            if outcome.state is not EndedState.COMMITTED:
-                self._markings.mark_if_needed(outcome.transaction_id, outcome.pointers)
-            elif any(map(self._rows.is_carried, outcome.pointers)):
-                self._rows.settle(outcome.pointers)
-            # A log that failed, and has this ending all the same, left readers asleep behind it.
-            self._rows.wake_readers(outcome.pointers)
-        for pointer in state.invalid:
-            if state.outcomes.find(pointer) is None:
-                self._markings.mark_if_needed(pointer, (pointer,))
-                self._rows.wake_readers((pointer,))
-
-    def _failed(self) -> None:
-        self._starts.closed()
-
-    def _ended(self, changes: list[ViewChange]) -> None:
-        self._endings.ended(changes)
+    def _events(self, observe: Callable[[str, float], None]) -> LedgerEvents:
+        return LedgerEvents(
+            # It is made after the ledger, and before anything is opened.
+            opening=lambda state: self._resumption.edits(state),
+            opened=lambda state: self._resumption.opened(state),
+            failed=lambda: self._resumption.failed(),
+            ended=self._markings.ended,
+            observe=observe,
+        )

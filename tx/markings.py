@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tuff.protocol.errors import TuffError
 from tx.gates import Gates
+from tx.records import EndedState
 from tx.rows import MessageRows
 from tx.surroundings import Spawn
+from tx.view import ViewChange
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,19 @@ class Markings:
         self._rows = rows
         self._spawn = spawn
         self._under_way: dict[int, asyncio.Future[bool]] = {}
+
+    def ended(self, changes: Iterable[ViewChange]) -> None:
+        """These endings are durable, and in the view: settle the rows of those that committed, mark
+        those of the invalid ones, and let readers look again."""
+        for change in changes:
+            if change.state is None:
+                continue
+            pointers = change.ended or change.cleared
+            if change.state is EndedState.COMMITTED:
+                self._rows.settle(pointers)
+            elif change.state is EndedState.INVALID:
+                self.mark_if_needed(change.transaction_id, pointers)
+            self._rows.wake_readers(pointers)
 
     def mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
         """Take back what these pointers published, or are about to."""

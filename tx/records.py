@@ -36,7 +36,8 @@ class OpenTransaction:
     `transaction` holds the snapshot it reads in; `seen` is the LSN up to which endings are in it.
     `changes` is the union of what its can-commits named, None before the first one. `conflict` is
     why it was refused: it can't commit any more. `survived_crash`: it was open when the service
-    crashed, so a can-commit of it may have been lost.
+    crashed, so a can-commit of it may have been lost. `lease_ms` is how long it lives without being
+    renewed, None for as long as its time-out.
     """
 
     transaction: Transaction
@@ -48,6 +49,7 @@ class OpenTransaction:
     changes: frozenset[bytes] | None = None
     conflict: Conflict | None = None
     survived_crash: bool = False
+    lease_ms: int | None = None
 
     @property
     def transaction_id(self) -> int:

@@ -13,17 +13,31 @@ from tx.records import OpenTransaction, Outcome
 from tx.state import StateImage
 
 
-def transaction_object(opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
+def transaction_object(
+    opened: OpenTransaction, *, lists: bool, lease_ends_at_ms: int | None = None
+) -> dict[str, object]:
     """The transaction object of protocol §5.1."""
-    seconds = opened.timeout_ms / 1000
     return {
         **transaction_to_json(opened.transaction, lists=lists),
         "state": opened.state,
         "client": opened.client,
-        "timeout": int(seconds) if seconds.is_integer() else seconds,
+        "timeout": _seconds(opened.timeout_ms),
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
+        **lease_members(opened, lease_ends_at_ms),
     }
+
+
+def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
+    """What is shown of a lease; nothing without one."""
+    if opened.lease_ms is None:
+        return {}
+    return {"lease": _seconds(opened.lease_ms), "leaseExpiresAt": ends_at_ms}
+
+
+def _seconds(duration_ms: int) -> float:
+    seconds = duration_ms / 1000
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def committed_object(outcome: Outcome) -> dict[str, object]:
@@ -53,24 +67,29 @@ def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[
     }
 
 
+def open_object(
+    opened: OpenTransaction, topics: list[str], lease_ends_at_ms: int | None
+) -> dict[str, object]:
+    """One line of the overview."""
+    return {
+        "transactionId": pointer_to_json(opened.transaction_id),
+        "type": opened.transaction.type.value,
+        "client": opened.client,
+        "startedAt": opened.started_at_ms,
+        "expiresAt": opened.expires_at_ms,
+        "topics": topics,
+        **lease_members(opened, lease_ends_at_ms),
+    }
+
+
 def overview_object(
-    overview: Overview, topics: Iterable[tuple[OpenTransaction, list[str]]]
+    overview: Overview, in_progress: Iterable[dict[str, object]]
 ) -> dict[str, object]:
     oldest = overview.oldest_in_progress
     return {
         "readPointer": pointer_to_json(overview.read_pointer),
         "writePointer": pointer_to_json(overview.write_pointer),
-        "inProgress": [
-            {
-                "transactionId": pointer_to_json(opened.transaction_id),
-                "type": opened.transaction.type.value,
-                "client": opened.client,
-                "startedAt": opened.started_at_ms,
-                "expiresAt": opened.expires_at_ms,
-                "topics": named,
-            }
-            for opened, named in topics
-        ],
+        "inProgress": list(in_progress),
         "visibilityUpperBound": pointer_to_json(overview.visibility_upper_bound),
         "invalidCount": overview.invalid_count,
         "committingCount": overview.committing_count,

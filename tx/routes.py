@@ -13,7 +13,7 @@ from tx import replies
 from tx.decisions import check_client, check_request_id
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
-from tx.records import UNKNOWN_CLIENT
+from tx.records import UNKNOWN_CLIENT, OpenTransaction
 
 _ROOT = "/v1/transactions"
 _ONE = f"{_ROOT}/{{tx}}"
@@ -39,6 +39,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_ONE}/abort", one.abort),
         Route("POST", f"{_ONE}/invalidate", one.invalidate),
         Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
+        Route("POST", f"{_ONE}/renew", one.renew),
     ]
 
 
@@ -48,15 +49,24 @@ class _TransactionRoutes:
 
     async def start(self, request: Request) -> Reply:
         body = _members(
-            request, {"type", "timeout", "client", "lists"}, what="the start of a transaction"
+            request,
+            {"type", "timeout", "client", "lists", "lease"},
+            what="the start of a transaction",
         )
-        timeout, lists = body.get("timeout"), _flag(body, "lists", default=True)
+        lists = _flag(body, "lists", default=True)
         opened = await self._manager.start(
             _type(body.get("type")),
-            None if timeout is None else forms.seconds_from_json(timeout, what="timeout"),
+            _seconds(body, "timeout"),
             _client(body),
+            lease_s=_seconds(body, "lease"),
         )
-        return json_reply(replies.transaction_object(opened, lists=lists), status=201)
+        return json_reply(self._object(opened, lists=lists), status=201)
+
+    async def renew(self, request: Request) -> Reply:
+        _members(request, (), what="a renewal")
+        opened = await self._manager.renew(_pointer(request))
+        ends_at_ms = self._manager.lease_ends_at_ms(opened)
+        return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members(request, {"changes"}, what="a can-commit")
@@ -98,12 +108,19 @@ class _TransactionRoutes:
     async def checkpoint(self, request: Request) -> Reply:
         _members(request, (), what="a checkpoint")
         opened = await self._manager.checkpoint(_pointer(request))
-        return json_reply(replies.transaction_object(opened, lists=True))
+        return json_reply(self._object(opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.outcome(_pointer(request))
-        return json_reply(replies.outcome_object(found, self._manager.topics(found)))
+        shown = replies.outcome_object(found, self._manager.topics(found))
+        if isinstance(found, OpenTransaction):
+            shown |= replies.lease_members(found, self._manager.lease_ends_at_ms(found))
+        return json_reply(shown)
+
+    def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
+        ends_at_ms = self._manager.lease_ends_at_ms(opened)
+        return replies.transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
 
 
 class _ServiceRoutes:
@@ -113,8 +130,13 @@ class _ServiceRoutes:
     async def overview(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         overview = await self._manager.overview()
-        topics = ((opened, self._manager.topics(opened)) for opened in overview.open)
-        return json_reply(replies.overview_object(overview, topics))
+        shown = (
+            replies.open_object(
+                opened, self._manager.topics(opened), self._manager.lease_ends_at_ms(opened)
+            )
+            for opened in overview.open
+        )
+        return json_reply(replies.overview_object(overview, shown))
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -174,6 +196,11 @@ def _type(value: object) -> TransactionType:
         if value == kind.value or (value is None and kind is TransactionType.SHORT):
             return kind
     raise BadRequestError(f"type is short or long, not {shown(value)}")
+
+
+def _seconds(body: Mapping[str, object], name: str) -> float | None:
+    value = body.get(name)
+    return None if value is None else forms.seconds_from_json(value, what=name)
 
 
 def _client(body: Mapping[str, object]) -> str:

@@ -28,6 +28,7 @@ from tx.edits import (
     Refused,
     Restarted,
     Started,
+    StartedWithLease,
     Truncated,
 )
 from tx.files import FileHeader, KnownFile
@@ -126,7 +127,7 @@ def _believe(proven: Proven, edit: Edit) -> None:
         return  # on the list they do no harm, and what else was lost they might need
     if isinstance(edit, Committed):
         _believe_commit(proven, edit)
-    if isinstance(edit, Started):
+    if isinstance(edit, Started | StartedWithLease):
         edit = replace(edit, seen=state.lsn)
     elif isinstance(edit, _OF_ONE) and edit.transaction_id not in state.open:
         _believe_ending(proven, edit)

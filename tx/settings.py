@@ -37,6 +37,7 @@ class TransactionSettings:
     default_timeout_s: float = 30.0
     long_timeout_s: float = 86_400.0
     max_timeout_s: float = 86_400.0
+    lease_max_s: float = 3_600.0
     snapshot_interval_s: float = 300.0
     snapshot_retain: int = 10
     change_set_count_max: int = 100_000
@@ -50,6 +51,7 @@ class TransactionSettings:
             "default_timeout_s",
             "long_timeout_s",
             "max_timeout_s",
+            "lease_max_s",
             "snapshot_interval_s",
             "ending_timeout_s",
         ):

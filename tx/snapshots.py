@@ -1,6 +1,6 @@
 """The bytes of a snapshot file: the whole state at one LSN (design §4, Snapshots).
 
-    snapshot := header numbers open* view pending outcome* commit* end
+    snapshot := header numbers open* leases* view pending outcome* commit* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
 Ten thousand open transactions hold ten thousand snapshots of ten thousand pointers, nearly all the
@@ -8,7 +8,7 @@ same; so each list is written as its difference to the one before, and shares it
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tuff.disk.records import Damage, pack_frame, read_frames
@@ -23,9 +23,18 @@ from tx.edits import (
     TOPICS,
     TYPE,
     Conflict,
+    InvalidReason,
     PointerRange,
 )
-from tx.files import FileHeader, FileKind, damaged, pack_header, read_header
+from tx.files import (
+    FORMAT_VERSION,
+    LEASES_VERSION,
+    FileHeader,
+    FileKind,
+    damaged,
+    pack_header,
+    read_header,
+)
 from tx.packing import (
     COUNT,
     FLAG,
@@ -50,7 +59,7 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 
 T = TypeVar("T")
 
-_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS = range(7)
+_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _LEASES = range(8)
 
 _POINTERS = tuple_of(POINTER)
 _STATE = enum_of(EndedState)
@@ -104,7 +113,21 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The whole file. Takes time in proportion to the state: run it in a thread."""
     frames = [pack_frame(to_bytes(body)) for body in _bodies(image)]
     end = pack_frame(to_bytes([_END, len(frames)]))
-    return b"".join((pack_header(FileKind.SNAPSHOT, header), *frames, end))
+    return b"".join((pack_header(FileKind.SNAPSHOT, header, version=_version(image)), *frames, end))
+
+
+def _version(image: StateImage) -> int:
+    """As low as it can be, so that an older server reads whatever it can know."""
+    has_lapsed = any(each.reason is InvalidReason.LEASE_EXPIRED for each in image.outcomes)
+    return LEASES_VERSION if has_lapsed or _leases(image) else FORMAT_VERSION
+
+
+def _leases(image: StateImage) -> list[list[object]]:
+    return [
+        [opened.transaction_id, opened.lease_ms]
+        for opened in image.open
+        if opened.lease_ms is not None
+    ]
 
 
 def _bodies(image: StateImage) -> Iterator[list[object]]:
@@ -120,6 +143,8 @@ def _bodies(image: StateImage) -> Iterator[list[object]]:
     lists = _SharedLists()
     for chunk in _chunks(image.open):
         yield [_OPEN, *(_pack_open(opened, lists) for opened in chunk)]
+    for leases in _chunks(_leases(image)):
+        yield [_LEASES, *leases]
     view = image.view
     changes = lists.pack(view.in_progress, view.invalid)
     yield [_VIEW, view.read_pointer, changes, _POINTERS.pack(tuple(view.short_in_progress))]
@@ -207,6 +232,7 @@ class _Reader:
         self._numbers: _Numbers | None = None
         self._view: View | None = None
         self._open: list[OpenTransaction] = []
+        self._leases: dict[int, int] = {}
         self._pending: list[tuple[int, ViewChange]] = []
         self._outcomes: list[Outcome] = []
         self._commits: list[CommittedChanges] = []
@@ -218,6 +244,7 @@ class _Reader:
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
             _OUTCOMES: lambda records: self._outcomes.extend(map(_OUTCOME.unpack, records)),
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
+            _LEASES: self._take_leases,
         }
 
     def take(self, data: object) -> None:
@@ -258,6 +285,19 @@ class _Reader:
             survived_crash=values.survived_crash,
         )
 
+    def _take_leases(self, records: list[object]) -> None:
+        self._leases.update(map(_unpack_lease, records))
+
+    def _leased(self) -> tuple[OpenTransaction, ...]:
+        if stray := self._leases.keys() - {opened.transaction_id for opened in self._open}:
+            raise MalformedError(f"a lease of {min(stray)}, which is not in progress")
+        return tuple(
+            replace(opened, lease_ms=self._leases[opened.transaction_id])
+            if opened.transaction_id in self._leases
+            else opened
+            for opened in self._open
+        )
+
     def _take_view(self, records: list[object]) -> None:
         read_pointer, lists, shorts = items(records, count=3)
         self._lists.unpack(lists)
@@ -282,10 +322,15 @@ class _Reader:
             is_clean=numbers.is_clean,
             view=self._view,
             pending=tuple(self._pending),
-            open=tuple(self._open),
+            open=self._leased(),
             outcomes=tuple(self._outcomes),
             commits=tuple(self._commits),
         )
+
+
+def _unpack_lease(data: object) -> tuple[int, int]:
+    transaction_id, lease_ms = items(data, count=2)
+    return POINTER.unpack(transaction_id), COUNT.unpack(lease_ms)
 
 
 def _unpack_pending(data: object) -> tuple[int, ViewChange]:

@@ -26,6 +26,7 @@ class Starts:
     ) -> None:
         self._ledger = ledger
         self._endings = endings
+        self._leases = around.leases
         self._rows = around.rows
         self._settings = around.settings
         self._now_ms = around.now_ms
@@ -36,10 +37,16 @@ class Starts:
         self._waiting_count = 0
 
     async def start(
-        self, kind: TransactionType, timeout_s: float | None, client: str
+        self,
+        kind: TransactionType,
+        timeout_s: float | None,
+        client: str,
+        *,
+        lease_s: float | None = None,
     ) -> OpenTransaction:
         """See `TransactionManager.start`."""
         lives_ms = decisions.timeout_ms(self._settings, kind, timeout_s)
+        lease_ms = decisions.lease_ms(self._settings, kind, lease_s)
         decisions.check_client(client)
         self._ledger.require_room()
         if len(self._ledger.state.open) >= OPEN_COUNT_MAX:
@@ -57,10 +64,13 @@ class Starts:
                 lives_ms=lives_ms,
                 client=client,
                 now_ms=self._now_ms(),
+                lease_ms=lease_ms,
             )
         )
+        opened = state.open[pointer]
+        self._leases.begin(opened)
         self._renew_if_due()
-        return state.open[pointer]
+        return opened
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
         """See `TransactionManager.checkpoint`."""

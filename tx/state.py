@@ -25,6 +25,7 @@ from tx.edits import (
     Refused,
     Restarted,
     Started,
+    StartedWithLease,
     Truncated,
 )
 from tx.outcomes import Outcomes
@@ -149,7 +150,7 @@ class TransactionState:
         self.lsn = lsn
         self.is_clean = isinstance(edit, BlockReturned)
         match edit:
-            case Started():
+            case Started() | StartedWithLease():
                 self._start(edit)
             case Checkpointed():
                 self._checkpoint(edit)
@@ -182,7 +183,7 @@ class TransactionState:
         """The LSN of the newest ending that is not in the view yet, 0 when all are."""
         return self._pending[-1][0] if self._pending else 0
 
-    def _start(self, edit: Started) -> None:
+    def _start(self, edit: Started | StartedWithLease) -> None:
         # What was durable when the snapshot was taken, and nothing more: a commit that was pending
         # then must stay invisible to this transaction, and conflict with it, after a replay too.
         self.advance_view(edit.seen)
@@ -194,6 +195,7 @@ class TransactionState:
             timeout_ms=edit.timeout_ms,
             started_at_ms=edit.at_ms,
             expires_at_ms=edit.expires_at_ms,
+            lease_ms=edit.lease_ms,
         )
         self._owners[edit.pointer] = edit.pointer
         if is_short:

@@ -112,3 +112,24 @@ def test_a_stopped_service_is_told_with_the_place_that_says_why(
     assert (stopped.returncode, stopped.stdout) == (1, "")
     assert stopped.stderr.endswith(f"; next: curl {client.url}/health/ready\n")
     assert run("tx", "ls").returncode == 0
+
+
+def test_a_lease_is_shown_wherever_its_transaction_is(run: Tuff, client: tuff.Client) -> None:
+    topic = topic_of(client, "leased")
+    one = run("tx", "start", "--type", "long", "--lease", "600").stdout.strip()
+    client.publish(topic, "held", transaction=int(one))
+
+    renewed = json.loads(run("tx", "renew", one, "--json").stdout)
+    shown = json.loads(run("tx", "show", one, "--json").stdout)
+    listed = json.loads(run("tx", "ls", "--json").stdout)["inProgress"]
+    blockers = run("tx", "blockers", "leased").stdout
+
+    (mine,) = [each for each in listed if each["transactionId"] == one]
+    for told in (shown, mine):
+        assert (told["lease"], told["leaseExpiresAt"]) == (600, renewed["leaseExpiresAt"])
+    assert "600 s, " in run("tx", "ls").stdout
+    assert "600 s, " in blockers
+    assert run("tx", "renew", one).stdout.startswith("leased until 20")
+    assert run("tx", "start", "--lease", "5").returncode == 1
+    run("tx", "invalidate", one)
+    assert json.loads(run("tx", "show", one, "--json").stdout)["lease"] is None

@@ -21,6 +21,7 @@ from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction
+from tuff.replies import Renewed
 
 ORDERS = TopicId("shop", "orders")
 ID = MessageId(1480000000000, 5)
@@ -225,3 +226,34 @@ def test_the_name_that_a_command_line_takes_is_no_topic() -> None:
                 use("shop:orders")  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(BadRequestError, match="shop:orders"):
         Outgoing().add("shop:orders", 1, [b"x"], ttl_s=None)  # type: ignore[arg-type]  # likewise
+
+
+def test_a_start_with_a_lease_may_be_sent_again_and_a_long_one_without_may_not() -> None:
+    leased = transaction_calls.start(type="long", timeout_s=None, client=None, lease_s=60)
+    endless = transaction_calls.start(type="long", timeout_s=None, client=None)
+
+    assert sent(leased.request)[2] == {"type": "long", "lease": 60}
+    assert (leased.request.is_repeatable, endless.request.is_repeatable) == (True, False)
+
+
+def test_a_renewal_answers_until_when() -> None:
+    call = transaction_calls.renew(7)
+
+    assert sent(call.request) == ("POST", "/v1/transactions/7/renew", None)
+    assert call.request.is_repeatable
+    assert call.answer(ok({"leaseExpiresAt": 5, "expiresAt": 9})) == Renewed(
+        lease_expires_at_ms=5, expires_at_ms=9
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "lease"), [({}, (None, None)), ({"lease": 2.5, "leaseExpiresAt": 5}, (2.5, 5))]
+)
+def test_an_outcome_says_what_lease_there_is(
+    members: dict[str, object], lease: tuple[float | None, int | None]
+) -> None:
+    body = {"transactionId": "7", "state": "in_progress", **members}
+
+    found = transaction_calls.outcome(7).answer(ok(body))
+
+    assert (found.lease_s, found.lease_expires_at_ms) == lease

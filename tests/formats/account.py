@@ -45,6 +45,7 @@ class State:
             "block_reserved": self._reserve,
             "block_returned": lambda _: self.blocks.clear(),
             "started": self._start,
+            "started_with_lease": self._start,
             "checkpointed": self._checkpoint,
             "committing": self._name_changes,
             "refused": lambda edit: self.open[edit["transaction_id"]].update(

@@ -20,6 +20,7 @@ Take = Callable[[Any], Any]
 FRAME_BYTES_MAX = 1 << 30
 MAGICS = {b"TUFFTXLG": "txlog", b"TUFFTXSN": "snapshot"}
 VERSION = 1
+VERSIONS = {"txlog": (1,), "snapshot": (1, 2)}
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -107,7 +108,8 @@ def unpack(body: bytes) -> Any:
 
 KIND = word("short", "long")
 STATE = word("committed", "aborted", "invalid")
-REASON = word("timed_out", "invalidated", "blocked_readers", "abort_of_long", "lost_in_crash")
+REASON = word("timed_out", "invalidated", "blocked_readers", "abort_of_long", "lost_in_crash",
+              "lease_expired")  # fmt: skip
 CONFLICT = record(
     {"key": blob, "committer": number, "committer_client": text, "committer_lsn": number}
 )
@@ -116,11 +118,12 @@ DETAIL = record({"pointer": number, "first": pair, "last": pair})
 # §5.1 Edits
 
 _OF = {"at_ms": number, "transaction_id": number}
+_STARTED = {"at_ms": number, "pointer": number, "type": KIND, "timeout_ms": number,
+            "expires_at_ms": number, "client": text, "seen": number}  # fmt: skip
 EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     1: ("block_reserved", {"at_ms": number, "block": pair}),
     2: ("block_returned", {"at_ms": number}),
-    3: ("started", {"at_ms": number, "pointer": number, "type": KIND, "timeout_ms": number,
-                    "expires_at_ms": number, "client": text, "seen": number}),
+    3: ("started", _STARTED),
     4: ("checkpointed", {**_OF, "pointer": number}),
     5: ("committing", {**_OF, "changes": many(blob)}),
     6: ("refused", {**_OF, "conflict": CONFLICT}),
@@ -131,6 +134,7 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     9: ("invalidated", {**_OF, "reason": REASON, "topics": many(text)}),
     10: ("truncated", {"at_ms": number, "pointers": many(number)}),
     11: ("restarted", {"at_ms": number, "is_after_crash": flag, "lost": many(pair)}),
+    12: ("started_with_lease", {**_STARTED, "lease_ms": number}),
 }  # fmt: skip
 
 
@@ -152,7 +156,7 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    if version != VERSION or frame is None:
+    if version not in VERSIONS[MAGICS[data[:8]]] or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
     header = unpack(frame[0])
     if not isinstance(header, dict) or header.keys() != HEADER_MEMBERS:
@@ -253,6 +257,7 @@ class _Snapshot:
             4: lambda given: self.value["pending"].extend(map(self._pending, given)),
             5: lambda given: self.value["outcomes"].extend(map(OUTCOME, given)),
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
+            7: self._leases,
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")
@@ -270,6 +275,11 @@ class _Snapshot:
     def _open(self, data: Any) -> Value:
         opened, lists = data
         return {**OPENED(opened), **self._next_lists(lists)}
+
+    def _leases(self, items: Sequence[Any]) -> None:
+        for transaction_id, lease_ms in map(pair, items):
+            (opened,) = [o for o in self.value["open"] if o["transaction_id"] == transaction_id]
+            opened["lease_ms"] = lease_ms
 
     def _view(self, items: Sequence[Any]) -> None:
         read_pointer, lists, shorts = items

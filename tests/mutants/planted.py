@@ -112,7 +112,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit that was cut off between its rows and its record stays open",
-        "tx/manager.py",
+        "tx/resumption.py",
         "            if not cut_off.isdisjoint(opened.pointers):\n",
         "            if False:\n",
         (

@@ -18,7 +18,10 @@ class TransactionVerbs:
 
     def verbs(self) -> dict[str, Verb]:
         return {
-            "begin": Verb(self.begin, frozenset({"timeout", "client"}), frozenset({"long"})),
+            "begin": Verb(
+                self.begin, frozenset({"timeout", "client", "lease"}), frozenset({"long"})
+            ),
+            "renew": Verb(self.renew),
             "checkpoint": Verb(self.checkpoint),
             "can-commit": Verb(self.can_commit),
             "commit": Verb(self.commit, flags=frozenset({"no-changes", "read-only"})),
@@ -38,12 +41,19 @@ class TransactionVerbs:
         body: dict[str, object] = {"client": words.options.get("client", f"client-{name}")}
         if "long" in words:
             body["type"] = "long"
-        if "timeout" in words:
-            body["timeout"] = float(words["timeout"])
+        for option in ("timeout", "lease"):
+            if option in words:
+                body[option] = float(words[option])
         started = (await self._session.call("POST", _ROOT, body)).body
         self._session.pointers.put(name, int(started["writePointer"]))
         self._session.objects[name] = started
         return [self._shown_snapshot(started)]
+
+    async def renew(self, words: Words) -> Lines:
+        (name,) = words.rest
+        body = (await self._session.call("POST", self._path(name, "renew"))).body
+        lease, expires = shown_time(body["leaseExpiresAt"]), shown_time(body["expiresAt"])
+        return [f"leased until {lease}, expires at {expires}"]
 
     async def checkpoint(self, words: Words) -> Lines:
         (name,) = words.rest

@@ -171,7 +171,7 @@ BUGS = (
         "a-commit-that-was-cut-off-stays-open",
         (
             Change(
-                "tx/manager.py",
+                "tx/resumption.py",
                 "cut_off = self._rows.final_pointers() | self._claims.pointers()",
                 "cut_off: set[int] = set()",
             ),
@@ -326,7 +326,7 @@ BUGS = (
         "a-clean-stop-loses-who-is-in-progress",
         (
             Change(
-                "tx/manager.py",
+                "tx/resumption.py",
                 "            if not cut_off.isdisjoint(opened.pointers):",
                 "            if True:",
             ),

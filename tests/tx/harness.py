@@ -213,8 +213,9 @@ class Service:
         *,
         timeout_s: float | None = None,
         client: str = "c",
+        lease_s: float | None = None,
     ) -> OpenTransaction:
-        return await self.manager.start(kind, timeout_s, client)
+        return await self.manager.start(kind, timeout_s, client, lease_s=lease_s)
 
     async def later(self, ms: int) -> None:
         """Move the clock, tick, and let everything follow."""

@@ -7,7 +7,7 @@ import click
 
 from tuff.cli.options import Session, output_options, server_options, session, topic_of
 from tuff.cli.output import moment, print_json, print_table, seconds
-from tuff.cli.transactions import transaction_form
+from tuff.cli.transactions import lease_text, transaction_form
 from tuff.client import Client
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
@@ -82,11 +82,12 @@ def _print_blockers(
             moment(one.started_at_ms),
             seconds(now_ms - one.started_at_ms),
             seconds(one.expires_at_ms - now_ms),
+            lease_text(one, now_ms=now_ms),
             "now" if one.transaction_id == blocked_by else "next",
         )
         for one in found
     ]
-    columns = ("transaction", "client", "since", "age", "expires in", "holds back")
+    columns = ("transaction", "client", "since", "age", "expires in", "lease", "holds back")
     print_table(columns, rows, title=f"transactions that published to {topic}")
     many = f"{waiting.count:,} or more" if waiting.is_cut else f"{waiting.count:,}"
     click.echo(f"{many} messages wait, its own included; to free them without it:")

@@ -12,7 +12,7 @@ from tuff.replies import OpenTransaction, Outcome, Overview
 
 @click.group()
 def tx() -> None:
-    """Transactions: ls, show, blockers, start, commit, abort, invalidate."""
+    """Transactions: ls, show, blockers, start, renew, commit, abort, invalidate."""
 
 
 @tx.command("ls")
@@ -34,11 +34,12 @@ def list_transactions(session: Session, *, url: str | None, as_json: bool) -> No
             one.client,
             seconds(now_ms - one.started_at_ms),
             seconds(one.expires_at_ms - now_ms),
+            lease_text(one, now_ms=now_ms),
             one.topics,
         )
         for one in overview.in_progress
     ]
-    columns = ("transaction", "type", "client", "age", "expires in", "published to")
+    columns = ("transaction", "type", "client", "age", "expires in", "lease", "published to")
     print_table(columns, rows, title=f"{len(rows)} transactions in progress")
     click.echo(
         f"{overview.committing_count} committing, {overview.invalid_count} invalid; "
@@ -65,6 +66,7 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
         "client": outcome.client,
         "started": moment(outcome.started_at_ms),
         "expires": moment(outcome.expires_at_ms),
+        "lease": lease_text(outcome, now_ms=int(time.time() * 1000)),
         "published to": outcome.topics,
     }
     title = f"transaction {outcome.transaction_id}"
@@ -80,6 +82,7 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
     help="Seconds to live and checked for conflicts, or hours and never checked.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Until it ends by itself.")
+@click.option("--lease", type=float, metavar="SECONDS", help="Ends a long one nobody renews.")
 @click.option("--client", "name", help="The name that others see.")
 @server_options
 @output_options
@@ -89,17 +92,37 @@ def start(
     *,
     kind: str,
     timeout: float | None,
+    lease: float | None,
     name: str | None,
     url: str | None,
     as_json: bool,
 ) -> None:
     """Start a transaction, and print its id: for `tuff pub --tx`."""
     with session.client(url) as client:
-        started = client.transactions.start(kind, timeout=timeout, client=name)
+        started = client.transactions.start(kind, timeout=timeout, client=name, lease=lease)
     if as_json:
         print_json(_ended_form(started.transaction_id, "in_progress"))
     else:
         click.echo(started.transaction_id)
+
+
+@tx.command()
+@click.argument("transaction", type=TRANSACTION)
+@server_options
+@output_options
+@session
+def renew(session: Session, *, transaction: int, url: str | None, as_json: bool) -> None:
+    """Let the lease of TRANSACTION begin anew."""
+    with session.client(url) as client:
+        renewed = client.transactions.renew(transaction)
+    if as_json:
+        times = {
+            "leaseExpiresAt": renewed.lease_expires_at_ms,
+            "expiresAt": renewed.expires_at_ms,
+        }
+        print_json({"transactionId": str(transaction), **times})
+    else:
+        click.echo(f"leased until {moment(renewed.lease_expires_at_ms)}")
 
 
 @tx.command()
@@ -158,7 +181,17 @@ _MEMBERS = {
     "transaction_id": "transactionId",
     "started_at_ms": "startedAt",
     "expires_at_ms": "expiresAt",
+    "lease_s": "lease",
+    "lease_expires_at_ms": "leaseExpiresAt",
 }
+
+
+def lease_text(value: OpenTransaction | Outcome, *, now_ms: int) -> str | None:
+    """How long the lease is, and what is left of it; None without one."""
+    if value.lease_s is None or value.lease_expires_at_ms is None:
+        return None
+    left = seconds(value.lease_expires_at_ms - now_ms)
+    return f"{value.lease_s:g} s, {left} left"
 
 
 def transaction_form(value: OpenTransaction | Outcome) -> dict[str, object]:

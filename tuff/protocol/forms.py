@@ -39,7 +39,7 @@ _SNAPSHOT_MEMBERS = frozenset(
      "firstShortInProgress", "type", "checkpointWritePointers", "visibilityLevel"}
 )  # fmt: skip
 _OBJECT_MEMBERS = _SNAPSHOT_MEMBERS | {
-    "encoded", "state", "client", "timeout", "startedAt", "expiresAt",
+    "encoded", "state", "client", "timeout", "startedAt", "expiresAt", "lease", "leaseExpiresAt",
 }  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""The bytes of what long jobs leave; they stand beside the older ones, which stay as they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.formats.reader import read_edit
+from tests.formats.reader import read_snapshot as stranger_reads_snapshot
+from tests.tx.harness import NOW_MS, STORE_ID
+from tests.tx.test_formats import snapshot_bytes as older_snapshot
+from tuff.disk.records import pack_frame
+from tuff.protocol.transaction import TransactionType
+from tx.edits import (
+    BlockReserved,
+    Edit,
+    Invalidated,
+    InvalidReason,
+    PointerRange,
+    StartedWithLease,
+    decode_edit,
+    encode_edit,
+)
+from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
+from tx.packing import to_bytes
+from tx.snapshots import pack_snapshot, read_snapshot
+from tx.state import StateImage, TransactionState, fresh_image
+
+GOLDEN = Path(__file__).with_name("golden-jobs.json")
+P = NOW_MS * 1_000_000
+LONG, DAY_MS = TransactionType.LONG, 86_400_000
+
+EDITS: list[Edit] = [
+    BlockReserved(NOW_MS, PointerRange(P + 1, P + 65)),
+    StartedWithLease(NOW_MS, P + 1, LONG, DAY_MS, NOW_MS + DAY_MS, "étl", 1, 60_000),
+    StartedWithLease(NOW_MS, P + 2, LONG, DAY_MS, NOW_MS + DAY_MS, "job", 1, 1),
+    Invalidated(NOW_MS + 1, P + 2, InvalidReason.LEASE_EXPIRED, ("ns:t",)),
+]
+HEADER = FileHeader(sequence=3, store_id=STORE_ID, created_ms=NOW_MS, lsn=len(EDITS))
+
+
+def image() -> StateImage:
+    state = TransactionState(fresh_image(now_ms=NOW_MS))
+    for lsn, edit in enumerate(EDITS, 1):
+        state.apply(lsn, edit)
+    return state.image()
+
+
+def golden() -> dict[str, object]:
+    return {
+        "edits": [encode_edit(lsn, edit).hex() for lsn, edit in enumerate(EDITS, 1)],
+        "snapshot": pack_snapshot(HEADER, image()).hex(),
+    }
+
+
+def test_every_format_has_the_bytes_it_was_published_with() -> None:
+    assert golden() == json.loads(GOLDEN.read_text("utf-8"))
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    assert [decode_edit(encode_edit(7, edit)) for edit in EDITS] == [(7, edit) for edit in EDITS]
+    assert read_snapshot("snapshot.1", pack_snapshot(HEADER, image())) == (HEADER, image())
+
+
+def test_a_stranger_reads_the_golden_bytes() -> None:
+    told = json.loads(GOLDEN.read_text("utf-8"))
+
+    edits = [read_edit(bytes.fromhex(each)) for each in told["edits"]]
+    snapshot = stranger_reads_snapshot(bytes.fromhex(told["snapshot"]))
+
+    assert [each.get("lease_ms") for each in edits] == [None, 60_000, 1, None]
+    assert [(each["client"], each["lease_ms"]) for each in snapshot["open"]] == [("étl", 60_000)]
+    assert [each["reason"] for each in snapshot["outcomes"]] == ["lease_expired"]
+
+
+def test_a_snapshot_without_them_keeps_the_version_that_older_servers_read() -> None:
+    lapsed = TransactionState(fresh_image(now_ms=NOW_MS))
+    for lsn, edit in enumerate((EDITS[0], EDITS[2], EDITS[3]), 1):
+        lapsed.apply(lsn, edit)
+
+    versions = [data[9] for data in (
+        older_snapshot(), pack_snapshot(HEADER, image()), pack_snapshot(HEADER, lapsed.image()),
+    )]  # fmt: skip
+
+    assert versions == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "leases", [[[P + 2, 1]], [[P + 1]], [[P + 1, "1"]], [[P + 1, -1]], [None], [P + 1, 1]]
+)
+def test_a_lease_of_nobody_is_damage(leases: list[object]) -> None:
+    whole = pack_snapshot(HEADER, image())
+    begin = pack_frame(to_bytes([7, [P + 1, 60_000]]))
+    assert whole.count(begin) == 1
+
+    spoilt = whole.replace(begin, pack_frame(to_bytes([7, *leases])))
+
+    with pytest.raises(DamagedFilesError, match=r"snapshot\.1"):
+        read_snapshot("snapshot.1", spoilt)
+
+
+@pytest.mark.parametrize(("kind", "version"), [(FileKind.SNAPSHOT, 3), (FileKind.LOG, 2)])
+def test_a_version_that_nobody_knows_yet_is_refused(kind: FileKind, version: int) -> None:
+    data = pack_header(kind, HEADER, version=version)
+
+    with pytest.raises(DamagedFilesError, match=f"format {version}"):
+        read_header("a file", kind, data)

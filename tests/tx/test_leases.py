@@ -1,0 +1,215 @@
+"""Leases: who renews in time goes on, and nobody else (protocol §5.3)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import Service, entry, turns
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTimeoutError,
+    TransactionInvalidatedError,
+    TransactionTimedOutError,
+    TransactionUnknownError,
+)
+from tuff.protocol.transaction import TransactionType
+from tx.records import OpenTransaction
+from tx.settings import TransactionSettings
+
+LONG = TransactionType.LONG
+
+
+async def leased(service: Service, seconds: float = 10) -> OpenTransaction:
+    return await service.begin(LONG, lease_s=seconds)
+
+
+async def test_a_decision_looks_at_the_lease_itself(service: Service) -> None:
+    calls = [
+        service.manager.renew,
+        service.manager.commit,
+        service.manager.checkpoint,
+        lambda one: service.manager.can_commit(one, ()),
+    ]
+    started = [await leased(service) for _ in calls]
+    service.now_ms += 10_000
+
+    for tx, call in zip(started, calls, strict=True):
+        with pytest.raises(TransactionInvalidatedError) as refusal:
+            await call(tx.transaction_id)
+        assert refusal.value.members == {"reason": "lease_expired"}
+    assert service.manager.counters.lapses == len(calls)
+    assert service.manager.counters.timeouts == 0
+
+
+async def test_a_tick_ends_those_whose_lease_is_over_and_nobody_else(service: Service) -> None:
+    short, none = await service.begin(timeout_s=60), await service.begin(LONG)
+    renewed, lapsed = await leased(service), await leased(service)
+    await service.later(9_999)
+    await service.manager.renew(renewed.transaction_id)
+
+    await service.later(1)
+
+    assert await service.state_of(lapsed.transaction_id) == ("invalid", "lease_expired")
+    for tx in (short, none, renewed):
+        assert await service.state_of(tx.transaction_id) == ("in_progress", None)
+    assert service.manager.counters.lapses == 1
+    assert service.manager.figures().leased_count == 1
+
+
+async def test_who_has_neither_time_nor_lease_left_has_timed_out(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(long_timeout_s=10)).open()
+    by_tick, by_call = await leased(service), await leased(service)
+    service.now_ms += 10_000
+
+    with pytest.raises(TransactionTimedOutError):
+        await service.manager.renew(by_call.transaction_id)
+    await service.later(0)
+
+    assert await service.state_of(by_tick.transaction_id) == ("invalid", "timed_out")
+    assert service.manager.counters.lapses == 0
+    await service.kill()
+
+
+async def test_what_a_transaction_stored_goes_with_its_lease(service: Service) -> None:
+    tx = await leased(service)
+    service.rows.carried[tx.transaction_id] = "ns:t"
+
+    await service.later(10_000)
+
+    assert service.rows.marked == [tx.transaction_id]
+
+
+async def test_a_commit_whose_rows_are_being_written_has_passed_its_check(
+    service: Service,
+) -> None:
+    tx = await leased(service)
+    service.rows.writing.clear()
+    committing = asyncio.create_task(
+        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    )
+    await turns()
+
+    await service.later(10_000)
+    await service.manager.renew(tx.transaction_id)
+    service.rows.writing.set()
+
+    assert (await committing).state.value == "committed"
+
+
+async def test_a_renewal_waits_neither_for_the_disk_nor_for_a_commit_that_waits(
+    service: Service,
+) -> None:
+    """Else the heartbeat of a job would stop while its commit waits for a slow write, and the lease
+    would end the job in the middle of its commit."""
+    tx = await leased(service)
+    permit = service.manager.enter(tx.transaction_id)
+    committing = asyncio.create_task(service.manager.commit(tx.transaction_id))
+    await turns()
+    syncs = service.disk.sync_count
+    service.disk.hold()
+
+    for _ in range(3):
+        await service.later(9_000)
+        await service.manager.renew(tx.transaction_id)
+
+    assert service.disk.sync_count == syncs
+    service.disk.release()
+    permit.leave()
+    assert (await committing).state.value == "committed"
+
+
+async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service) -> None:
+    """A start and its lease are one record. In two, a torn tail could keep the start of a job that
+    died and lose its lease, and it would hold everybody back for a day."""
+    tx = await leased(service)
+    await turns()
+    log = max(service.directory.glob("txlog.*"), key=lambda path: path.stat().st_mtime_ns)
+    whole = log.read_bytes()
+    await service.kill()
+
+    found = set()
+    for size in range(len(whole) - 120, len(whole) + 1, 8):
+        log.write_bytes(whole[:size])
+        again = await service.next_life().open()
+        try:
+            opened = await again.manager.outcome(tx.transaction_id)
+            found.add(getattr(opened, "lease_ms", "lost"))
+        except TransactionUnknownError:
+            found.add("lost")
+        await again.kill()
+        for made in (*service.directory.glob("txlog.*"), *service.directory.glob("snapshot.*")):
+            if made.stat().st_mtime_ns > log.stat().st_mtime_ns:
+                made.unlink()
+
+    assert found == {"lost", 10_000}
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean: bool) -> None:
+    tx = await leased(service)
+    await service.manager.checkpoint(tx.transaction_id)
+    service.now_ms += 9_000
+
+    again = await service.restart() if is_clean else await service.crash()
+    await again.later(9_999)
+    assert await again.state_of(tx.transaction_id) == ("in_progress", None)
+    await again.later(1)
+
+    assert await again.state_of(tx.transaction_id) == ("invalid", "lease_expired")
+    third = await again.crash()
+    assert await third.state_of(tx.transaction_id) == ("invalid", "lease_expired")
+    await third.kill()
+
+
+async def test_a_lease_survives_a_snapshot(service: Service) -> None:
+    tx = await leased(service, 2.5)
+    await service.manager.take_snapshot()
+
+    again = await service.crash()
+
+    found = await again.manager.outcome(tx.transaction_id)
+    assert isinstance(found, OpenTransaction)
+    assert found.lease_ms == 2_500
+    assert again.manager.lease_ends_at_ms(found) == again.now_ms + 2_500
+    await again.kill()
+
+
+async def test_a_log_that_failed_gives_everybody_a_whole_lease(service: Service) -> None:
+    tx, other = await leased(service), await service.begin()
+    await turns()
+    service.disk.fails = True
+    with pytest.raises(Exception, match="can't be written"):
+        await service.manager.commit(other.transaction_id)
+    service.disk.fails = False
+
+    service.now_ms += 60_000
+    await service.manager.start_service()
+    await service.later(9_999)
+
+    assert await service.state_of(tx.transaction_id) == ("in_progress", None)
+
+
+async def test_a_start_of_a_service_that_runs_renews_nothing(service: Service) -> None:
+    tx = await leased(service)
+    service.now_ms += 9_000
+
+    await service.manager.start_service()
+    await service.later(1_000)
+
+    assert await service.state_of(tx.transaction_id) == ("invalid", "lease_expired")
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, 3600.1, float("inf")])
+async def test_a_lease_out_of_range_is_refused(service: Service, lease_s: float) -> None:
+    with pytest.raises(InvalidTimeoutError, match="a lease is above 0 and at most 3600 seconds"):
+        await leased(service, lease_s)
+
+
+async def test_only_a_long_one_has_a_lease_and_only_who_has_one_renews(service: Service) -> None:
+    with pytest.raises(InvalidTimeoutError, match="for long transactions"):
+        await service.begin(lease_s=10)
+    tx = await service.begin(LONG)
+
+    with pytest.raises(BadRequestError, match="has no lease"):
+        await service.manager.renew(tx.transaction_id)

@@ -41,10 +41,21 @@ class Overview:
 class Figures:
     """Sizes for metrics. `oldest_ms` is how long the oldest transaction is in progress."""
 
-    open_count: int
-    leased_count: int
-    invalid_count: int
-    oldest_ms: int
+    open_count: int = 0
+    leased_count: int = 0
+    invalid_count: int = 0
+    oldest_ms: int = 0
+
+    @classmethod
+    def of(cls, state: TransactionState, *, now_ms: int) -> "Figures":
+        """What is in progress and invalid now."""
+        oldest = next(iter(state.open.values()), None)
+        return cls(
+            len(state.open),
+            sum(opened.lease_ms is not None for opened in state.open.values()),
+            len(state.view.invalid),
+            0 if oldest is None else max(0, now_ms - oldest.started_at_ms),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +65,6 @@ class Invalids:
     pointers: list[int]
     prunable: list[int]
     swept: SweepMark | None
-
-
-def figures(state: TransactionState, *, now_ms: int) -> Figures:
-    """What is in progress and invalid now."""
-    oldest = next(iter(state.open.values()), None)
-    return Figures(
-        len(state.open),
-        sum(opened.lease_ms is not None for opened in state.open.values()),
-        len(state.view.invalid),
-        0 if oldest is None else max(0, now_ms - oldest.started_at_ms),
-    )
 
 
 def overview(state: TransactionState) -> Overview:

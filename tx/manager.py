@@ -18,15 +18,7 @@ from tx.edits import BlockReturned, InvalidReason
 from tx.endings import CommitRequest, Endings
 from tx.events import LedgerEvents
 from tx.gates import Gates
-from tx.inquiries import (
-    Figures,
-    InvalidList,
-    Invalids,
-    Overview,
-    SweepMark,
-    figures,
-    overview,
-)
+from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
 from tx.leases import Leases
 from tx.ledger import Ledger, ServiceState, ServiceStatus
 from tx.log import DiskFile, OpenFile
@@ -47,14 +39,6 @@ from tx.writes import Permit, Writes
 log = logging.getLogger(__name__)
 
 
-def _ignore(_name: str, _value: float) -> None:
-    pass
-
-
-def _never_swept() -> SweepMark | None:
-    return None
-
-
 class TransactionManager:
     """Lives on one event loop, without locks. All async methods, and those that messages use,
     raise TransactionsUnavailableError while the service is down or stopped, at once."""
@@ -70,8 +54,8 @@ class TransactionManager:
         arrivals: Arrivals,
         spawn: Spawn,
         store_id: Callable[[], str],
-        observe: Callable[[str, float], None] = _ignore,
-        last_sweep: Callable[[], SweepMark | None] = _never_swept,
+        observe: Callable[[str, float], None] = lambda _name, _value: None,
+        last_sweep: Callable[[], SweepMark | None] = lambda: None,
         open_file: OpenFile = DiskFile,
     ) -> None:
         self._settings = settings
@@ -95,20 +79,26 @@ class TransactionManager:
             open_file=open_file,
             events=self._events(observe),
         )
-        self._leases = Leases(now_ms=now_ms)
-        around = Surroundings(
-            settings=settings,
-            rows=rows,
-            now_ms=now_ms,
-            spawn=spawn,
-            leases=self._leases,
-            counters=self.counters,
+        self.leases = Leases(now_ms=now_ms)
+        self._join(
+            Surroundings(
+                settings=settings,
+                rows=rows,
+                now_ms=now_ms,
+                spawn=spawn,
+                leases=self.leases,
+                counters=self.counters,
+            )
         )
+
+    def _join(self, around: Surroundings) -> None:
         self._endings = Endings(self._ledger, self._gates, self._claims, self._markings, around)
         self._starts = Starts(self._ledger, self._endings, around)
         self._resumption = Resumption(self._claims, self._markings, self._starts, around)
         self._runs = Runs(self._ledger, self._endings, start=self._start_run)
-        self._invalid_list = InvalidList(self._ledger, self._gates, rows, now_ms=now_ms)
+        self._invalid_list = InvalidList(
+            self._ledger, self._gates, around.rows, now_ms=around.now_ms
+        )
         self._upkeep = Upkeep(self._ledger, self._invalid_list, around)
         self._writes = Writes(self._ledger, self._gates)
 
@@ -125,8 +115,8 @@ class TransactionManager:
     def figures(self) -> Figures:
         """What is in progress and invalid now; nothing while the service is not running."""
         if self.status.state is not ServiceState.RUNNING:
-            return Figures(0, 0, 0, 0)
-        return figures(self._ledger.state, now_ms=self._now_ms())
+            return Figures()
+        return Figures.of(self._ledger.state, now_ms=self._now_ms())
 
     def store_mark(self) -> StoreMark:
         """What the message store should remember of these files. Raises: down."""
@@ -197,10 +187,6 @@ class TransactionManager:
         """
         self._ledger.require_running()
         return await self._endings.renew(pointer)
-
-    def lease_ends_at_ms(self, opened: OpenTransaction) -> int | None:
-        """When the transaction ends unless somebody renews it; None without a lease."""
-        return self._leases.ends_at_ms(opened)
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
         """Give the transaction a new write pointer, durably: a lost one under a transaction that
@@ -367,7 +353,7 @@ class TransactionManager:
         self._ledger.require_running()
         if was_stopped:
             # While it was stopped nobody could renew anything.
-            self._leases.begin_all(self._ledger.state)
+            self.leases.begin_all(self._ledger.state)
         self._endings.expire()
 
     def enter(self, pointer: int) -> Permit:

@@ -65,7 +65,7 @@ class _TransactionRoutes:
     async def renew(self, request: Request) -> Reply:
         _members(request, (), what="a renewal")
         opened = await self._manager.renew(_pointer(request))
-        ends_at_ms = self._manager.lease_ends_at_ms(opened)
+        ends_at_ms = self._manager.leases.ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
@@ -115,11 +115,11 @@ class _TransactionRoutes:
         found = await self._manager.outcome(_pointer(request))
         shown = replies.outcome_object(found, self._manager.topics(found))
         if isinstance(found, OpenTransaction):
-            shown |= replies.lease_members(found, self._manager.lease_ends_at_ms(found))
+            shown |= replies.lease_members(found, self._manager.leases.ends_at_ms(found))
         return json_reply(shown)
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
-        ends_at_ms = self._manager.lease_ends_at_ms(opened)
+        ends_at_ms = self._manager.leases.ends_at_ms(opened)
         return replies.transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
 
 
@@ -132,7 +132,7 @@ class _ServiceRoutes:
         overview = await self._manager.overview()
         shown = (
             replies.open_object(
-                opened, self._manager.topics(opened), self._manager.lease_ends_at_ms(opened)
+                opened, self._manager.topics(opened), self._manager.leases.ends_at_ms(opened)
             )
             for opened in overview.open
         )

@@ -374,15 +374,6 @@ class TransactionManager:
     def visibility_state(self) -> VisibilityState | None:
         return self._writes.visibility_state()
 
-    def _events(self, observe: Callable[[str, float], None]) -> LedgerEvents:
-        return LedgerEvents(
-            opening=self._opening,
-            opened=self._opened,
-            failed=self._failed,
-            ended=self._ended,
-            observe=observe,
-        )
-
     async def _start_run(self, client: str) -> OpenTransaction:
         return await self._starts.start(TransactionType.SHORT, None, client)
 

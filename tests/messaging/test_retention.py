@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from messaging.batch import _inverted
+from messaging.keys import message_key, split_topic
 from messaging.retention import (
     Fate,
     RetainedRow,
@@ -14,6 +16,8 @@ from messaging.retention import (
     TopicRule,
     fate,
 )
+from messaging.sweep import _Chunk, _judge, _Rules
+from messaging.topics import Topic
 from tuff.protocol.ids import Place
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -43,3 +47,39 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
     )
 
     assert fate(row, topic, state) is Fate(case["fate"])
+
+
+ROWS: dict[str, Any] = GOLDEN["rows"]
+
+
+@pytest.mark.parametrize("case", ROWS["cases"], ids=lambda case: case["name"])
+def test_the_sweep_judges_stored_rows_as_the_golden_cases_say(case: dict[str, Any]) -> None:
+    topics = {name.encode(): _rule(rule) for name, rule in ROWS["topics"].items()}
+    key, value = bytes.fromhex(case["key"]), bytes.fromhex(case["value"])
+    chunk = _Chunk()
+
+    _judge(chunk, key, value, _rules(topics))
+
+    assert chunk.deletes == ([key] if case["fate"] == "drop" else [])
+    assert len(chunk.inversions) == (case["fate"] == "invert")
+    for pointer, prefix, place in chunk.inversions:
+        assert message_key(prefix, place) == key
+        inverted = _inverted(key, value, pointer)
+        assert inverted is not None
+        assert inverted.hex() == case["becomes"]
+
+
+def _rules(topics: dict[bytes, TopicRule]) -> _Rules:
+    state = RetentionState(
+        now_ms=ROWS["now_ms"],
+        longest_transaction_ms=ROWS["longest_transaction_ms"],
+        in_progress=ROWS["in_progress"],
+        invalid=ROWS["invalid"],
+    )
+    named = {name: (Topic(split_topic(name)), rule) for name, rule in topics.items()}
+    return _Rules(named, state, may_delete=True)
+
+
+def _rule(values: dict[str, Any]) -> TopicRule:
+    floor = Place(*values["floor"])
+    return TopicRule(generation=values["generation"], ttl_s=values["ttl_s"], floor=floor)

@@ -52,7 +52,7 @@ class Facts:
     and `highest_pointer` the highest write pointer these may have handed out;
     `longest_transaction_ms` is the longest life of a transaction that was ever configured, or met;
     `swept_at_ms` and `swept_with` are those of the last sweep that used a transaction state, and
-    that state's name.
+    that state's name. Region observers may have removed what had expired by `handed_ms`.
     """
 
     format: int = FORMAT
@@ -61,10 +61,16 @@ class Facts:
     longest_transaction_ms: int = 0
     swept_at_ms: int | None = None
     swept_with: str | None = None
+    handed_ms: int = 0
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
-        return frame(key, 0, json.dumps(asdict(self), separators=(",", ":")).encode())
+        members = asdict(self)
+        if not self.handed_ms:
+            # A server that knows no observers refuses the store for a member it does not know; and
+            # rightly only where there are some.
+            del members["handed_ms"]
+        return frame(key, 0, json.dumps(members, separators=(",", ":")).encode())
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "Facts":

@@ -14,6 +14,7 @@ from messaging.loading import Loaded
 from messaging.sequence import BEFORE_ALL, Sequencer
 from messaging.tail import Tails
 from messaging.topics import Topic, TopicRecord, TopicRegistry
+from tuff.protocol.ids import Place
 
 SETTLED_PER_BATCH_MAX = 10_000  # index rows; bounds what rides along with somebody's publish
 
@@ -55,6 +56,8 @@ class Live:
                 # A floor that a sweep raised lies ahead of a clock that was set back since. A
                 # message that got an id below it was acknowledged, and shown to nobody.
                 self.sequencer.raise_above(each.durable.floor.place)
+        # Likewise of what observers were handed: they would remove the message at once.
+        self.sequencer.raise_above(Place(self.facts.handed_ms, 0))
         self.served = self.sequencer.last
         self.tails.begin(self.served)
 
@@ -63,6 +66,11 @@ class Live:
         no rows but those that become durable from now on."""
         self.sequencer.raise_above(mark.last)
         self.tails.begin(self.served)
+
+    def expiry_ms(self) -> int:
+        """The time by which messages expire. Region observers may have removed what had expired by
+        the time they were handed, so a clock that was set back since must not show what is left."""
+        return max(self._now_ms(), self.facts.handed_ms)
 
     @property
     def durable_facts(self) -> Facts | None:

@@ -113,14 +113,12 @@ class Polls:
         transactions: TransactionView,
         settings: MessagingSettings,
         *,
-        now_ms: Callable[[], int],
         observe: Callable[[str, float], None],
     ) -> None:
         self._engine = engine
         self._live = live
         self._transactions = transactions
         self._settings = settings
-        self._now_ms = now_ms
         self._observe = observe
         self._is_stopping = False
         self.waiting_count = 0  # polls that sleep until something happens
@@ -247,7 +245,7 @@ class Polls:
             served=self._live.served,
             floor=record.floor,
             ttl_s=record.ttl_s,
-            now_ms=self._now_ms(),
+            now_ms=self._live.expiry_ms(),
             limit=min(poll.limit or limit_max, limit_max),
             bytes_max=self._settings.poll_bytes_max,
             snapshot=snapshot,
@@ -271,7 +269,7 @@ class Polls:
             caught_up=reading.caught_up,
             blocked_by=self._holder(reading.held_by),
             expired=bool(start_ms)
-            and is_expired(start_ms or 0, record.ttl_s, now_ms=self._now_ms()),
+            and is_expired(start_ms or 0, record.ttl_s, now_ms=self._live.expiry_ms()),
         )
 
     def _holder(self, pointer: int | None) -> int | None:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from messaging.batch import Batch
 from messaging.endings import Endings
 from messaging.engine import Engine, RowView
 from messaging.live import Live
 from messaging.loading import load
+from messaging.observers import Observers
 from messaging.polls import Isolation, Offsets, Poll, PollResult, Polls
 from messaging.publishing import Published, Publisher
 from messaging.settings import MessagingSettings
@@ -78,14 +80,17 @@ class MessagingService:
         self._writer = Writer(self._engine, self._live, arrivals=arrivals, observe=observe)
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)
-        self._polls = Polls(
-            self._engine, self._live, transactions, settings, now_ms=now_ms, observe=observe
-        )
+        self._polls = Polls(self._engine, self._live, transactions, settings, observe=observe)
         store = self._engine, self._live, self._writer
+        self._observers = self._observed(settings.observer_directory, in_thread=in_thread_read)
         self._sweeper = Sweeper(
-            *store, self._endings, transactions, now_ms=now_ms, may_delete=may_delete
+            *store,
+            self._endings,
+            transactions,
+            may_delete=may_delete,
+            observers=self._observers,
         )
-        self._topics = TopicChanges(*store, settings, now_ms=now_ms, may_delete=may_delete)
+        self._topics = TopicChanges(*store, settings, may_delete=may_delete)
         self._is_loaded = False
         self._is_running = False
         self._ran = asyncio.Event()
@@ -285,6 +290,11 @@ class MessagingService:
         """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
         return self._live.index.holds(pointer)
 
+    def is_cleared(self, pointer: int) -> bool:
+        """Whether retention has seen to it that no row outside the index carries it either: always,
+        but for rows that region servers rewrite in their own time."""
+        return self._observers is None or self._observers.has_cleared(pointer)
+
     def final_pointers(self) -> set[int]:
         """Pointers with rows flagged as final whose commit is not settled."""
         return self._live.index.final_pointers()
@@ -330,6 +340,13 @@ class MessagingService:
         """When the last sweep that knew the transactions ran, in ms, and which state it used."""
         facts = self._live.facts
         return None if facts.swept_at_ms is None else (facts.swept_at_ms, facts.swept_with)
+
+    def _observed(self, directory: str, *, in_thread: InThread) -> Observers | None:
+        if not directory:
+            return None
+        return Observers(
+            Path(directory), self._engine, self._live, self._writer, in_thread=in_thread
+        )
 
     async def _flush_if_due(self) -> None:
         now_ms = self._now_ms()

@@ -29,6 +29,7 @@ class MessagingSettings:
     tail_bytes_max: int = 16_777_216  # bytes of newest rows kept in memory; 0 keeps none
     max_block_s: float = 30.0  # a transaction may hold readers back for so long
     system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
+    observer_directory: str = ""  # where region observers find the state; empty: no observers
 
     def __post_init__(self) -> None:
         _require("store", " or ".join(STORES), self.store, holds=self.store in STORES)
@@ -45,6 +46,12 @@ class MessagingSettings:
         for name in ("poll_limit_max", "poll_bytes_max"):
             value = getattr(self, name)
             _require(name, "1 or more", value, holds=value >= 1)
+        _require(
+            "observer_directory",
+            "for messaging.store=hbase, since no other store has region observers",
+            self.observer_directory,
+            holds=not self.observer_directory or self.store == "hbase",
+        )
         _require("tail_bytes_max", "0 or more", self.tail_bytes_max, holds=self.tail_bytes_max >= 0)
         self.system_topic_ids()
 

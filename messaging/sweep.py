@@ -3,6 +3,8 @@
 Each sweep looks at what is sure to go: rows of older generations, and rows that the topic's time to
 live has passed. Beyond these a patrol walks over all rows, a bounded stretch at a time, for what
 can't be found by key: shorter times to live, payloads of ended transactions, invalid pointers.
+
+Where region observers do all this, a sweep hands them the state to do it by, and walks over no row.
 """
 
 import logging
@@ -27,6 +29,7 @@ from messaging.keys import (
     topic_key,
 )
 from messaging.live import Live
+from messaging.observers import Handed, Observers
 from messaging.retention import (
     Fate,
     RetainedRow,
@@ -75,6 +78,7 @@ class _Rules:
 
     topics: Mapping[bytes, tuple[Topic, TopicRule]]
     state: RetentionState
+    in_progress: frozenset[int]
     may_delete: bool
 
 
@@ -100,16 +104,16 @@ class Sweeper:
         endings: Endings,
         transactions: TransactionView,
         *,
-        now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
+        observers: Observers | None,
     ) -> None:
         self._engine = engine
         self._live = live
         self._writer = writer
         self._endings = endings
         self._transactions = transactions
-        self._now_ms = now_ms
         self._may_delete = may_delete
+        self._observers = observers
         self._cursor = MESSAGES
         self._swept_generations: dict[TopicId, int] = {}
 
@@ -123,7 +127,11 @@ class Sweeper:
         state = self._transactions.visibility_state()
         await self._mark_invalid(state)
         rules = self._rules(state)
-        chunks = [chunk async for chunk in self._swept(rules)]
+        chunks = []
+        if self._observers is None:
+            chunks = [chunk async for chunk in self._swept(rules)]
+        elif state is not None and rules.may_delete:
+            await self._observers.hand_over(_handed(rules, state))
         await self._record(rules, state)
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
@@ -159,11 +167,12 @@ class Sweeper:
                 if topic.durable is not None
             },
             state=RetentionState(
-                now_ms=self._now_ms(),
+                now_ms=self._live.expiry_ms(),
                 longest_transaction_ms=self._live.facts.longest_transaction_ms,
                 in_progress=in_progress,
                 invalid=state.invalid if state is not None else (),
             ),
+            in_progress=in_progress,
             may_delete=self._may_delete(),
         )
 
@@ -220,6 +229,21 @@ class Sweeper:
                 self._live.facts, swept_at_ms=rules.state.now_ms, swept_with=state.source
             )
             await self._writer.submit(Write(Batch.force, internal=True))
+
+
+def _handed(rules: _Rules, state: VisibilityState) -> Handed:
+    # A topic whose change is on its way to the disk is left out, and so kept: by the time of this
+    # state a longer time to live may have saved messages that the durable one gives up.
+    return Handed(
+        topics={
+            name: rule
+            for name, (topic, rule) in rules.topics.items()
+            if topic.decided is topic.durable
+        },
+        state=rules.state,
+        in_progress=rules.in_progress,
+        invalid=state.invalid,
+    )
 
 
 def _first_kept(rule: TopicRule) -> int:

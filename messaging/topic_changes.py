@@ -35,14 +35,12 @@ class TopicChanges:
         writer: Writer,
         settings: MessagingSettings,
         *,
-        now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._live = live
         self._writer = writer
         self._settings = settings
-        self._now_ms = now_ms
         self._may_delete = may_delete
 
     async def create(self, topic: TopicId, properties: Mapping[str, str]) -> None:
@@ -63,7 +61,9 @@ class TopicChanges:
         filled = self._filled(properties)
 
         def decide(_batch: Batch) -> TopicRecord:
-            expire_ms = self._now_ms() if self._may_delete() else None
+            # Whatever the clock says now, observers may have removed what expired by then.
+            handed_ms = self._live.facts.handed_ms or None
+            expire_ms = self._live.expiry_ms() if self._may_delete() else handed_ms
             return updated(found.require_decided(), filled, expire_ms=expire_ms)
 
         await self._change(found, decide)

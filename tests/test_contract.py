@@ -149,7 +149,7 @@ def test_the_protocol_names_every_setting_with_its_default() -> None:
         elif isinstance(default, int | float):
             assert float(value) == default, key
         else:
-            assert value == str(default), key
+            assert value.strip('"') == str(default), key
 
 
 def test_the_words_of_the_glossary_are_those_of_the_code() -> None:

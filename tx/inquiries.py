@@ -128,6 +128,8 @@ class InvalidList:
         return [pointer for pointer in state.view.invalid if pointer in state.invalid]
 
     def _is_needed(self, pointer: int) -> bool:
-        """Whether a pointer on the invalid list still hides a row, or one on its way."""
+        """Whether a pointer on the invalid list may still hide a row, or one on its way."""
+        if not self._rows.is_cleared(pointer):
+            return True
         owner = self._ledger.state.find(pointer).transaction_id
         return self._rows.is_carried(pointer) or self._gates.has_writes(owner)

@@ -41,6 +41,10 @@ class MessageRows(Protocol):
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
 
+    def is_cleared(self, pointer: int) -> bool:
+        """Whether an invalid pointer may leave the list as far as rows go that `is_carried` does
+        not know of: retention has passed all of them with the pointer on its list."""
+
     def final_pointers(self) -> set[int]:
         """Pointers with rows flagged as final: after a crash, of commits that were cut off."""
 

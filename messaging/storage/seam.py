@@ -4,8 +4,8 @@ An engine is one small file, and the key layout exists once, above it. All metho
 on worker threads, and may be called by several at once.
 """
 
-from collections.abc import Generator, Sequence
-from typing import Protocol
+from collections.abc import Collection, Generator, Sequence
+from typing import Protocol, runtime_checkable
 
 Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
 
@@ -40,3 +40,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything, after the calls under way have ended. Repeating it is harmless."""
+
+
+@runtime_checkable
+class Regional(Protocol):
+    """A store whose rows lie in regions, which servers of its own rewrite from time to time."""
+
+    def message_regions(self) -> Collection[str]:
+        """The encoded names of all regions that hold message rows now. Raises: StoreError."""

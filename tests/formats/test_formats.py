@@ -20,7 +20,9 @@ from tests.formats.reader import (
     read_lock,
     read_log,
     read_proof,
+    read_region,
     read_snapshot,
+    read_state,
 )
 from tests.formats.rows import read_row
 from tuff.disk.archive import ArchiveError, read_parts
@@ -33,6 +35,7 @@ from tx.logfile import read_log as server_read_log
 from tx.snapshots import pack_snapshot
 from tx.snapshots import read_snapshot as server_read_snapshot
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 EXAMPLES = read_examples(PAGE.read_text("utf-8"))
 
 
@@ -56,6 +59,8 @@ def decode(example: Example) -> Any:
         "log": read_log,
         "snapshot": read_snapshot,
         "archive": read_archive,
+        "retention-state": read_state,
+        "region-record": read_region,
     }
     return readers[example.name](example.parts["bytes"])
 
@@ -139,6 +144,17 @@ def test_by_the_page_a_spoilt_archive_is_refused_as_the_server_refuses_it(exampl
             read_archive(each)
         with pytest.raises(ArchiveError):
             list(read_parts(BytesIO(each)))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("retention-state", "retention-state.hex"), ("region-record", "region-record.hex")],
+)
+def test_the_server_and_its_observers_hand_over_what_the_page_shows(name: str, file: str) -> None:
+    """Tests of the server write the one, tests of the observer the other; both read both."""
+    (example,) = named(name)
+
+    assert example.parts["bytes"].hex() == (GOLDEN / file).read_text().strip()
 
 
 def test_the_lock_file_holds_what_the_page_says(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class Rows:
 
     carried: dict[int, str] = field(default_factory=dict)
     finals: set[int] = field(default_factory=set)
+    uncleared: set[int] = field(default_factory=set)
     marked: list[int] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
@@ -136,6 +137,9 @@ class Rows:
 
     def is_carried(self, pointer: int) -> bool:
         return pointer in self.carried
+
+    def is_cleared(self, pointer: int) -> bool:
+        return pointer not in self.uncleared
 
     def final_pointers(self) -> set[int]:
         return set(self.finals)

@@ -64,6 +64,25 @@ async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Se
             await service.manager.outcome(tx.transaction_id)
 
 
+async def test_what_region_servers_have_not_cleared_stays_on_the_list(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(prune_invalid=True)).open()
+    first, second = await service.begin(), await service.begin()
+    await service.manager.invalidate(first.transaction_id)
+    await service.manager.invalidate(second.transaction_id)
+    service.rows.uncleared = {second.transaction_id}
+
+    await service.later(2000)
+
+    assert list(service.manager.snapshot().invalids) == [second.transaction_id]
+    assert (await service.manager.invalids()).prunable == []
+    _, kept = await service.manager.truncate(pointers=[second.transaction_id])
+    assert kept == [second.transaction_id]
+    service.rows.uncleared = set()
+    await service.later(2000)
+    assert list(service.manager.snapshot().invalids) == []
+    await service.kill()
+
+
 async def test_pruning_takes_off_only_what_no_row_carries(tmp_path: Path) -> None:
     service = await Service(tmp_path, TransactionSettings(prune_invalid=True)).open()
     service.rows.marking_fails = True

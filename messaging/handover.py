@@ -1,0 +1,145 @@
+"""What region observers are handed, and what they hand back, as files (design §5, Retention).
+
+    state    := "TUFFRTST" version(2) crc(4) now_ms(8) longest_ms(8) topics pointers pointers
+    topics   := count(4) topic*        in progress stand before invalid
+    topic    := size(2) name(size) generation(4, signed) ttl_s(4) floor_ms(8) floor_seq(2)
+    record   := "TUFFRGRC" version(2) crc(4) size(2) region(size) state_ms(8) ended_ms(8)
+                dropped(8) inverted(8) pointers
+    pointers := count(4) pointer(8)*
+
+Big-endian; the CRC-32 covers all that follows it. A state is what a region server may remove rows
+by, as of one moment of this server's own clock. An older one asks for less than a newer one and for
+nothing else: generations and floors only grow, a time to live that is made longer raises the floor,
+and an invalid pointer never becomes a valid one. So it does no harm that a state is read late.
+"""
+
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+from messaging.retention import RetentionState, TopicRule
+
+STATE_NAME = "state"
+RECORDS = "regions"  # the directory of the records, beside the state
+MAJOR_SUFFIX = ".major"  # of a record of a major compaction; others are .flush and .minor
+VERSION = 1
+
+_STATE_MAGIC, _RECORD_MAGIC = b"TUFFRTST", b"TUFFRGRC"
+_HEAD = struct.Struct(">8sHI")
+_TIMES = struct.Struct(">QQ")
+_COUNT = struct.Struct(">I")
+_SIZE = struct.Struct(">H")
+_RULE = struct.Struct(">iIQH")
+_POINTER = struct.Struct(">Q")
+_RECORD = struct.Struct(">QQQQ")
+assert (_HEAD.size, _TIMES.size, _RULE.size, _RECORD.size) == (14, 16, 18, 32)
+
+
+class UnreadableRecordError(Exception):
+    """A file is no whole record of a region; the sentence says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRecord:
+    """What one region did last of one kind of pass.
+
+    `state_ms` is the moment of the state that it went by; `cleared` are the invalid pointers that
+    no row of the region carries any more, empty unless a major compaction has proven it.
+    """
+
+    region: str
+    state_ms: int
+    ended_ms: int
+    dropped_count: int
+    inverted_count: int
+    cleared: frozenset[int]
+
+    def to_bytes(self) -> bytes:
+        """The whole file. Regions write it; this is for tests, and for whoever reads the format."""
+        counts = (self.state_ms, self.ended_ms, self.dropped_count, self.inverted_count)
+        body = _text(self.region) + _RECORD.pack(*counts) + _pointers(self.cleared)
+        return _framed(_RECORD_MAGIC, body)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "RegionRecord":
+        """Raises: UnreadableRecordError."""
+        body = _body(_RECORD_MAGIC, data)
+        try:
+            (size,) = _SIZE.unpack_from(body)
+            region = body[_SIZE.size : _SIZE.size + size].decode("ascii")
+            counts = _RECORD.unpack_from(body, _SIZE.size + size)
+            at = _SIZE.size + size + _RECORD.size
+            (count,) = _COUNT.unpack_from(body, at)
+            cleared = frozenset(
+                pointer for (pointer,) in _POINTER.iter_unpack(body[at + _COUNT.size :])
+            )
+        except (struct.error, UnicodeDecodeError) as error:
+            raise UnreadableRecordError(f"it is cut off or not of this format: {error}") from None
+        if len(cleared) != count:
+            raise UnreadableRecordError(f"it says {count} pointers and has {len(cleared)}")
+        state_ms, ended_ms, dropped, inverted = counts
+        return cls(
+            region=region,
+            state_ms=state_ms,
+            ended_ms=ended_ms,
+            dropped_count=dropped,
+            inverted_count=inverted,
+            cleared=cleared,
+        )
+
+
+def pack_state(
+    topics: Mapping[bytes, TopicRule],
+    *,
+    state: RetentionState,
+    in_progress: Collection[int],
+    invalid: Collection[int],
+) -> bytes:
+    """The whole file; topics by what their keys begin with. Takes time in proportion to them."""
+    body = b"".join(
+        (
+            _TIMES.pack(state.now_ms, state.longest_transaction_ms),
+            _COUNT.pack(len(topics)),
+            *(_topic(name, rule) for name, rule in sorted(topics.items())),
+            _pointers(in_progress),
+            _pointers(invalid),
+        )
+    )
+    return _framed(_STATE_MAGIC, body)
+
+
+def cleared_everywhere(regions: Iterable[str], records: Iterable[RegionRecord]) -> frozenset[int]:
+    """The pointers that every one of the regions has cleared; none while one has no record."""
+    by_region = {record.region: record.cleared for record in records}
+    proven = [by_region.get(region, frozenset()) for region in regions]
+    return frozenset.intersection(*proven) if proven else frozenset()
+
+
+def _topic(name: bytes, rule: TopicRule) -> bytes:
+    return _SIZE.pack(len(name)) + name + _RULE.pack(rule.generation, rule.ttl_s, *rule.floor)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode("ascii")
+    return _SIZE.pack(len(encoded)) + encoded
+
+
+def _pointers(pointers: Collection[int]) -> bytes:
+    return _COUNT.pack(len(pointers)) + b"".join(map(_POINTER.pack, sorted(pointers)))
+
+
+def _framed(magic: bytes, body: bytes) -> bytes:
+    return _HEAD.pack(magic, VERSION, crc32(body)) + body
+
+
+def _body(magic: bytes, data: bytes) -> bytes:
+    if len(data) < _HEAD.size:
+        raise UnreadableRecordError(f"it has {len(data)} bytes, which is too short for any")
+    found, version, expected = _HEAD.unpack_from(data)
+    if (found, version) != (magic, VERSION):
+        raise UnreadableRecordError(f"it begins with {data[:10].hex()}")
+    body = data[_HEAD.size :]
+    if crc32(body) != expected:
+        raise UnreadableRecordError("its checksum does not match")
+    return body

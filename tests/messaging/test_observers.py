@@ -1,0 +1,252 @@
+"""What region observers are handed, and what a server makes of their records (design §5)."""
+
+import struct
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from messaging.handover import RegionRecord, UnreadableRecordError, cleared_everywhere
+from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
+from messaging.storage.memory import MemoryTable
+from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+class RegionTable(MemoryTable):
+    """A store whose message rows lie in these regions."""
+
+    def __init__(self, rows: dict[bytes, bytes], regions: Collection[str]) -> None:
+        super().__init__(rows)
+        self._regions = regions
+
+    def message_regions(self) -> Collection[str]:
+        return self._regions
+
+
+class Observed(World):
+    """A world with two regions and a directory between them and the server."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.regions = ["aa", "bb"]
+        self.open_store = lambda: RegionTable(self.rows, self.regions)
+        self.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
+
+    def state(self) -> bytes:
+        return (self.directory / "state").read_bytes()
+
+    def state_ms(self) -> int:
+        (now_ms,) = struct.unpack_from(">Q", self.state(), 14)
+        return int(now_ms)
+
+    def record(self, region: str, *cleared: int, ended_ms: int = NOON_MS) -> None:
+        found = RegionRecord(
+            region=region,
+            state_ms=NOON_MS,
+            ended_ms=ended_ms,
+            dropped_count=0,
+            inverted_count=0,
+            cleared=frozenset(cleared),
+        )
+        (self.directory / "regions" / f"{region}.major").write_bytes(found.to_bytes())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Observed:
+    return Observed(tmp_path / "observers")
+
+
+async def test_a_sweep_hands_over_what_it_knows_and_touches_no_row(
+    world: Observed, service: MessagingService
+) -> None:
+    world.transactions.start(70)
+    world.transactions.end(world.transactions.start(66), world.transactions.invalid)
+    await publish(service, b"x")
+    world.clock.now_ms += 1_000_000
+    rows = {key: value for key, value in world.rows.items() if key[:1] == b"m"}
+
+    report = await service.sweep()
+
+    assert report.dropped_count == 0
+    assert {key: value for key, value in world.rows.items() if key[:1] == b"m"} == rows
+    assert world.state() == bytes.fromhex((GOLDEN / "retention-state.hex").read_text())
+
+
+async def test_nothing_is_handed_over_while_the_clock_is_in_doubt(
+    world: Observed, service: MessagingService
+) -> None:
+    world.may_delete = False
+
+    await service.sweep()
+
+    assert not (world.directory / "state").exists()
+
+
+async def test_nothing_is_handed_over_while_transactions_are_down(
+    world: Observed, service: MessagingService
+) -> None:
+    world.transactions.is_up = False
+
+    await service.sweep()
+
+    assert not (world.directory / "state").exists()
+
+
+async def test_stored_payloads_count_as_in_progress_until_their_transaction_is_settled(
+    world: Observed, service: MessagingService
+) -> None:
+    await service.store(AUDIT, request(b"x", pointer=world.transactions.start(7)))
+    world.transactions.end(7, world.transactions.committed)
+
+    await service.sweep()
+
+    assert world.state().endswith(struct.pack(">IQI", 1, 7, 0))
+
+
+async def test_a_topic_that_is_being_changed_is_not_handed_over(
+    world: Observed, service: MessagingService
+) -> None:
+    """Its longer time to live may save what the one on the disk gives up."""
+    topic = service._live.topics.find(AUDIT)
+    assert topic.decided is not None
+    topic.decided = replace(topic.decided, properties={"ttl": "5000"})
+
+    await service.sweep()
+
+    assert b"default:audit:" not in world.state()
+
+
+async def test_what_was_handed_over_is_recorded_first(world: Observed) -> None:
+    """A server that dies between the two would otherwise show holes."""
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        world.directory.write_text("no directory can be made here")
+        world.clock.now_ms += 60_000
+
+        await service.sweep()
+
+    async with world.running() as service:
+        assert service._live.facts.handed_ms == NOON_MS + 60_000
+
+
+async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_removed(
+    world: Observed,
+) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await publish(service, b"old")
+        world.clock.now_ms += 100_000
+        await service.sweep()
+    world.clock.now_ms = NOON_MS
+    world.may_delete = False
+
+    async with world.running() as service:
+        await publish(service, b"new")
+        assert await polled(service) == [b"new"]
+        await service.update_topic(AUDIT, {"ttl": "5000"})
+        assert await polled(service) == [b"new"]
+
+
+async def test_a_pointer_is_cleared_once_every_region_says_so(
+    world: Observed, service: MessagingService
+) -> None:
+    await service.sweep()
+    assert not service.is_cleared(66)
+    world.record("aa", 66, 67)
+    await service.sweep()
+    assert not service.is_cleared(66)
+    world.record("bb", 66)
+
+    await service.sweep()
+
+    assert service.is_cleared(66)
+    assert not service.is_cleared(67)
+
+
+async def test_a_region_that_was_split_has_to_be_cleared_anew(
+    world: Observed, service: MessagingService
+) -> None:
+    await service.sweep()
+    world.record("aa", 66)
+    world.record("bb", 66)
+    world.regions += ["cc"]
+
+    await service.sweep()
+
+    assert not service.is_cleared(66)
+
+
+async def test_a_record_that_is_torn_counts_for_nothing(
+    world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
+) -> None:
+    await service.sweep()
+    world.record("aa", 66)
+    world.record("bb", 66)
+    torn = world.directory / "regions" / "bb.major"
+    torn.write_bytes(torn.read_bytes()[:-1])
+
+    await service.sweep()
+
+    assert not service.is_cleared(66)
+    assert "bb.major" in caplog.text
+
+
+async def test_records_of_regions_that_are_gone_go_after_a_week(
+    world: Observed, service: MessagingService
+) -> None:
+    await service.sweep()
+    world.record("gone", 66)
+    world.record("gone-today", 66, ended_ms=NOON_MS + 1)
+    world.clock.now_ms += 7 * 86_400_000 + 1
+
+    await service.sweep()
+
+    left = sorted(path.name for path in (world.directory / "regions").iterdir())
+    assert left == ["gone-today.major"]
+
+
+async def test_without_observers_every_pointer_is_cleared(tmp_path: Path) -> None:
+    async with World().running() as service:
+        assert service.is_cleared(66)
+
+
+def test_a_store_without_regions_clears_nothing() -> None:
+    assert cleared_everywhere([], []) == frozenset()
+
+
+def test_what_a_region_wrote_is_read() -> None:
+    data = bytes.fromhex((GOLDEN / "region-record.hex").read_text())
+
+    record = RegionRecord.from_bytes(data)
+
+    assert record == RegionRecord(
+        region="0123456789abcdef0123456789abcdef",
+        state_ms=1_480_000_000_000,
+        ended_ms=1_480_000_001_500,
+        dropped_count=12,
+        inverted_count=3,
+        cleared=frozenset({1_479_999_990_000_000_066, 1_479_999_990_000_000_067}),
+    )
+    assert record.to_bytes() == data
+
+
+@pytest.mark.parametrize("cut", range(14 + 34 + 32 + 4 + 16))
+def test_no_part_of_a_record_is_taken_for_one(cut: int) -> None:
+    data = bytes.fromhex((GOLDEN / "region-record.hex").read_text())
+
+    with pytest.raises(UnreadableRecordError):
+        RegionRecord.from_bytes(data[:cut])
+
+
+@pytest.mark.parametrize("at", [0, 9, 11, 20, 60, 99])
+def test_no_changed_byte_of_a_record_is_taken_for_right(at: int) -> None:
+    data = bytearray.fromhex((GOLDEN / "region-record.hex").read_text())
+    data[at] ^= 1
+
+    with pytest.raises(UnreadableRecordError):
+        RegionRecord.from_bytes(bytes(data))

@@ -152,7 +152,7 @@ def test_by_the_page_a_spoilt_archive_is_refused_as_the_server_refuses_it(exampl
 )
 def test_the_server_and_its_observers_hand_over_what_the_page_shows(name: str, file: str) -> None:
     """Tests of the server write the one, tests of the observer the other; both read both."""
-    (example,) = named(name)
+    example = next(each for each in EXAMPLES if each.name == name)
 
     assert example.parts["bytes"].hex() == (GOLDEN / file).read_text().strip()
 

@@ -1,0 +1,8 @@
+package tuff.observer;
+
+/** What becomes of a row. */
+enum Fate {
+  KEEP,
+  DROP,
+  INVERT
+}

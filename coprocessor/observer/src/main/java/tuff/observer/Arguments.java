@@ -1,0 +1,39 @@
+package tuff.observer;
+
+import org.apache.hadoop.conf.Configuration;
+
+/**
+ * What the table's attribute says beside the class.
+ *
+ * @param directory where the exchange with the server lies, as Hadoop names places
+ */
+record Arguments(Table table, String directory, long refreshMs) {
+
+  private static final String TABLE = "tuff.table";
+  private static final String DIRECTORY = "tuff.directory";
+  private static final String REFRESH_MS = "tuff.refresh_ms";
+  private static final long REFRESH_MS_DEFAULT = 30_000;
+
+  /**
+   * The arguments of one table.
+   *
+   * @throws IllegalArgumentException one is missing, or nothing that it can be.
+   */
+  static Arguments of(Configuration configuration) {
+    String directory = required(configuration, DIRECTORY);
+    Table table = Table.named(required(configuration, TABLE));
+    long refreshMs = configuration.getLong(REFRESH_MS, REFRESH_MS_DEFAULT);
+    if (refreshMs < 1) {
+      throw new IllegalArgumentException(REFRESH_MS + " is 1 or more, not " + refreshMs);
+    }
+    return new Arguments(table, directory, refreshMs);
+  }
+
+  private static String required(Configuration configuration, String name) {
+    String value = configuration.getTrimmed(name, "");
+    if (value.isEmpty()) {
+      throw new IllegalArgumentException("the argument " + name + " is missing");
+    }
+    return value;
+  }
+}

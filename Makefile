@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 HBASE := build/hbase
+OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale hbase test-hbase
+	bench-setup bench bench-quick bench-scale hbase test-hbase observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -24,8 +25,11 @@ hbase: $(HBASE)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
 
+# The jar that region servers load, build/observer/tuff-observer-1.jar, with its tests.
+observer: $(OBSERVER)/.installed
+
 # Everything on a real HBase in one JVM.
-test-hbase: $(VENV)/.installed-hbase $(HBASE)/.installed
+test-hbase: $(VENV)/.installed-hbase $(HBASE)/.installed $(OBSERVER)/.installed
 	$(BIN)/pytest -q -m hbase tests/hbase
 
 # And the longer programs.
@@ -103,6 +107,11 @@ $(HBASE)/.installed: coprocessor/runtime/pom.xml $(shell find coprocessor/runtim
 	mvn -B -q -f coprocessor/runtime/pom.xml package dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(HBASE)/lib
 	cp $(HBASE)/runtime/hbase-runtime-1.jar $(HBASE)/lib/
+	touch $@
+
+$(OBSERVER)/.installed: coprocessor/observer/pom.xml tests/golden/retention.json \
+		$(shell find coprocessor/observer/src -type f)
+	mvn -B -q -f coprocessor/observer/pom.xml package
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from tuff.protocol.avro import encode_publish_request
 from tuff.protocol.errors import BadRequestError, InternalError, TuffError, from_problem
 from tuff.protocol.forms import (
     payload_from_json,
@@ -23,7 +24,7 @@ from tuff.protocol.forms import (
     whole_number,
 )
 from tuff.protocol.ids import MessageId
-from tuff.protocol.media import shown
+from tuff.protocol.media import MediaType, shown
 from tuff.protocol.names import TopicId, check_name
 from tuff.protocol.requests import Message, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
@@ -38,17 +39,18 @@ Start = MessageId | str | datetime | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `path` is escaped and holds the query; `body` is JSON, or None.
+    """One HTTP request. `path` is escaped and holds the query; `body` is of `content_type`.
 
     `accept`: the form of the reply, where it is not JSON. `wait_s`: how long the server may take by
-    itself before it answers. `is_read`: it changes
-    nothing, so that losing its reply leaves nothing unknown. `is_repeatable`: sending it twice has
-    the effect of sending it once (protocol §1, Idempotence); every read is.
+    itself before it answers. `is_read`: it changes nothing, so that losing its reply leaves nothing
+    unknown. `is_repeatable`: sending it twice has the effect of sending it once (protocol §1,
+    Idempotence); every read is.
     """
 
     method: str
     path: str
     body: bytes | None = None
+    content_type: str = "application/json"
     accept: str | None = None
     wait_s: float = 0.0
     is_read: bool = False
@@ -231,9 +233,11 @@ def publish(
 
 
 def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:
-    body = publish_request_to_json(PublishRequest(pointer=pointer, payloads=payloads))
+    # What is stored is a lot, or may be anything: as JSON it would be larger, and slower to write.
+    body = encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads))
     path = f"{topic_path(topic)}/store{query(ttl=ttl_s)}"
-    return Call(Request(method="POST", path=path, body=json_body(body)), nothing)
+    request = Request(method="POST", path=path, body=body, content_type=MediaType.AVRO.value)
+    return Call(request, nothing)
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:

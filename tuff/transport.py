@@ -84,7 +84,7 @@ class Address:
 
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
-        headers = {} if request.body is None else {"Content-Type": "application/json"}
+        headers = {} if request.body is None else {"Content-Type": request.content_type}
         if request.accept is not None:
             headers["Accept"] = request.accept
         if self.token is not None:

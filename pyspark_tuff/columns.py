@@ -22,11 +22,10 @@ from tuff.protocol.names import TopicId
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from tuff.replies import Poll
-
+TOPIC = "topic"
 WRITE_POINTER = "write_pointer"
 COLUMNS: dict[str, DataType] = {
-    "topic": StringType(),
+    TOPIC: StringType(),
     "id": BinaryType(),
     "value": BinaryType(),
     "timestamp": TimestampType(),
@@ -62,19 +61,14 @@ def shown_name(topic: TopicId, namespace: str) -> str:
     return topic.name if topic.namespace == namespace else str(topic)
 
 
-def batch_of(poll: "Poll", schema: StructType, *, topic: str, generation: int) -> "RecordBatch":
+def batch_of(messages: "RecordBatch", schema: StructType, *, topic: str) -> "RecordBatch":
     """The messages of one reply as the columns that the schema asks for."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    makers = {
-        "topic": lambda: pa.repeat(topic, len(poll)),
-        "id": lambda: pa.array([message.id.to_bytes() for message in poll], pa.binary()),
-        "value": lambda: pa.array([message.payload for message in poll], pa.binary()),
-        "timestamp": lambda: pa.array(
-            [message.timestamp * 1000 for message in poll], pa.timestamp("us", "UTC")
-        ),
-        "generation": lambda: pa.repeat(pa.scalar(generation, pa.int32()), len(poll)),
-    }
     wanted = to_arrow_schema(schema, timezone="UTC")
-    return pa.RecordBatch.from_arrays([makers[name]() for name in wanted.names], schema=wanted)
+    columns = [
+        pa.repeat(topic, len(messages)) if name == TOPIC else messages.column(name)
+        for name in wanted.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -1,19 +1,23 @@
 """Where a micro-batch of so many messages ends.
 
 The limit is shared: every topic gets the same part, and what one doesn't need goes to the others.
-It is soft, since what was published as one is never cut in two.
+It is soft, since what one transaction published side by side is never cut in two.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from pyspark_tuff.offsets import BEGINNING, Position, Positions
+from pyspark_tuff.columns import WRITE_POINTER
+from pyspark_tuff.offsets import BEGINNING, Position, Positions, before
 from pyspark_tuff.planning import View
-from tuff.protocol.ids import MessageId, past_group
+from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 
 if TYPE_CHECKING:
+    from pyarrow import Int64Array
+
     from tuff.client import Client
 
 POLL_COUNT_MAX = 10_000  # messages the driver looks at in one reply
@@ -57,23 +61,26 @@ def _advance_all(client: "Client", view: View, runs: Sequence[_Run], count: int)
 
 
 def _advance(client: "Client", view: View, run: _Run, count: int) -> int:
-    """Move a run on by so many messages; returns how many they are."""
+    """Move a run on by so many messages, and on to the end of what one pointer published there;
+    returns how many they are."""
     passed_count = 0
-    while passed_count < count and not run.is_done:
-        poll = client.poll(
-            run.topic,
-            run.place or None,
-            inclusive=run.place == BEGINNING,
-            limit=min(count - passed_count, POLL_COUNT_MAX),
-            isolation=view.isolation.value,
-            through=run.end,
-        )
-        passed_count += len(poll)
-        if poll.caught_up:
-            run.place = run.end
-        else:
-            run.place = poll.next_id.hex()
-    if not run.is_done:
-        whole = past_group(MessageId.from_hex(run.place).place).hex()
-        run.place = min(whole, run.end)
+    pointer: int | None = None
+    while not run.is_done and (passed_count < count or pointer is not None):
+        left = count - passed_count
+        limit = min(left, POLL_COUNT_MAX) if left > 0 else POLL_COUNT_MAX
+        question = view.question(after=run.place, through=run.end, limit=limit)
+        reply = client.poll_batch(run.topic, question)
+        pointers = reply.batch.column(WRITE_POINTER)
+        taken = len(reply) if left > 0 else _count_of(pointer, pointers)
+        passed_count += taken
+        if taken < len(reply):
+            first_left = reply.batch.column("id")[taken].as_py()
+            run.place = before(MessageId.from_bytes(first_left))
+            break
+        run.place = run.end if reply.caught_up else reply.next_id.hex()
+        pointer = pointers[-1].as_py() if len(pointers) else pointer
     return passed_count
+
+
+def _count_of(pointer: int | None, pointers: "Int64Array") -> int:
+    return sum(1 for _ in takewhile(lambda each: each == pointer, pointers.to_pylist()))

@@ -31,6 +31,7 @@ DEFAULT_FETCH_SIZE = (
 )
 DEFAULT_LEASE_S = 3_600.0  # seconds; a job may compute this long before its first task writes
 DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its first moment
+RETRY_COUNT = 8  # attempts, about ten seconds: a server that is restarted is back by then
 PARTITION_COUNT_MAX = 10_000
 
 CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
@@ -95,9 +96,15 @@ class Connection:
 
     def connect(self, name: str) -> "Client":
         """A client that others see as `name`. Raises: OptionError: the token can't be read."""
-        from tuff.client import connect  # a planner that only looks for sources needs no client
+        from tuff.client import connect  # who only looks for sources needs no client
 
-        return connect(self.url, client=name, timeout=self.timeout_s, token=self._token())
+        return connect(
+            self.url,
+            client=name,
+            timeout=self.timeout_s,
+            retries=RETRY_COUNT,
+            token=self._token(),
+        )
 
     def _token(self) -> str | None:
         if self.token_file is None:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_tuff.offsets import BEGINNING, Position, before_time
 from pyspark_tuff.options import Edge, Isolation, ReadOptions, Spot
+from tuff.calls import PollQuestion
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
@@ -22,6 +23,7 @@ from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
     from tuff.client import Client
+    from tuff.columns import PollBatch
     from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,18 @@ class View:
     def offsets_isolation(self) -> str:
         """How far it is worth reading: rows that are not decided are skipped in a snapshot."""
         return "committed" if self.isolation is Isolation.COMMITTED else "all"
+
+    def question(self, *, after: str, through: str, limit: int) -> PollQuestion:
+        """The poll for what lies behind a place, up to and including another."""
+        return PollQuestion(
+            start=after or None,
+            inclusive=after == BEGINNING,
+            limit=limit,
+            transaction=self.snapshot,
+            isolation=None if self.snapshot else self.isolation.value,
+            undecided="skip" if self.snapshot else "hold",
+            through=through,
+        )
 
 
 def take_view(client: "Client", isolation: Isolation) -> View:
@@ -157,6 +171,11 @@ def may_have_lost(client: "Client", topic: TopicId, position: Position, offsets:
     return client.poll(topic, position.id, inclusive=False, limit=1).expired
 
 
+def first_id(reply: "PollBatch") -> str | None:
+    """The id of the first message of a reply, as hex digits; None where there is none."""
+    return reply.batch.column("id")[0].as_py().hex() if len(reply) else None
+
+
 def report_loss(sentence: str, *, fails: bool) -> None:
     """Raises: DataLossError: unless the user said that it doesn't matter."""
     if fails:
@@ -172,18 +191,11 @@ def expired(topic: TopicId, start: str) -> str:
 def _bounds(
     client: "Client", topic: TopicId, start: str, end: str, count: int
 ) -> Iterable[tuple[str, str]]:
-    return [(start, end)]
+    if count == 1:
+        return [(start, end)]
+    parts = client.topics.splits(topic, count, start=start or None, end=end)
+    return [(BEGINNING if p.start is None else p.start.hex(), p.end.hex()) for p in parts]
 
 
 def _first(client: "Client", view: View, topic: TopicId, start: str, end: str) -> str | None:
-    poll = client.poll(
-        topic,
-        start or None,
-        inclusive=start == BEGINNING,
-        limit=1,
-        transaction=view.snapshot,
-        isolation=None if view.snapshot else view.isolation.value,
-        undecided="skip" if view.snapshot else "hold",
-        through=end,
-    )
-    return poll[0].id.hex() if poll else None
+    return first_id(client.poll_batch(topic, view.question(after=start, through=end, limit=1)))

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from pyspark_tuff.columns import batch_of, shown_name
-from pyspark_tuff.offsets import BEGINNING
 from pyspark_tuff.options import ReadOptions
-from pyspark_tuff.planning import Slice, View, Work, report_loss
+from pyspark_tuff.planning import Slice, View, Work, first_id, report_loss
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from tuff.client import Client
-    from tuff.replies import Poll
 
 CLIENT_NAME = "pyspark-read"
 
@@ -31,36 +29,35 @@ def read_work(
     with options.connection.connect(CLIENT_NAME) as client:
         for piece in work.slices:
             name = shown_name(piece.topic, options.namespace)
-            for poll in _polls(client, piece, view, options):
-                yield batch_of(poll, schema, topic=name, generation=piece.generation)
+            for batch in _batches(client, piece, view, options):
+                yield batch_of(batch, schema, topic=name)
 
 
-def _polls(client: "Client", piece: Slice, view: View, options: ReadOptions) -> Iterator["Poll"]:
-    place, expected = piece.start, piece.first
-    while True:
-        poll = _poll(client, piece, place, view, options)
-        if expected is not None and (not poll or poll[0].id.hex() != expected):
+def _batches(
+    client: "Client", piece: Slice, view: View, options: ReadOptions
+) -> Iterator["RecordBatch"]:
+    place, expected, is_done = piece.start, piece.first, False
+    while not is_done:
+        question = view.question(after=place, through=piece.end, limit=options.fetch_size)
+        reply = client.poll_batch(piece.topic, question)
+        if expected is not None and first_id(reply) != expected:
             report_loss(
                 f"messages of {piece.topic} from {expected} on expired between plan and read",
                 fails=options.fail_on_data_loss,
             )
-        expected = None
-        if poll:
-            yield poll
-        if poll.caught_up:
-            return
-        assert poll.next_id.hex() > place, "a read within decided rows is never held"
-        place = poll.next_id.hex()
+        expected, is_done = None, reply.caught_up
+        if len(reply):
+            _check_generation(reply.batch, piece, options)
+            yield reply.batch
+        assert is_done or reply.next_id.hex() > place, "a read within decided rows is never held"
+        place = reply.next_id.hex()
 
 
-def _poll(client: "Client", piece: Slice, place: str, view: View, options: ReadOptions) -> "Poll":
-    return client.poll(
-        piece.topic,
-        place or None,
-        inclusive=place == BEGINNING,
-        limit=options.fetch_size,
-        transaction=view.snapshot,
-        isolation=None if view.snapshot else view.isolation.value,
-        undecided="skip" if view.snapshot else "hold",
-        through=piece.end,
-    )
+def _check_generation(batch: "RecordBatch", piece: Slice, options: ReadOptions) -> None:
+    found = batch.column("generation")[0].as_py()
+    if found != piece.generation:
+        report_loss(
+            f"topic {piece.topic} was created again while it was read: generation {found} after "
+            f"{piece.generation}",
+            fails=options.fail_on_data_loss,
+        )

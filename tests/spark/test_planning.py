@@ -58,6 +58,47 @@ def test_messages_come_in_order_however_small_the_polls_are(
     assert read.of(tuff_topic, fetchSize=7) == numbers
 
 
+def test_a_topic_is_cut_into_tasks_that_have_each_message_once_and_in_order(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    for first in range(0, 200, 10):
+        tuff_client.publish(tuff_topic, [b"%d" % number for number in range(first, first + 10)])
+
+    reader = read.reader(tuff_topic, minPartitions=4)
+
+    assert len(reader.partitions()) == 4
+    assert values(reader) == [b"%d" % number for number in range(200)]
+
+
+def test_many_topics_share_tasks(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    topics = [tuff.TopicId("tests", f"{tuff_topic.name}-{number}") for number in range(10)]
+    for topic in topics:
+        tuff_client.topics.create(topic)
+        tuff_client.publish(topic, topic.name)
+
+    reader = read.reader(*topics, minPartitions=1)
+
+    assert len(reader.partitions()) == 4
+    assert values(reader) == [topic.name.encode() for topic in topics]
+
+
+def test_a_row_has_the_write_pointer_where_it_is_asked_for(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tx = tuff_client.transactions.start()
+    tuff_client.publish(tuff_topic, "with", transaction=tx)
+    tuff_client.transactions.commit(tx)
+    tuff_client.publish(tuff_topic, "without")
+
+    reader = read.reader(tuff_topic, includeTransaction="true")
+    batches = [batch for each in reader.partitions() for batch in reader.read(each)]
+
+    pointers = [pointer for batch in batches for pointer in batch.column("write_pointer")]
+    assert [each.as_py() for each in pointers] == [tx.write_pointer, None]
+
+
 def test_what_is_published_after_the_plan_is_not_read(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:

@@ -172,18 +172,23 @@ def test_a_limit_below_the_number_of_topics_starves_none(
     assert set(read) == {tuff_topic.name.encode(), other.name.encode()}
 
 
-def test_what_was_published_as_one_is_never_cut_in_two(
+def test_what_a_transaction_published_side_by_side_is_never_cut_in_two(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tx = tuff_client.transactions.start()
-    tuff_client.store(tuff_topic, ["1", "2", "3", "4"], transaction=tx)
+    tuff_client.publish(tuff_topic, ["1", "2"], transaction=tx)
+    tuff_client.store(tuff_topic, ["3", "4"], transaction=tx)
     tuff_client.publish(tuff_topic, [], transaction=tx)
     tuff_client.transactions.commit(tx)
-    tuff_client.publish(tuff_topic, "5")
+    tuff_client.publish(tuff_topic, ["5", "6"])
     stream = streams.open(tuff_topic)
     begin = stream.first()
 
-    assert len(stream.read(begin, stream.next(begin, ReadMaxRows(2)))) == 4
+    middle = stream.next(begin, ReadMaxRows(1))
+    end = stream.next(middle, ReadMaxRows(1))
+
+    assert stream.read(begin, middle) == [b"1", b"2", b"3", b"4"]
+    assert stream.read(middle, end) == [b"5"]
 
 
 def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(

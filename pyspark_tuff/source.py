@@ -7,6 +7,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -34,6 +35,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchReader":
         return BatchReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        from pyspark_tuff.sink import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from pyspark_tuff.stream import StreamReader

@@ -24,6 +24,8 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
+    # Small, so that a task has stored a part of its rows when it is made to fail.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,115 @@
+"""Whose transaction a write goes into, and who ends it.
+
+    OwnJob       begins one when the job does, and commits it
+    JoinedJob    goes into one that somebody else began, and will end
+
+Each is a value that travels to every task. A task enters, and stores; the driver's host publishes
+what the winning attempts stored, and commits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark_tuff.storing import Stored
+from tuff.client import Client
+from tuff.protocol.errors import (
+    TransactionCommittedError,
+    TransactionNotInProgressError,
+    UnavailableError,
+)
+from tuff.protocol.requests import PublishEntry
+from tuff.transport import ConnectionLostError
+
+
+class Job(Protocol):
+    """One write. `lease_s`: what tasks renew while they work; None where that is not theirs."""
+
+    @property
+    def lease_s(self) -> float | None: ...
+
+    def enter(self, client: Client) -> int | None:
+        """The transaction to store under; None where all of this was committed before."""
+
+    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+        """Publish what these attempts stored."""
+
+    def abort(self, client: Client) -> None:
+        """Leave no trace; nothing where it has been committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnJob:
+    """A job that has begun a transaction for itself."""
+
+    transaction: int
+    lease_s: float
+
+    def enter(self, client: Client) -> int:
+        return self.transaction
+
+    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+        commit(client, self.transaction, winners)
+
+    def abort(self, client: Client) -> None:
+        abort(client, self.transaction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedJob:
+    """A job within a transaction that its owner commits or rolls back."""
+
+    transaction: int
+
+    @property
+    def lease_s(self) -> None:
+        return None
+
+    def enter(self, client: Client) -> int:
+        return self.transaction
+
+    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+        """Publish, for the owner to commit."""
+        for entry in references(winners):
+            try:
+                client.publish(entry.topic, [], transaction=entry.pointer)
+            except ConnectionLostError:
+                # Once more: if the first reference is there, it has brought all that was stored,
+                # and the second brings nothing.
+                client.publish(entry.topic, [], transaction=entry.pointer)
+
+    def abort(self, client: Client) -> None:
+        """Nothing: what was stored is seen by nobody, and the transaction is its owner's."""
+
+
+def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
+    """Publish and commit: all topics appear at once, or, where this raises, none does."""
+    try:
+        client.transactions.commit(transaction, publish=references(winners))
+    except (ConnectionLostError, UnavailableError):
+        # Whether it committed is unknown. Ending it tells, and keeps a late request out.
+        try:
+            client.transactions.invalidate(transaction)
+        except TransactionCommittedError:
+            return
+        raise
+
+
+def references(winners: Sequence[Stored]) -> list[PublishEntry]:
+    """What brings the messages of these attempts: each topic in the order of partitions."""
+    ordered = sorted(winners, key=lambda stored: stored.partition)
+    topics = sorted({topic for stored in ordered for topic in stored.counts})
+    return [
+        PublishEntry(topic=topic, payloads=[], pointer=stored.pointer)
+        for topic in topics
+        for stored in ordered
+        if topic in stored.counts
+    ]
+
+
+def abort(client: Client, transaction: int) -> None:
+    """End a transaction, unless it has ended: Spark aborts also after a commit that raised."""
+    try:
+        client.transactions.abort(transaction)
+    except TransactionNotInProgressError:
+        return

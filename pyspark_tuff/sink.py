@@ -1,0 +1,86 @@
+"""The batch write: every topic of a job appears at once, each row exactly once (decision 0024)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from pyspark.taskcontext import TaskContext
+
+from pyspark_tuff.heartbeat import Heartbeat
+from pyspark_tuff.jobs import Job, JoinedJob, OwnJob
+from pyspark_tuff.options import (
+    DEFAULT_LEASE_S,
+    OptionError,
+    WriteOptions,
+    batch_write_options,
+)
+from pyspark_tuff.storing import Attempt, Stored, check_columns
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+DRIVER_NAME = "pyspark-write"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What the attempt that won tells the driver's host."""
+
+    job: Job
+    stored: Stored
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write of a DataFrame. Spark makes it once, and pickles it for tasks and commit."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = batch_write_options(options)
+        if overwrite:
+            raise OptionError("messages are only ever added to a topic; say .mode('append')")
+        check_columns(schema, self._options)
+        self._job = self._begin()
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Written:
+        return write_task(self._job, self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            self._job.commit(client, [each.stored for each in written(messages)])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            self._job.abort(client)
+
+    def _begin(self) -> Job:
+        options = self._options
+        if options.transaction is not None:
+            return JoinedJob(transaction=options.transaction)
+        lease_s = options.lease_s or DEFAULT_LEASE_S
+        with options.connection.connect(DRIVER_NAME) as client:
+            transaction = client.transactions.start("long", lease=lease_s)
+        return OwnJob(transaction=transaction.transaction_id, lease_s=lease_s)
+
+
+def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]) -> Written:
+    """What one attempt of a task does with its rows."""
+    context = TaskContext.get()
+    assert context is not None, "only tasks write"
+    partition = context.partitionId()
+    name = f"pyspark-task-{partition}-{context.attemptNumber()}"
+    with options.connection.connect(name) as client:
+        transaction = job.enter(client)
+        if transaction is None:
+            # Spark waits for its rows to be taken, and they are where they belong already.
+            for _ in batches:
+                pass
+            return Written(job, Stored(partition=partition, pointer=None, counts={}))
+        with Heartbeat(client, transaction, lease_s=job.lease_s) as heart:
+            attempt = Attempt(client, transaction, options, check=heart.check)
+            return Written(job, attempt.store(batches, partition=partition))
+
+
+def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """The messages of attempts; a task that failed has left None."""
+    return [each for each in messages if isinstance(each, Written)]

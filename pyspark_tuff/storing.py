@@ -1,0 +1,130 @@
+"""What a task of a write does: store its rows under a pointer of its own.
+
+Spark runs a task again, or twice at once, and takes the message of one attempt; what the others did
+stays done. So every attempt has a checkpoint of the job's transaction for itself, and what is
+stored under it is seen by nobody unless the driver publishes that very pointer (decision 0024).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from pyspark_tuff.columns import TOPIC
+from pyspark_tuff.options import OptionError, WriteOptions, topic_named
+from tuff.client import Client
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.names import TopicId
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
+
+VALUE = "value"
+FLUSH_COUNT = 5_000  # messages of one store; from there on its cost is that of its messages
+FLUSH_BYTES = 4 << 20  # bytes that wait, of all topics; the server takes 16 MiB in one request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What an attempt has stored. `pointer` None: it had no rows. `counts`: messages by topic."""
+
+    partition: int
+    pointer: int | None
+    counts: Mapping[TopicId, int]
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises: OptionError: rows of this schema can't be messages."""
+    kinds = {field.name: field.dataType for field in schema}
+    if not isinstance(kinds.get(VALUE), BinaryType | StringType):
+        raise OptionError(f"a write needs a column value, binary or string; it has {list(kinds)}")
+    if options.topic is None and not isinstance(kinds.get(TOPIC), StringType):
+        raise OptionError("set the option topic, or give rows a column topic, which is a string")
+    extra = kinds.keys() - {VALUE, TOPIC}
+    if extra and not options.ignores_extra_columns:
+        raise OptionError(
+            f"messages have no {', '.join(sorted(extra))}; leave such columns out, or set "
+            "ignoreExtraColumns=true"
+        )
+
+
+class Attempt:
+    """One attempt of a task: it takes its pointer when the first rows come."""
+
+    def __init__(
+        self, client: Client, transaction: int, options: WriteOptions, *, check: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._transaction = transaction
+        self._options = options
+        self._check = check
+        self._pointer: int | None = None
+        self._counts: dict[TopicId, int] = {}
+        self._waiting: dict[TopicId, list[bytes]] = {}
+        self._waiting_bytes = 0
+
+    def store(self, batches: Iterator["RecordBatch"], *, partition: int) -> Stored:
+        """Store all rows, durably.
+
+        Raises:
+            TransactionNotInProgressError: the job is over, or was fenced.
+            ConnectionLostError: rows may be there twice under this pointer, so the attempt is over.
+        """
+        for batch in batches:
+            for topic, values in self._by_topic(batch):
+                self._add(topic, values)
+        self._flush_all()
+        return Stored(partition=partition, pointer=self._pointer, counts=self._counts)
+
+    def _by_topic(self, batch: "RecordBatch") -> Iterator[tuple[TopicId, list[bytes]]]:
+        import pyarrow as pa
+
+        values = batch.column(VALUE)
+        _refuse_nulls(values, VALUE)
+        payloads: list[bytes] = values.cast(pa.binary()).to_pylist()
+        if self._options.topic is not None:
+            yield self._options.topic, payloads
+            return
+        names = batch.column(TOPIC)
+        _refuse_nulls(names, TOPIC)
+        found: dict[str, list[bytes]] = {}
+        for name, payload in zip(names.to_pylist(), payloads, strict=True):
+            found.setdefault(name, []).append(payload)
+        for name, some in found.items():
+            yield topic_named(name, self._options.namespace), some
+
+    def _add(self, topic: TopicId, payloads: list[bytes]) -> None:
+        waiting = self._waiting.setdefault(topic, [])
+        for payload in payloads:
+            waiting.append(payload)
+            self._waiting_bytes += len(payload)
+            if len(waiting) >= FLUSH_COUNT:
+                self._flush(topic)
+            elif self._waiting_bytes >= FLUSH_BYTES:
+                self._flush_all()
+
+    def _flush_all(self) -> None:
+        for topic in self._waiting:
+            self._flush(topic)
+
+    def _flush(self, topic: TopicId) -> None:
+        payloads = self._waiting[topic]
+        if not payloads:
+            return
+        self._check()
+        self._client.store(topic, payloads, transaction=self._own_pointer())
+        self._counts[topic] = self._counts.get(topic, 0) + len(payloads)
+        self._waiting_bytes -= sum(map(len, payloads))
+        payloads.clear()
+
+    def _own_pointer(self) -> int:
+        if self._pointer is None:
+            checkpoint = self._client.transactions.checkpoint(self._transaction)
+            self._pointer = checkpoint.write_pointer
+        return self._pointer
+
+
+def _refuse_nulls(column: "Array", name: str) -> None:
+    if column.null_count:
+        raise BadRequestError(f"column {name} has a null, and a message has none; filter it out")

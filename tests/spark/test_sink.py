@@ -1,0 +1,278 @@
+"""Batch writes done without Spark: attempts, winners, endings; the very objects it would use."""
+
+import pickle
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark.taskcontext import TaskContext
+
+import tuff
+from pyspark_tuff import DefaultSource
+from pyspark_tuff.jobs import OwnJob
+from pyspark_tuff.options import OptionError
+from pyspark_tuff.sink import BatchWriter, Written
+from pyspark_tuff.storing import FLUSH_COUNT
+from tuff.launch import ServerProcess
+
+ROWS = StructType().add("value", "binary")
+NAMED_ROWS = StructType().add("topic", "string").add("value", "string")
+
+
+class Writes:
+    """Writes to the tests' server, their tasks run one by one as the test says."""
+
+    def __init__(self, server: ServerProcess, context: TaskContext) -> None:
+        self._url = server.url
+        self._context = context
+
+    def begin(
+        self, schema: StructType = ROWS, *, overwrite: bool = False, **options: object
+    ) -> BatchWriter:
+        given = {"url": self._url, **{name: str(value) for name, value in options.items()}}
+        source = DefaultSource(CaseInsensitiveDict(given))
+        return pickle.loads(pickle.dumps(source.writer(schema, overwrite)))
+
+    def attempt(self, writer: BatchWriter, partition: int, *batches: pa.RecordBatch) -> Written:
+        return self.attempt_of(writer, iter(batches), partition)
+
+    def attempt_of(
+        self, writer: BatchWriter, batches: Iterator[pa.RecordBatch], partition: int = 0
+    ) -> Written:
+        self._context._partitionId = partition
+        return pickle.loads(pickle.dumps(writer.write(batches)))
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> TaskContext:
+    """What a task knows of itself: the real value, which Spark's worker fills in likewise."""
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    made = TaskContext._getOrCreate()
+    made._attemptNumber, made._localProperties = 0, {}
+    return made
+
+
+@pytest.fixture
+def write(tuff_server: ServerProcess, context: TaskContext) -> Writes:
+    return Writes(tuff_server, context)
+
+
+def rows(*values: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def read(client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed") -> list[bytes]:
+    found: list[bytes] = []
+    poll = client.poll(topic, isolation=isolation)
+    while poll:
+        found += [message.payload for message in poll]
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation=isolation)
+    return found
+
+
+def open_transactions(client: tuff.Client) -> Sequence[int]:
+    return [each.transaction_id for each in client.transactions.overview().in_progress]
+
+
+def test_rows_appear_at_the_commit_in_the_order_of_partitions(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+    second = write.attempt(writer, 1, rows(b"c"), rows(b"d"))
+    first = write.attempt(writer, 0, rows(b"a", b"b"))
+    before = read(tuff_client, tuff_topic, isolation="all")
+
+    writer.commit([second, first])
+
+    assert (before, read(tuff_client, tuff_topic)) == ([], [b"a", b"b", b"c", b"d"])
+    assert open_transactions(tuff_client) == []
+
+
+def test_what_an_attempt_that_lost_has_stored_is_never_seen(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+    loser = write.attempt(writer, 0, rows(b"a", b"b"))
+    winner = write.attempt(writer, 0, rows(b"a", b"b"))
+
+    writer.commit([winner])
+
+    assert loser.stored.pointer != winner.stored.pointer
+    assert read(tuff_client, tuff_topic, isolation="all") == [b"a", b"b"]
+
+
+def test_large_partitions_are_stored_in_several_requests_and_keep_their_order(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    values = numbered(2 * FLUSH_COUNT + 1)
+    writer = write.begin(topic=tuff_topic)
+
+    writer.commit([write.attempt(writer, 0, rows(*values[:3]), rows(*values[3:]))])
+
+    assert read(tuff_client, tuff_topic) == values
+
+
+def test_a_column_names_the_topic_and_an_option_wins_over_it(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
+    tuff_client.topics.create(other)
+    batch = pa.RecordBatch.from_pydict(
+        {"topic": [str(tuff_topic), other.name, str(tuff_topic)], "value": ["1", "2", "3"]}
+    )
+
+    by_column = write.begin(NAMED_ROWS, namespace="tests")
+    by_column.commit([write.attempt(by_column, 0, batch)])
+    by_option = write.begin(NAMED_ROWS, topic=other)
+    by_option.commit([write.attempt(by_option, 0, batch)])
+
+    assert read(tuff_client, tuff_topic) == [b"1", b"3"]
+    assert read(tuff_client, other) == [b"2", b"1", b"2", b"3"]
+
+
+def test_an_aborted_write_leaves_nothing_to_see(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+    message = write.attempt(writer, 0, rows(b"a"))
+
+    writer.abort([message, None])
+
+    assert read(tuff_client, tuff_topic, isolation="all") == []
+    assert open_transactions(tuff_client) == []
+    with pytest.raises(tuff.TransactionInvalidatedError):
+        write.attempt(writer, 1, rows(b"late"))
+
+
+def test_an_abort_after_a_commit_does_nothing(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+    message = write.attempt(writer, 0, rows(b"a"))
+    writer.commit([message])
+
+    writer.abort([message])
+
+    assert read(tuff_client, tuff_topic) == [b"a"]
+
+
+def test_a_commit_whose_outcome_is_unknown_is_fenced_and_told(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+    stored = write.attempt(writer, 0, rows(b"a")).stored
+
+    lost_after = LosesReplies(tuff_client, does_it=True)
+    writer._job.commit(lost_after, [stored])
+    again = write.begin(topic=tuff_topic)
+    lost_before = LosesReplies(tuff_client, does_it=False)
+    with pytest.raises(tuff.ConnectionLostError):
+        again._job.commit(lost_before, [write.attempt(again, 0, rows(b"b")).stored])
+
+    assert read(tuff_client, tuff_topic) == [b"a"]
+    assert isinstance(again._job, OwnJob)
+    assert tuff_client.transactions.outcome(again._job.transaction).state == "invalid"
+
+
+class LosesReplies:
+    """A client whose commits are not answered, whether they were done or not."""
+
+    def __init__(self, client: tuff.Client, *, does_it: bool) -> None:
+        self.transactions = self
+        self._real = client.transactions
+        self._does_it = does_it
+
+    def commit(self, *args: object, **kwargs: object) -> None:
+        if self._does_it:
+            self._real.commit(*args, **kwargs)
+        raise tuff.ConnectionLostError("the reply was lost", outcome_unknown=True)
+
+    def invalidate(self, transaction: int) -> None:
+        self._real.invalidate(transaction)
+
+
+def test_a_joined_transaction_is_left_to_its_owner(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    kept, undone = (tuff_client.transactions.start("long") for _ in range(2))
+    for outer, value in ((kept, b"kept"), (undone, b"undone")):
+        writer = write.begin(topic=tuff_topic, transaction=outer.transaction_id)
+        message = write.attempt(writer, 0, rows(value))
+        writer.commit([message])
+        writer.abort([message])
+    before = read(tuff_client, tuff_topic)
+
+    tuff_client.transactions.commit(kept)
+    tuff_client.transactions.abort(undone)
+
+    assert (before, read(tuff_client, tuff_topic)) == ([], [b"kept"])
+
+
+def test_a_task_without_rows_takes_no_pointer(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic)
+
+    message = write.attempt(writer, 0)
+    writer.commit([message])
+
+    assert (message.stored.pointer, read(tuff_client, tuff_topic)) == (None, [])
+
+
+def test_a_task_renews_the_lease_while_it_computes(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    writer = write.begin(topic=tuff_topic, lease="0.3")
+    transaction = writer._job.transaction
+    first = tuff_client.transactions.outcome(transaction).lease_expires_at_ms
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        while tuff_client.transactions.outcome(transaction).lease_expires_at_ms <= first + 300:
+            pass
+        yield rows(b"a")
+
+    writer.commit([write.attempt_of(writer, slow())])
+
+    assert read(tuff_client, tuff_topic) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "reason"),
+    [
+        (StructType().add("value", "long"), {"topic": "a"}, "binary or string"),
+        (StructType().add("payload", "binary"), {"topic": "a"}, "column value"),
+        (ROWS, {}, "option topic"),
+        (
+            StructType().add("value", "binary").add("key", "binary"),
+            {"topic": "a"},
+            "messages have no key",
+        ),
+    ],
+)
+def test_rows_that_are_no_messages_are_refused(
+    write: Writes, schema: StructType, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(OptionError, match=reason):
+        write.begin(schema, **options)
+
+
+def test_extra_columns_can_be_ignored_and_topics_can_not_be_overwritten(write: Writes) -> None:
+    extra = StructType().add("value", "binary").add("key", "binary")
+
+    write.begin(extra, topic="a", ignoreExtraColumns="true").abort([])
+    with pytest.raises(OptionError, match="append"):
+        write.begin(topic="a", overwrite=True)
+
+
+def test_a_null_is_no_message(write: Writes, tuff_topic: tuff.TopicId) -> None:
+    writer = write.begin(topic=tuff_topic)
+
+    with pytest.raises(tuff.BadRequestError, match="has a null"):
+        write.attempt(writer, 0, pa.RecordBatch.from_pydict({"value": pa.array([None], "binary")}))
+    writer.abort([])

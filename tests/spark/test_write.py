@@ -1,0 +1,111 @@
+"""A batch write through Spark: retries, failures and other people's transactions."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tuff
+from tuff.launch import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_COUNT = 12_000  # in two partitions: each more than one store, so that some come before it fails
+
+
+class Writes:
+    """Writes to topics of the tests' server."""
+
+    def __init__(self, spark: "SparkSession", server: ServerProcess) -> None:
+        self.spark = spark
+        self._url = server.url
+
+    def numbers(self) -> "DataFrame":
+        return self.spark.range(0, ROW_COUNT, 1, 2).selectExpr("cast(id as string) as value")
+
+    def save(self, frame: "DataFrame", topic: tuff.TopicId, **options: object) -> None:
+        writer = frame.write.format("tuff").mode("append")
+        writer.options(url=self._url, topic=str(topic), **options).save()
+
+
+@pytest.fixture
+def write(spark: "SparkSession", tuff_server: ServerProcess) -> Writes:
+    return Writes(spark, tuff_server)
+
+
+def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    found: list[bytes] = []
+    poll = client.poll(topic, isolation="committed")
+    while poll:
+        found += [message.payload for message in poll]
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
+    return found
+
+
+def fail_once(value: str) -> str:
+    """The value; the first attempt of the second partition fails at its last row."""
+    from pyspark import TaskContext
+
+    if int(value) == ROW_COUNT - 1 and TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the first attempt fails")
+    return value
+
+
+def fail_always(value: str) -> str:
+    if int(value) == ROW_COUNT - 1:
+        raise RuntimeError("every attempt fails")
+    return value
+
+
+def through(function: Callable[[str], str], frame: "DataFrame") -> "DataFrame":
+    from pyspark.sql.functions import udf
+
+    return frame.select(udf(function, useArrow=False)("value").alias("value"))
+
+
+def test_rows_are_written_in_order_and_once_although_a_task_is_tried_again(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    write.save(through(fail_once, write.numbers()), tuff_topic)
+
+    assert read(tuff_client, tuff_topic) == [b"%d" % number for number in range(ROW_COUNT)]
+    assert tuff_client.transactions.overview().in_progress == ()
+
+
+def test_a_job_that_fails_leaves_no_trace(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="every attempt fails"):
+        write.save(through(fail_always, write.numbers()), tuff_topic)
+
+    assert len(tuff_client.poll(tuff_topic)) == 0
+    assert tuff_client.transactions.overview().in_progress == ()
+
+
+def test_all_topics_of_a_job_appear_at_once_and_with_the_transaction_that_it_joins(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
+    tuff_client.topics.create(other)
+    tx = tuff_client.transactions.start("long")
+
+    write.save(write.numbers().limit(10), tuff_topic, transaction=tx.transaction_id)
+    tuff_client.publish(other, "archived", transaction=tx)
+    before = read(tuff_client, tuff_topic)
+    tuff_client.transactions.commit(tx)
+
+    assert (before, len(read(tuff_client, tuff_topic)), read(tuff_client, other)) == (
+        [], 10, [b"archived"],
+    )  # fmt: skip
+
+
+def test_an_overwrite_is_refused(write: Writes, tuff_topic: tuff.TopicId) -> None:
+    from pyspark.errors import PySparkException
+
+    writer = write.numbers().write.format("tuff").mode("overwrite")
+
+    with pytest.raises(PySparkException, match=r"mode\('append'\)"):
+        writer.options(url=write._url, topic=str(tuff_topic)).save()

@@ -5,9 +5,9 @@
     python -m tests.simulation --seed 42                   one seed, with its trace
     python -m tests.simulation --replay history.json       a history that was printed
 
-Several processes share the work with different `--from`. A seed that fails is made shorter as long
-as it fails in the same way, and printed as a history for `--replay`; the program goes on, and ends
-with 1. What is checked stands in `tests/simulation/invariants.py`, what is done in
+Several processes share the work with different `--from`. The first seed that fails in some way is
+made shorter as long as it does, and printed as a history for `--replay`; the program goes on, counts
+what fails in the same way, and ends with 1. What is checked stands in `tests/simulation/invariants.py`, what is done in
 `tests/simulation/operations.py`, and why it is done in docs/decisions/0016.
 """
 
@@ -17,6 +17,7 @@ import itertools
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -50,25 +51,28 @@ def _seeds(options: argparse.Namespace) -> Iterator[int]:
 
 def _explore(seeds: Iterable[int], *, shrinks: bool) -> int:
     began_s = reported_s = time.monotonic()
-    count = failed = 0
+    count = 0
+    failed: Counter[str] = Counter()
     gc.disable()
     for seed in seeds:
         history = history_of(seed)
         result = run(history)
         count += 1
-        if result.failure is not None:
-            failed += 1
+        if result.kind is not None:
+            failed[result.kind] += 1
             print(f"seed {seed}: {result.failure}", flush=True)
-            if shrinks:
+            if shrinks and failed[result.kind] == 1:
                 print(_shortest(history, result).to_json(), flush=True)
         if count % COLLECT_EVERY == 0:
             gc.collect()
         if time.monotonic() - reported_s > PROGRESS_EVERY_S:
             reported_s = time.monotonic()
-            print(f"... seed {seed}, {count} played, {failed} failed", flush=True)
+            print(f"... seed {seed}, {count} played, {failed.total()} failed", flush=True)
+    for kind, times in failed.most_common():
+        print(f"{times} times: {kind}")
     seconds = time.monotonic() - began_s
-    print(f"{count} seeds, {failed} failed, {seconds:.0f} s")
-    return int(failed > 0)
+    print(f"{count} seeds, {failed.total()} failed in {len(failed)} ways, {seconds:.0f} s")
+    return int(failed.total() > 0)
 
 
 def _first_failure(seeds: Iterable[int]) -> int:

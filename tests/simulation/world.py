@@ -185,8 +185,18 @@ class World:
 
     def read_everything(self, chance: random.Random) -> None:
         """Ask how every transaction ended, and read every topic in every way; look at each answer
-        and, with all that is known now, at every earlier one again."""
-        self.come_back(chance)
+        and, with all that is known now, at every earlier one again. Should the power go meanwhile,
+        once more from the beginning."""
+        while True:
+            self.come_back(chance)
+            try:
+                self._read_everything(chance)
+            except PowerCut:
+                self.crash(chance, cuts_power=True)
+            else:
+                return
+
+    def _read_everything(self, chance: random.Random) -> None:
         for tx in list(self.facts.transactions.values()):
             self.life.complete(self.client.ask(tx), chance)
         self._require_awake(chance)

@@ -6,9 +6,10 @@
     python -m tests.simulation --replay history.json       a history that was printed
 
 Several processes share the work with different `--from`. The first seed that fails in some way is
-made shorter as long as it does, and printed as a history for `--replay`; the program goes on, counts
-what fails in the same way, and ends with 1. What is checked stands in `tests/simulation/invariants.py`, what is done in
-`tests/simulation/operations.py`, and why it is done in docs/decisions/0016.
+made shorter as long as it does, and printed as a history for `--replay`; the program goes on, and
+counts what else fails in the same way; it ends with 1. What is checked stands in
+`tests/simulation/invariants.py`, what is done in `tests/simulation/operations.py` and
+`tests/simulation/profiles.py`, and why it is done in docs/decisions/0016.
 """
 
 import argparse

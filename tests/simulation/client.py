@@ -96,10 +96,9 @@ class Client:
 
     async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
         tx.named |= changes
-        life = self._facts.life
         with self._told_of(tx):
             await self._life.transactions.can_commit(tx.id, changes)
-            tx.noted.setdefault(life, set()).update(changes)
+            tx.noted.setdefault(len(self._facts.crashed), set()).update(changes)
 
     async def commit(
         self,
@@ -111,7 +110,9 @@ class Client:
     ) -> None:
         if tx.entries is None:
             tx.entries = entries
-        surely = tx.noted.get(self._facts.life, set()) | (changes or frozenset())
+        surely = (changes or frozenset()) | self._surely_noted(
+            tx, leaves_them=changes is None and not read_only
+        )
         tx.named |= surely
         tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
         asked = self._facts.moment()
@@ -134,6 +135,15 @@ class Client:
             # A read-only commit waits for no disk, so that a crash may undo what it was told.
             if not read_only:
                 self._committed(tx, outcome, asked)
+
+    def _surely_noted(self, tx: Tx, *, leaves_them: bool) -> frozenset[bytes]:
+        """Changes of can-commits that a commit does not pass without. Who leaves all of them to the
+        can-commits before a crash is refused if one was lost; but one after the crash is taken for
+        the first (protocol §5.2)."""
+        since = tx.noted.get(len(self._facts.crashed))
+        if since is None and leaves_them:
+            return frozenset().union(*tx.noted.values())
+        return frozenset(since or ())
 
     def _committed(self, tx: Tx, outcome: Outcome, asked: int) -> None:
         if tx.published is not None and tx.published != outcome.published:
@@ -250,7 +260,7 @@ class Client:
                 publish.tx.first_publish_boot_ms = self._life.clock.boot_ms()
 
     async def store(self, topic: TopicFacts, tx: Tx, stored: Stored) -> None:
-        request = PublishRequest(pointer=tx.pointers[-1], payloads=stored.payloads)
+        request = PublishRequest(pointer=stored.pointer, payloads=stored.payloads)
         call = self._life.messaging.store
         await self._sent(stored, tx, lambda: call(topic.id, request))
 

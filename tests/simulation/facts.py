@@ -7,8 +7,9 @@ yet, or was cut off, may have happened or not; later answers say which, and then
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Place, past_group
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 
@@ -58,7 +59,8 @@ class Tx:
     told: int
     pointers: list[int] = field(default_factory=list)
     seen: list[tuple[int, int, str, str | None]] = field(default_factory=list)
-    noted: dict[int, set[bytes]] = field(default_factory=dict)  # life: changes of can-commits
+    # How often it had crashed: changes of the can-commits since.
+    noted: dict[int, set[bytes]] = field(default_factory=dict)
     named: set[bytes] = field(default_factory=set)
     surely: frozenset[bytes] | None = None  # changes that every commit of it named
     commit_asked: int = NEVER
@@ -102,6 +104,7 @@ class Tx:
 class Stored(Asked):
     """A store request; `taken` once a reference that may bring it was asked for."""
 
+    pointer: int
     payloads: tuple[bytes, ...]
     taken: bool = False
 
@@ -172,9 +175,13 @@ class TopicFacts:
     covered: bytes = b""
     handed: bytes = b""
 
+    def removals(self) -> "list[Deletion | Truncation]":
+        """What takes rows away before their time is over."""
+        return [*self.deletions, *self.truncations] if self.deletions or self.truncations else []
+
     def pending(self) -> Iterator[Asked]:
         yield from (each for each in self.publishes if each.told == NEVER)
-        for each in (*self.deletions, *self.truncations, *self.lifetimes):
+        for each in (*self.removals(), *self.lifetimes):
             if each.told == NEVER:
                 yield each
         yield from (
@@ -254,3 +261,10 @@ class Facts:
         if found is None:
             found = next((tx for tx in self.transactions.values() if pointer in tx.pointers), None)
         return found
+
+
+@lru_cache(maxsize=4096)
+def ids_between(first: Place, last: Place, *, is_group: bool) -> tuple[bytes, bytes]:
+    """The ids that the rows from one place to another bring, both included."""
+    end = past_group(last) if is_group else MessageId(*last)
+    return MessageId(*first).to_bytes(), end.to_bytes()

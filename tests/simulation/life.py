@@ -6,12 +6,13 @@ and closes them. Only HTTP is left out.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import process.rooms
+import tx.blocks
 from messaging.storage.seam import Store
 from process.clock import SteadyClock
 from process.places import Places
@@ -19,13 +20,14 @@ from process.rooms import Rooms
 from process.settings import Settings
 from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted
-from tests.simulation.loop import Clock, Threads, VirtualLoop
+from tests.simulation.loop import Clock, Threads, VirtualLoop, below
 from tests.simulation.table import SimTable
 
 Work = Coroutine[Any, Any, Any]
 
 MESSAGES, SNAPSHOTS = "/data/messages", "/data/snapshots"
 STORE_ID = "00112233445566778899aabbccddeeff"
+BLOCK_COUNT = 8  # pointers; few histories would ever need a second block of the server's 64
 SETTLE_STEPS_MAX = 20_000  # callbacks and jobs; what does not come to rest until then never does
 
 
@@ -36,13 +38,14 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The rooms find the simulated disk, and the store that runs on it."""
-    before = process.rooms.engine
+    before = process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN
     process.rooms.engine = _engine  # type: ignore[assignment]  # its paths are simulated too
+    tx.blocks.BLOCK_COUNT_MIN = BLOCK_COUNT  # type: ignore[misc]  # of this process only
     try:
         with mounted():
             yield
     finally:
-        process.rooms.engine = before
+        process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN = before  # type: ignore[misc]
 
 
 def _engine(_name: str, directory: SimPath) -> Callable[[], Store]:
@@ -95,7 +98,7 @@ class Life:
         left = step_count
         while left > 0:
             # Callbacks take no time beside a disk; but a thread may be faster than a few of them.
-            left -= self.loop.run(min(left, 1 + chance.randrange(40)))
+            left -= self.loop.run(min(left, 1 + below(40, chance)))
             if self.threads.is_idle:
                 if self.loop.is_idle:
                     return
@@ -112,11 +115,16 @@ class Life:
 
     def complete(self, work: Work, chance: random.Random) -> Any:
         """The result of something that waits for no time. Raises: what it raises; StuckError."""
-        task = self.start(work)
+        return self.complete_all([work], chance)[0]
+
+    def complete_all(self, works: Sequence[Work], chance: random.Random) -> list[Any]:
+        """The results of what goes on at once, and waits for no time. Raises: as `complete`."""
+        tasks = [self.start(work) for work in works]
         self.settle(chance)
-        if not task.done():
-            raise StuckError(f"{work.__qualname__} waits for what never happens")
-        return task.result()
+        for task in tasks:
+            if not task.done():
+                raise StuckError(f"{task.get_coro().__qualname__} waits for what never happens")
+        return [task.result() for task in tasks]
 
     def tick(self) -> None:
         """The periodic ticks; a round that is not over yet is waited for."""

@@ -15,10 +15,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
 from typing import Any
 
 WITHOUT_END = 20_000  # callbacks; far more than any step takes: past that something goes in circles
+
+
+def below(count: int, chance: random.Random) -> int:
+    """A number from 0 to below `count`: that of `randrange`, in half of its time."""
+    bits = count.bit_length()
+    number = chance.getrandbits(bits)
+    while number >= count:
+        number = chance.getrandbits(bits)
+    return number
 
 
 class Clock:
@@ -64,7 +72,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ready: deque[asyncio.Handle] = deque()
+        # What to call with what; for a timer that is due, nothing and the timer.
+        self._ready: deque[tuple[Callable[..., object] | None, Any]] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -73,12 +82,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._clock.boot_ms() / 1000
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # without a handle: the rooms cancel only timers
         self, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    ) -> None:
+        # No context is entered: the rooms keep nothing in one, and this is where time goes.
+        self._ready.append((callback, args))
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object,
@@ -127,25 +135,36 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run(self, count_max: int = WITHOUT_END) -> int:
         """Run what is ready, up to so many callbacks; how many there were."""
-        count = 0
+        count, ready = 0, self._ready
         events._set_running_loop(self)
         try:
-            while self._ready and count < count_max:
-                handle = self._ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                    count += 1
+            while ready and count < count_max:
+                callback, args = ready.popleft()
+                if callback is None:
+                    callback, args = args._callback, args._args
+                    if callback is None:  # a timer that was cancelled since it was due
+                        continue
+                count += 1
+                self._call(callback, args)
         finally:
             events._set_running_loop(None)
         assert count < WITHOUT_END, "it goes in circles"
         return count
 
+    def _call(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        try:
+            callback(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is looked at by the checks
+            self.errors.append(error)
+
     def time_passed(self) -> None:
         """Let what was due until now become ready, the earliest first."""
         while self._timers and self._timers[0][0] <= self.time():
             _, _, timer = heapq.heappop(self._timers)
-            if not timer._cancelled:
-                self._ready.append(timer)
+            if not timer.cancelled():
+                self._ready.append((None, timer))
 
     def discard(self) -> None:
         """Nothing runs here any more: this life is over."""
@@ -175,7 +194,7 @@ class _Pool:
 
     def run(self, chance: random.Random) -> None:
         """One thread takes the jobs in their order; of several any may be the fastest."""
-        picked = chance.randrange(min(self.count, len(self.queued)))
+        picked = below(min(self.count, len(self.queued)), chance)
         function, future = self.queued[picked]
         del self.queued[picked]
         try:
@@ -214,7 +233,10 @@ class Threads:
 
     @property
     def is_idle(self) -> bool:
-        return not any(pool.queued or pool.done for pool in self._running())
+        for pool in self._pools:
+            if (pool.queued or pool.done) and pool.name != self._held:
+                return False
+        return True
 
     def hold(self, number: int) -> None:
         """Let one pool stand still, as on a disk that takes long, until `release`."""
@@ -227,12 +249,13 @@ class Threads:
     def release(self) -> None:
         self._held = None
 
-    def _running(self) -> list[_Pool]:
-        return [pool for pool in self._pools if pool.name != self._held]
-
     def run_one(self, chance: random.Random) -> None:
         """Run one job, or hand the result of one back."""
-        pools = self._running()
-        steps = [partial(pool.run, chance) for pool in pools if pool.queued]
-        steps += [pool.hand_back for pool in pools if pool.done]
-        steps[chance.randrange(len(steps))]()
+        running = [pool for pool in self._pools if pool.name != self._held]
+        queued = [pool for pool in running if pool.queued]
+        done = [pool for pool in running if pool.done]
+        picked = below(len(queued) + len(done), chance)
+        if picked < len(queued):
+            queued[picked].run(chance)
+        else:
+            done[picked - len(queued)].hand_back()

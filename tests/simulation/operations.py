@@ -5,16 +5,20 @@ transactions, and so on), so that a history stays one when operations are taken 
 its own chance (`salt`), so that taking out others changes nothing about it.
 
 Each seed has a character of its own: it knows only some of the operations and some of the faults,
-and prefers some of these (swarm testing). What all seeds do a little, none does enough.
+and prefers some of these (swarm testing). What all seeds do a little, none does enough. A part of
+them has one that is made for a danger (`profiles.py`).
 """
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.simulation.profiles import PROFILES
+
 STEPS_MIN, STEPS_MAX = 20, 60
+PROFILED_SHARE = 0.4  # of all seeds
 
 # What every history may do, and how often beside the others.
 ORDINARY = {
@@ -29,7 +33,7 @@ OCCASIONAL = {
     "start_service": 3, "restart": 3, "kill": 5, "power": 6, "power_soon": 6, "clock": 4,
     "freeze": 2, "wait_long": 3, "fail_sync": 4, "fail_write": 2, "fill": 2, "heal": 4,
     "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "commit_bare": 2,
-    "old": 5, "burst": 5,
+    "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (
@@ -76,22 +80,29 @@ class History:
 def history_of(seed: int) -> History:
     """The history of a seed, the same for ever as long as this module stays the same."""
     chance = random.Random(seed)
-    weights = dict(ORDINARY)
-    for kind in sorted(weights):
-        weights[kind] *= chance.choice((0.3, 1, 1, 1, 3))
-    for kind, weight in sorted(OCCASIONAL.items()):
-        if chance.random() < 0.45:
-            weights[kind] = weight * chance.choice((0.5, 1, 2))
+    profile = chance.choice(PROFILES) if chance.random() < PROFILED_SHARE else None
+    weights = _swarm(chance) if profile is None else profile.weights
     kinds, shares = list(weights), list(weights.values())
     count = chance.randint(STEPS_MIN, STEPS_MAX)
     operations = tuple(
         Operation(kind, *(chance.randrange(1 << 16) for _ in range(3)), chance.randrange(1 << 32))
         for kind in chance.choices(kinds, shares, k=count)
     )
-    return History(_settings(chance), chance.random() < 0.2, operations)
+    settings = _settings(chance, {} if profile is None else profile.settings)
+    return History(settings, chance.random() < 0.2, operations)
 
 
-def _settings(chance: random.Random) -> tuple[str, ...]:
+def _swarm(chance: random.Random) -> dict[str, float]:
+    weights: dict[str, float] = dict(ORDINARY)
+    for kind in sorted(weights):
+        weights[kind] *= chance.choice((0.3, 1, 1, 1, 3))
+    for kind, weight in sorted(OCCASIONAL.items()):
+        if chance.random() < 0.45:
+            weights[kind] = weight * chance.choice((0.5, 1, 2))
+    return weights
+
+
+def _settings(chance: random.Random, fixed: Mapping[str, object]) -> tuple[str, ...]:
     choices: dict[str, tuple[object, ...]] = {
         "messaging.default_ttl": (604_800, 604_800, 604_800, 30, 2),
         "messaging.max_block": (30, 30, 5, 1),
@@ -104,7 +115,8 @@ def _settings(chance: random.Random) -> tuple[str, ...]:
         "tx.prune_invalid": ("false", "true"),
         "server.accept_clock": ("false", "false", "true"),
     }
-    return tuple(f"{name}={chance.choice(values)}" for name, values in choices.items())
+    picked = {name: chance.choice(values) for name, values in choices.items()}
+    return tuple(f"{name}={value}" for name, value in {**picked, **fixed}.items())
 
 
 def without(history: History, start: int, stop: int) -> History:

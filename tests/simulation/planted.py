@@ -4,14 +4,7 @@ They are the bugs that such a server has in practice: something is acknowledged 
 in a crash, shown too soon, or thrown away too soon.
 """
 
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("tuff", "tx", "messaging", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +18,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """A bug with a name."""
+    """A bug with a name. `history` is the kept one in which somebody first met it."""
 
     name: str
     changes: tuple[Change, ...]
+    history: str | None = None
 
 
 BUGS = (
@@ -219,6 +213,7 @@ BUGS = (
                 "            await self.bounded(",
             ),
         ),
+        "refusal-and-ending-at-once",
     ),
     PlantedBug(
         "an-ending-does-not-wait-for-writes",
@@ -289,6 +284,7 @@ BUGS = (
                 "        file.flush()\n        os.fdatasync(",
             ),
         ),
+        "failed-sync-then-power-cut",
     ),
     PlantedBug(
         "two-recoveries-run-at-once",
@@ -301,6 +297,7 @@ BUGS = (
                 "        await self._reopen()\n",
             ),
         ),
+        "two-recoveries-at-once",
     ),
     PlantedBug(
         "the-next-id-lies-behind-what-is-served",
@@ -311,6 +308,7 @@ BUGS = (
                 "number",
             ),
         ),
+        "clock-back-behind-an-empty-read",
     ),
     PlantedBug(
         "ids-may-lie-below-a-floor",
@@ -321,6 +319,53 @@ BUGS = (
                 "pass",
             ),
         ),
+        "floor-ahead-of-a-clock-set-back",
+    ),
+    PlantedBug(
+        "readers-sleep-behind-what-a-failed-log-held",
+        (
+            Change(
+                "tx/manager.py",
+                "            self._rows.wake_readers(outcome.pointers)\n",
+                "            pass\n",
+            ),
+        ),
+        "commit-that-a-failed-log-kept",
+    ),
+    PlantedBug(
+        "transactions-are-recovered-before-messages",
+        (
+            Change(
+                "tx/manager.py",
+                "self._may_recover = False",
+                "self._may_recover = True",
+            ),
+        ),
+        "service-start-before-messages-are-open",
+    ),
+    PlantedBug(
+        "a-rollback-is-told-of-a-commit-too-early",
+        (
+            Change(
+                "tx/writes.py",
+                "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
+                "        if not may_be_invalid:\n"
+                "            self._require_seen(found.lsn)\n"
+                "        if may_be_invalid:\n",
+            ),
+        ),
+        "rollback-beside-a-commit-then-kill",
+    ),
+    PlantedBug(
+        "a-further-can-commit-waits-for-no-disk",
+        (
+            Change(
+                "tx/endings.py",
+                "if opened.changes is not None and edit.changes:",
+                "if False:",
+            ),
+        ),
+        "further-can-commit-lost-alone",
     ),
     PlantedBug(
         "a-clean-stop-loses-who-is-in-progress",
@@ -332,43 +377,4 @@ BUGS = (
             ),
         ),
     ),
-)
-
-
-def has_its_place(bug: PlantedBug) -> bool:
-    """Whether what it replaces is still there, in one place only."""
-    sources = [(ROOT / change.file).read_text("utf-8") for change in bug.changes]
-    return all(
-        source.count(change.before) == 1
-        for source, change in zip(sources, bug.changes, strict=True)
-    )
-
-
-def plant(bug: PlantedBug, directory: Path) -> None:
-    """Make a copy of the rooms with this bug."""
-    assert has_its_place(bug), bug.name
-    for name in COPIED:
-        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(
-        ROOT / "tests/simulation",
-        directory / "tests/simulation",
-        ignore=shutil.ignore_patterns("__pycache__", "test_*", "histories"),
-    )
-    for change in bug.changes:
-        source = (ROOT / change.file).read_text("utf-8")
-        (directory / change.file).write_text(source.replace(change.before, change.after), "utf-8")
-
-
-def found_by(directory: Path, *, seed_count: int) -> str:
-    """What the simulation in this copy says, seed by seed until the first that fails."""
-    program = [sys.executable, "-P", "-c", _START, "--until-one-fails", "--seeds", str(seed_count)]
-    told = subprocess.run(program, cwd=directory, capture_output=True, check=False)
-    assert not told.stderr, told.stderr.decode()
-    return told.stdout.decode()
-
-
-# The copy alone is on the path, however the project itself was installed.
-_START = (
-    "import sys; sys.path.insert(0, '.'); "
-    "from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )

@@ -4,16 +4,13 @@ import random
 from contextlib import suppress
 
 from messaging.polls import Isolation, Poll, Undecided
-from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
-from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.transaction import Transaction
-from tx.ledger import ServiceState
 
 KEYS = (b"k1", b"k2", b"k3")
 NOTHING_SEEN = Transaction(transaction_id=0, read_pointer=0, write_pointer=0)
@@ -72,6 +69,11 @@ class Player:
             changes = self._changes() | noted
             self.send(self.client.commit(tx, changes if self.c % 5 else None, entries or []))
 
+    def commit_noted(self) -> None:
+        """Leave the changes to the can-commits before."""
+        if tx := self.tx():
+            self.send(self.client.commit(tx, None, []))
+
     def commit_bare(self) -> None:
         if tx := self.tx():
             self.send(self.client.commit(tx, None, [], read_only=self.c % 2 == 0))
@@ -82,11 +84,11 @@ class Player:
             return
         entries = []
         for topic in list(self.facts.topics.values())[: 1 + self.c % 2] if not tx.entries else []:
-            entries.append(publish := self._publish(topic, tx))
+            entries.append(publish := self.new_publish(topic, tx))
             publish.is_final = True
         self.commit(entries)
 
-    def _publish(self, topic: TopicFacts, tx: Tx | None) -> Publish:
+    def new_publish(self, topic: TopicFacts, tx: Tx | None) -> Publish:
         publish = Publish(
             asked=self.facts.moment(),
             topic=topic.id.name,
@@ -104,20 +106,21 @@ class Player:
             self.facts.publish_of[payload] = publish
 
     def publish(self) -> None:
-        publish = self._publish(self.topic(), None)
+        publish = self.new_publish(self.topic(), None)
         publish.ttl_s = (None, None, None, 1, 5)[self.a % 5]
         self.send(self.client.publish(publish))
 
     def publish_tx(self) -> None:
         if tx := self.tx():
-            self.send(self.client.publish(self._publish(self.topic(), tx)))
+            self.send(self.client.publish(self.new_publish(self.topic(), tx)))
 
     def store(self) -> None:
         tx, topic = self.tx(), self.topic()
-        if tx is None or tx.pointers[-1] in topic.tainted:
+        if tx is None or (pointer := tx.pointers[-1]) in topic.tainted:
             return
-        stored = Stored(asked=self.facts.moment(), payloads=self.client.payloads(1 + self.c % 3))
-        topic.stored.setdefault(tx.pointers[-1], []).append(stored)
+        payloads = self.client.payloads(1 + self.c % 3)
+        stored = Stored(asked=self.facts.moment(), pointer=pointer, payloads=payloads)
+        topic.stored.setdefault(pointer, []).append(stored)
         self.send(self.client.store(topic, tx, stored))
 
     def reference(self) -> None:
@@ -166,53 +169,10 @@ class Player:
             )
             entries = []
             for topic in list(self.facts.topics.values())[: 1 + self.c % 2]:
-                entries.append(self._publish(topic, None))
+                entries.append(self.new_publish(topic, None))
                 entries[-1].tx, entries[-1].is_final = tx, True
             run = self.facts.runs[request_id] = Run(request_id=request_id, tx=tx, entries=entries)
         self.send(self.client.run(run))
-
-    def alone(self) -> None:
-        """While the disk of transactions stands still and is full, messages go on (promise 7)."""
-        life, disk = self.world.life, self.world.disk
-        is_well = disk.faults[MESSAGES] == Faults() and disk.cut_in is None
-        if not is_well or life.messaging.status[0] != "ok" or self.topic().deletions:
-            return
-        life.threads.hold_named("transaction-log")
-        # What the disk of messages did to them before is over first: until a failed write is
-        # resolved, or a tick finds room again, they are rightly refused.
-        life.settle(self.chance)
-        life.complete(life.rooms.tick_messages(), self.chance)
-        if life.messaging.status[0] != "ok" or self.topic().deletions:
-            life.threads.release()
-            return
-        disk.faults[SNAPSHOTS].is_full = True
-        publish = self._publish(self.topic(), None)
-        life.complete(self.client.publish(publish), self.chance)
-        if publish.fate is not Fate.DONE:
-            raise BrokenPromiseError("promise 7: without transactions, nothing can be published")
-        if life.complete(self.client.readers.read(self.topic(), Poll()), self.chance) is None:
-            raise BrokenPromiseError("promise 7: without transactions, nothing can be read")
-        disk.faults[SNAPSHOTS].is_full = False
-        life.threads.release()
-
-    def overdue(self) -> None:
-        """While messages stand still, a transaction's time is over when it is over (promise 6)."""
-        life, disk, facts = self.world.life, self.world.disk, self.facts
-        is_well = disk.faults[SNAPSHOTS] == Faults() and disk.cut_in is None
-        if not is_well or life.transactions.status.state is not ServiceState.RUNNING:
-            return
-        life.threads.release()
-        life.settle(self.chance)
-        life.threads.hold_named("store-writer")
-        known = len(facts.transactions)
-        life.complete(self.client.start(is_long=False, timeout_s=0.5), self.chance)
-        self.world.advance(2_000)
-        life.tick()
-        life.settle(self.chance)
-        for tx in list(facts.transactions.values())[known:]:
-            life.complete(self.client.ask(tx), self.chance)
-            if not tx.is_over:
-                raise BrokenPromiseError(f"promise 6: {tx.id} goes on after its time")
 
     def abort(self) -> None:
         if tx := self.tx():
@@ -239,14 +199,23 @@ class Player:
             case 3:
                 self.send(self.client.invalidate(tx))
             case 4:
-                self.send(self.client.publish(self._publish(self.topic(), tx)))
+                self.send(self.client.publish(self.new_publish(self.topic(), tx)))
             case 5:
                 self.send(self.client.can_commit(tx, self._changes()))
 
     def burst(self) -> None:
         """Several requests for one transaction at once."""
-        kinds = ("publish_tx", "commit", "abort", "commit_publish", "invalidate", "clear_invalid")
-        for kind in (*kinds, "publish_tx", "tick", "poll"):
+        self._some(
+            "can_commit", "publish_tx", "commit", "abort", "commit_publish", "invalidate",
+            "clear_invalid", "publish_tx", "tick", "poll",
+        )  # fmt: skip
+
+    def recoveries(self) -> None:
+        """Several who find the service down, and some who find it up again."""
+        self._some("start_service", "tick", "start_service", "start", "commit", "publish_tx")
+
+    def _some(self, *kinds: str) -> None:
+        for kind in kinds:
             if self.chance.random() < 0.4:
                 getattr(self, kind)()
 
@@ -378,6 +347,9 @@ class Player:
     def hold(self) -> None:
         # Mostly the one that writes messages, and marks them: it stands first.
         self.world.life.threads.hold(max(0, self.a % 6 - 2))
+
+    def hold_log(self) -> None:
+        self.world.life.threads.hold_named("transaction-log")
 
     def heal(self) -> None:
         self.world.life.threads.release()

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from tests.simulation.disk import PowerCut
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import simulated
+from tests.simulation.loop import below
 from tests.simulation.operations import STEP_COUNTS, History, Operation
 from tests.simulation.player import Player
+from tests.simulation.scenes import SCENES
 from tests.simulation.world import World
 
 LAST_WAIT_MS = 90_000_000  # longer than any transaction of any history may live
@@ -62,11 +64,12 @@ class _Simulation:
     def _play(self, operation: Operation) -> None:
         chance = random.Random(operation.salt)
         world = self.world
-        Player(world, operation, chance).play()
+        player = Player(world, operation, chance)
+        SCENES.get(operation.kind, Player.play)(player)
         if self._history.calm:
             world.run(chance, None)
         else:
-            world.run(chance, chance.choice(STEP_COUNTS))
+            world.run(chance, STEP_COUNTS[below(len(STEP_COUNTS), chance)])
         state = world.facts
         world.trace.append(
             f"{operation.kind} {state.moment()} {state.highest_pointer} {state.life} "
@@ -74,7 +77,8 @@ class _Simulation:
         )
 
     def _end(self, chance: random.Random) -> None:
-        """When everything has come to rest, and all time is over, nothing is open or held."""
+        """When everything has come to rest, and all time is over, nothing is open or held; and a
+        later server knows all of it."""
         world = self.world
         world.read_everything(chance)
         world.disk.cut_in = None
@@ -84,6 +88,8 @@ class _Simulation:
         world.require_answers()
         world.advance(LAST_WAIT_MS)
         world.read_everything(chance)
+        world.crash(chance, cuts_power=False)
+        world.ask_everything(chance)
         for tx in world.facts.transactions.values():
             if not tx.is_over:
                 raise BrokenPromiseError(f"promise 9: {tx.id} is still {tx.state} after its time")

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, PlantedBug, found_by, has_its_place, plant
+from tests.simulation.planted import BUGS, PlantedBug
+from tests.simulation.planting import found_by, has_its_place, plant, said_of
 
+HISTORIES = Path(__file__).parent / "histories"
 SEED_COUNT_MAX = 2_000  # a round of a minute or two
 
 
@@ -15,6 +17,17 @@ def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
 
     assert " after " in found_by(tmp_path, seed_count=SEED_COUNT_MAX)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bug", [bug for bug in BUGS if bug.history is not None], ids=lambda bug: bug.name
+)
+def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Path) -> None:
+    """Who changes how histories are played makes others of them: these are then made anew."""
+    plant(bug, tmp_path)
+
+    assert "nothing is wrong" not in said_of(HISTORIES / f"{bug.history}.json", tmp_path)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 from messaging.polls import Isolation, Poll
 from process.settings import Settings, load
@@ -29,7 +30,7 @@ class World:
     """One simulation. `trace` gets a line for everything that could differ between two runs."""
 
     def __init__(self, settings: tuple[str, ...]) -> None:
-        self.settings: Settings = load(None, settings)
+        self.settings = _settings(settings)
         self.disk = Disk(("/data", MESSAGES, SNAPSHOTS))
         self.clock = Clock(START_MS)
         self.facts = Facts(list(TOPICS))
@@ -50,12 +51,13 @@ class World:
     def begin(self, chance: random.Random) -> None:
         """Start the server for the first time, and make the topics."""
         self.open(chance)
-        for topic in self.facts.topics.values():
-            ttl_s = self.settings.messaging.default_ttl
-            made = Lifetime(asked=self.facts.moment(), ttl_s=ttl_s)
-            self.life.complete(self.life.messaging.create_topic(topic.id, _ttl(ttl_s)), chance)
-            made.end(self.facts.moment(), Fate.DONE)
-            topic.lifetimes.append(made)
+        ttl_s = self.settings.messaging.default_ttl
+        create, topics = self.life.messaging.create_topic, self.facts.topics.values()
+        for topic in topics:
+            topic.lifetimes.append(Lifetime(asked=self.facts.moment(), ttl_s=ttl_s))
+        self.life.complete_all([create(topic.id, {"ttl": str(ttl_s)}) for topic in topics], chance)
+        for topic in topics:
+            topic.lifetimes[0].end(self.facts.moment(), Fate.DONE)
 
     def open(self, chance: random.Random) -> None:
         """Start the server on what is on the disk; should the power go meanwhile, once more."""
@@ -162,6 +164,8 @@ class World:
         self.life.threads.release()
         self.run(chance, None)
         for _ in range(COME_BACK_TICKS):
+            if self._is_well:
+                break
             self.life.tick()
             self.run(chance, None)
         if self.life.transactions.status.state is not ServiceState.RUNNING:
@@ -177,6 +181,11 @@ class World:
         if storage[0] != "ok":
             raise BrokenPromiseError(f"promise 8: nothing is damaged, and yet {storage[1]}")
 
+    @property
+    def _is_well(self) -> bool:
+        is_running = self.life.transactions.status.state is ServiceState.RUNNING
+        return is_running and self.life.messaging.status[0] == "ok"
+
     def _complete(self, call: Callable[[], Work], chance: random.Random) -> None:
         try:
             self.life.complete(call(), chance)
@@ -188,7 +197,6 @@ class World:
         and, with all that is known now, at every earlier one again. Should the power go meanwhile,
         once more from the beginning."""
         while True:
-            self.come_back(chance)
             try:
                 self._read_everything(chance)
             except PowerCut:
@@ -196,19 +204,23 @@ class World:
             else:
                 return
 
+    def ask_everything(self, chance: random.Random) -> None:
+        """Ask how every transaction ended."""
+        self.come_back(chance)
+        asked = [self.client.ask(tx) for tx in self.facts.transactions.values()]
+        self.life.complete_all(asked, chance)
+
     def _read_everything(self, chance: random.Random) -> None:
-        for tx in list(self.facts.transactions.values()):
-            self.life.complete(self.client.ask(tx), chance)
+        self.ask_everything(chance)
         self._require_awake(chance)
+        left = [tx for tx in self.facts.transactions.values() if not tx.is_over]
+        read = self.client.readers.read
         for topic in self.facts.topics.values():
-            self._read_through(topic, Poll(), chance)
-            self._read_through(topic, Poll(isolation=Isolation.COMMITTED), chance)
-            for tx in self.facts.transactions.values():
-                if not tx.is_over:
-                    work = self.client.readers.read(topic, Poll(tx=tx.pointers[-1]), tx)
-                    self.life.complete(work, chance)
-            for read in topic.reads:
-                self.client.readers.check(read)
+            self._read_through(topic, chance)
+            in_snapshots = [read(topic, Poll(tx=tx.pointers[-1]), tx) for tx in left]
+            self.life.complete_all(in_snapshots, chance)
+            for each in topic.reads:
+                self.client.readers.check(each)
         self.look()
 
     def _require_awake(self, chance: random.Random) -> None:
@@ -219,9 +231,11 @@ class World:
             if read is not None and read.items and poll in self.client.readers.waiting:
                 raise BrokenPromiseError(f"promise 6: {poll} sleeps, and there is {read.items}")
 
-    def _read_through(self, topic: TopicFacts, poll: Poll, chance: random.Random) -> None:
-        read = self.life.complete(self.client.readers.read(topic, poll), chance)
-        if read is not None and poll.isolation is Isolation.COMMITTED:
+    def _read_through(self, topic: TopicFacts, chance: random.Random) -> None:
+        polls = Poll(), Poll(isolation=Isolation.COMMITTED)
+        reads = [self.client.readers.read(topic, poll) for poll in polls]
+        _, read = self.life.complete_all(reads, chance)
+        if read is not None:
             faults = invariants.blocking_is_bounded(
                 self.facts,
                 read,
@@ -239,5 +253,7 @@ class World:
             raise BrokenPromiseError(f"promise 9: requests have no answer: {left}")
 
 
-def _ttl(ttl_s: int) -> dict[str, str]:
-    return {"ttl": str(ttl_s)}
+@cache
+def _settings(assignments: tuple[str, ...]) -> Settings:
+    # There are some thousand of them, and reading one takes as long as two lives of a server.
+    return load(None, assignments)

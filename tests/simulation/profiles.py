@@ -1,0 +1,73 @@
+"""What some histories are about: a few operations that have to meet, and nothing else.
+
+Most seeds know half of everything and find what nobody thought of. A danger that needs the same
+three things within one sync is met by few of these, and by many that do only those three.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Operations with their weights, and the settings that are not left to chance."""
+
+    about: str
+    weights: Mapping[str, float]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+PROFILES = (
+    Profile(
+        "several endings and can-commits of one transaction at once, with conflicts",
+        {
+            "start": 10, "can_commit": 8, "commit": 8, "burst": 10, "abort": 3, "invalidate": 2,
+            "ask": 2, "tick": 2, "kill": 1, "restart": 1,
+        },
+    ),
+    Profile(
+        "writes that are under way, on a disk that stands still, when their transaction ends",
+        {
+            "start": 5, "hold": 6, "publish_tx": 10, "store": 2, "reference": 2, "commit": 6,
+            "abort": 5, "invalidate": 2, "poll": 8, "long_poll": 2, "heal": 4, "rollback": 2,
+        },
+    ),
+    Profile(
+        "changes that a can-commit named, commits that leave it to them, and crashes between",
+        {
+            "start": 8, "can_commit": 8, "commit_noted": 8, "commit": 7, "kill": 4, "power": 6,
+            "restart": 1, "abort": 1,
+        },
+    ),
+    Profile(
+        "logs that fail, and everybody who lets them recover",
+        {
+            "fail_sync": 5, "fail_write": 3, "start": 8, "commit": 8, "publish_tx": 6,
+            "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 8, "tick": 4, "wait": 3,
+            "ask": 3, "heal": 2,
+        },
+    ),
+    Profile(
+        "commits with messages that are cut off between their rows and their record",
+        {
+            "start": 8, "hold_log": 5, "commit_publish": 12, "kill": 5, "power": 3,
+            "power_soon": 4, "heal": 4, "old": 4, "commit": 4, "poll": 3,
+        },
+    ),
+    Profile(
+        "starts of a server whose message store can't be opened",
+        {
+            "start": 6, "start_long": 1, "publish_tx": 8, "store": 1, "reference": 1, "hold": 4,
+            "invalidate": 5, "abort": 3, "fail_sync": 7, "fail_write": 2, "kill": 6, "power": 2,
+            "start_service": 9, "heal": 2, "tick": 2, "poll": 2,
+        },
+        {"tx.prune_invalid": "true"},
+    ),
+    Profile(
+        "rollbacks of what is about to commit, and crashes that undo the commit",
+        {
+            "start": 6, "publish_tx": 10, "hold_log": 4, "commit": 8, "rollback": 10, "abort": 3,
+            "invalidate": 2, "kill": 4, "power": 2, "heal": 3, "poll": 2,
+        },
+    ),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""Operations that make a situation, and look at once whether the server does right in it."""
+
+from collections.abc import Callable, Mapping
+
+from messaging.polls import Poll
+from tests.simulation.disk import Faults
+from tests.simulation.facts import Fate
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.life import MESSAGES, SNAPSHOTS
+from tests.simulation.player import Player
+from tx.ledger import ServiceState
+
+
+def alone(player: Player) -> None:
+    """While the disk of transactions stands still and is full, messages go on (promise 7)."""
+    life, disk = player.world.life, player.world.disk
+    is_well = disk.faults[MESSAGES] == Faults() and disk.cut_in is None
+    if not is_well or life.messaging.status[0] != "ok" or player.topic().deletions:
+        return
+    life.threads.hold_named("transaction-log")
+    # What the disk of messages did to them before is over first: until a failed write is
+    # resolved, or a tick finds room again, they are rightly refused.
+    life.settle(player.chance)
+    life.complete(life.rooms.tick_messages(), player.chance)
+    if life.messaging.status[0] != "ok" or player.topic().deletions:
+        life.threads.release()
+        return
+    disk.faults[SNAPSHOTS].is_full = True
+    publish = player.new_publish(player.topic(), None)
+    life.complete(player.client.publish(publish), player.chance)
+    if publish.fate is not Fate.DONE:
+        raise BrokenPromiseError("promise 7: without transactions, nothing can be published")
+    if life.complete(player.client.readers.read(player.topic(), Poll()), player.chance) is None:
+        raise BrokenPromiseError("promise 7: without transactions, nothing can be read")
+    disk.faults[SNAPSHOTS].is_full = False
+    life.threads.release()
+
+
+def overdue(player: Player) -> None:
+    """While messages stand still, a transaction's time is over when it is over (promise 6)."""
+    life, disk, facts = player.world.life, player.world.disk, player.facts
+    is_well = disk.faults[SNAPSHOTS] == Faults() and disk.cut_in is None
+    if not is_well or life.transactions.status.state is not ServiceState.RUNNING:
+        return
+    life.threads.release()
+    life.settle(player.chance)
+    life.threads.hold_named("store-writer")
+    known = len(facts.transactions)
+    life.complete(player.client.start(is_long=False, timeout_s=0.5), player.chance)
+    player.world.advance(2_000)
+    life.tick()
+    life.settle(player.chance)
+    for tx in list(facts.transactions.values())[known:]:
+        life.complete(player.client.ask(tx), player.chance)
+        if not tx.is_over:
+            raise BrokenPromiseError(f"promise 6: {tx.id} goes on after its time")
+
+
+SCENES: Mapping[str, Callable[[Player], None]] = {"alone": alone, "overdue": overdue}

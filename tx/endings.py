@@ -64,7 +64,11 @@ class Endings:
             self._ledger.state, opened, changes, settings=self._settings, now_ms=self._now_ms()
         )
         if isinstance(edit, Committing):
-            self._ledger.record(edit)
+            lsn = self._ledger.record(edit)
+            if opened.changes is not None and edit.changes:
+                # Were it lost in a crash, and the first one not, nobody could tell that a commit
+                # which leaves the changes to both skips the check of these.
+                await self.durable_soon(lsn)
         else:
             # Recorded at once: until work that is handed over begins, an ending may come between,
             # and then the log held a refusal of what had ended, at which every recovery failed.

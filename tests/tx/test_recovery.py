@@ -124,6 +124,30 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
     await again.kill()
 
 
+async def test_a_further_can_commit_is_told_once_no_crash_can_split_it_from_the_first(
+    service: Service,
+) -> None:
+    tx, rival = await service.begin(), await service.begin()
+    await service.manager.can_commit(tx.transaction_id, [b"a"])
+    await service.manager.commit(rival.transaction_id, changes=[b"c"])
+    service.disk.hold()
+
+    further = asyncio.create_task(service.manager.can_commit(tx.transaction_id, [b"b"]))
+    await turns()
+    assert not further.done()
+    await service.manager.can_commit(tx.transaction_id, [b"a"])
+    service.disk.release()
+    await further
+
+    again = await service.crash()
+
+    late = await again.begin()
+    await again.manager.commit(tx.transaction_id)
+    with pytest.raises(TransactionConflictError):
+        await again.manager.can_commit(late.transaction_id, [b"b"])
+    await again.kill()
+
+
 async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service) -> None:
     committed, invalid = await service.begin(), await service.begin()
     await service.manager.commit(committed.transaction_id, publish=[entry(b"a")])

@@ -45,7 +45,7 @@ def simulated() -> Iterator[None]:
         with mounted():
             yield
     finally:
-        process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN = before  # type: ignore[misc]
+        process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN = before  # type: ignore[misc]  # as above
 
 
 def _engine(_name: str, directory: SimPath) -> Callable[[], Store]:

@@ -32,7 +32,7 @@ OCCASIONAL = {
     "lifetime": 3, "truncate": 3, "sweep": 6, "snapshot": 3, "clear_invalid": 4, "stop_service": 2,
     "start_service": 3, "restart": 3, "kill": 5, "power": 6, "power_soon": 6, "clock": 4,
     "freeze": 2, "wait_long": 3, "fail_sync": 4, "fail_write": 2, "fill": 2, "heal": 4,
-    "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "commit_bare": 2,
+    "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "forgotten": 1, "commit_bare": 2,
     "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
 }  # fmt: skip
 

@@ -56,17 +56,17 @@ class Player:
         if tx := self.tx():
             self.send(self.client.checkpoint(tx))
 
-    def _changes(self) -> frozenset[bytes]:
+    def changes(self) -> frozenset[bytes]:
         return frozenset(key for bit, key in enumerate(KEYS) if self.c >> bit & 1)
 
     def can_commit(self) -> None:
         if tx := self.tx():
-            self.send(self.client.can_commit(tx, self._changes()))
+            self.send(self.client.can_commit(tx, self.changes()))
 
     def commit(self, entries: list[Publish] | None = None) -> None:
         if tx := self.tx():
             noted = frozenset(key for keys in tx.noted.values() for key in keys)
-            changes = self._changes() | noted
+            changes = self.changes() | noted
             self.send(self.client.commit(tx, changes if self.c % 5 else None, entries or []))
 
     def commit_noted(self) -> None:
@@ -193,7 +193,7 @@ class Player:
             return
         match self.c % 6:
             case 0 | 1:
-                self.send(self.client.commit(tx, self._changes(), []))
+                self.send(self.client.commit(tx, self.changes(), []))
             case 2:
                 self.send(self.client.abort(tx))
             case 3:
@@ -201,7 +201,7 @@ class Player:
             case 4:
                 self.send(self.client.publish(self.new_publish(self.topic(), tx)))
             case 5:
-                self.send(self.client.can_commit(tx, self._changes()))
+                self.send(self.client.can_commit(tx, self.changes()))
 
     def burst(self) -> None:
         """Several requests for one transaction at once."""

@@ -36,7 +36,7 @@ PROFILES = (
         "changes that a can-commit named, commits that leave it to them, and crashes between",
         {
             "start": 8, "can_commit": 8, "commit_noted": 8, "commit": 7, "kill": 4, "power": 6,
-            "restart": 1, "abort": 1,
+            "restart": 1, "abort": 1, "forgotten": 2,
         },
     ),
     Profile(

@@ -7,7 +7,7 @@ from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
-from tests.simulation.player import Player
+from tests.simulation.player import KEYS, Player
 from tx.ledger import ServiceState
 
 
@@ -56,4 +56,36 @@ def overdue(player: Player) -> None:
             raise BrokenPromiseError(f"promise 6: {tx.id} goes on after its time")
 
 
-SCENES: Mapping[str, Callable[[Player], None]] = {"alone": alone, "overdue": overdue}
+def forgotten(player: Player) -> None:
+    """What a can-commit named is lost with the power, and a rival commits the same meanwhile; a
+    commit that leaves it to the can-commit must not pass (promise 5)."""
+    world, client, facts = player.world, player.client, player.facts
+    is_up = world.life.transactions.status.state is ServiceState.RUNNING
+    if world.disk.cut_in is not None or not is_up:
+        return
+    known = len(facts.transactions)
+    for _ in range(3):
+        player.send(client.start(is_long=False, timeout_s=None))
+    world.run(player.chance, None)
+    started = list(facts.transactions.values())[known:]
+    if len(started) < 3:
+        return
+    named, rival, other = started
+    if player.b % 2:
+        player.send(client.can_commit(named, frozenset(KEYS[:1])))
+    # Its sync brings the starts to the disk; what is only named comes behind that.
+    player.send(client.abort(other))
+    world.run(player.chance, None)
+    player.send(client.can_commit(named, player.changes()))
+    world.run(player.chance, player.a % 8)
+    world.crash(player.chance, cuts_power=True)
+    player.send(client.commit(rival, player.changes(), []))
+    world.run(player.chance, None)
+    player.send(client.commit(named, None, []))
+
+
+SCENES: Mapping[str, Callable[[Player], None]] = {
+    "alone": alone,
+    "forgotten": forgotten,
+    "overdue": overdue,
+}

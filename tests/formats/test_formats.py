@@ -11,6 +11,7 @@ import pytest
 
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
+from tests.formats.handed import read_region, read_state
 from tests.formats.reader import (
     DamagedError,
     read_archive,
@@ -20,9 +21,7 @@ from tests.formats.reader import (
     read_lock,
     read_log,
     read_proof,
-    read_region,
     read_snapshot,
-    read_state,
 )
 from tests.formats.rows import read_row
 from tuff.disk.archive import ArchiveError, read_parts

@@ -203,7 +203,11 @@ def main(arguments: list[str]) -> int:
 
 
 async def _run(settings: Settings, places: Places, *, until_stdin_closes: bool) -> int:
-    return await Server(settings, places).run(until_stdin_closes=until_stdin_closes)
+    try:
+        server = Server(settings, places)
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    return await server.run(until_stdin_closes=until_stdin_closes)
 
 
 def _parser() -> argparse.ArgumentParser:

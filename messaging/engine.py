@@ -132,8 +132,13 @@ class Engine:
         Raises:
             StorageUnavailableError: the store can't be read now.
         """
+        store = self.require_up()
+        if not store.has_views:
+            raise StorageUnavailableError(
+                "this message store shows no single moment of its rows; copy them by its own means"
+            )
         try:
-            rows = self.require_up().scan(start, stop)
+            rows = store.scan(start, stop)
         except StoreError as error:
             raise StorageUnavailableError(f"the message store can't be read: {error}") from error
         view = RowView(rows, in_thread=self._in_thread_read)

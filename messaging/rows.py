@@ -154,6 +154,26 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
     return flags, body
 
 
+def payload_start(value: bytes) -> int:
+    """Where the payload stands in a stored value, which need not be whole: at most behind it.
+
+    A reference has no payload: all of its value comes before.
+    """
+    if len(value) < HEAD.size or is_reference(value):
+        return len(value)
+    flags, start = value[0], HEAD.size
+    start += _POINTER.size * bool(flags & HAS_POINTER) + _TTL.size * bool(flags & HAS_TTL)
+    if flags & HAS_ATTRIBUTES:
+        size = value[start : start + _SIZE.size]
+        start += _SIZE.size + int.from_bytes(size, "big")
+    return min(start, len(value))
+
+
+def is_reference(value: bytes) -> bool:
+    """Whether a stored value, which need not be whole, is that of a reference row."""
+    return bool(value) and bool(value[0] & IS_REFERENCE)
+
+
 def unframe_plain(key: bytes, value: bytes) -> bytes:
     """The body of a topic, index or fact row, none of which has flags. Raises: DamagedRowError."""
     flags, body = unframe(key, value)

@@ -8,16 +8,22 @@ from messaging.rows import is_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
-from process.settings import SettingsError
+from process.settings import Settings, SettingsError
 
 
-def engine(name: str, directory: Path) -> Callable[[], Store]:
-    """What opens the store of that name.
+def engine(
+    settings: Settings,
+    directory: Path,
+    *,
+    now_ms: Callable[[], int],
+    elapsed_s: Callable[[], float],
+) -> Callable[[], Store]:
+    """What opens the store that is set; `elapsed_s` is a clock that only goes forward.
 
     Raises:
-        SettingsError: the engine is not built yet.
+        SettingsError: its library is not installed.
     """
-    match name:
+    match settings.messaging.store:
         case "leveldb":
             return partial(LevelDbTable, directory, is_whole=is_whole)
         case "memory":
@@ -25,6 +31,17 @@ def engine(name: str, directory: Path) -> Callable[[], Store]:
             rows: dict[bytes, bytes] = {}
             return lambda: MemoryTable(rows)
         case _:
-            raise SettingsError(
-                f"messaging.store={name} is not built yet; leveldb is durable, memory is for tests"
-            )
+            return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s)
+
+
+def _hbase(
+    settings: Settings, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]
+) -> Callable[[], Store]:
+    try:
+        from messaging.storage.hbase import HBaseStores
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"messaging.store=hbase needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[hbase]'"
+        ) from None
+    return HBaseStores(settings.hbase, now_ms=now_ms, elapsed_s=elapsed_s)

@@ -66,7 +66,7 @@ class Rooms:
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
         transactions = LateTransactions()
-        self.messaging = self._open_messaging(transactions, threads)
+        self.messaging = self._open_messaging(transactions, threads, elapsed_s=elapsed_s)
         self.transactions = TransactionManager(
             places.snapshots,
             settings.tx,
@@ -175,13 +175,15 @@ class Rooms:
         await self.transactions.close()
         await self.messaging.close()
 
-    def _open_messaging(self, transactions: LateTransactions, threads: Threads) -> MessagingService:
-        settings = self._settings
+    def _open_messaging(
+        self, transactions: LateTransactions, threads: Threads, *, elapsed_s: Callable[[], float]
+    ) -> MessagingService:
+        settings, now_ms = self._settings, self._clock.now_ms
         return MessagingService(
-            engine(settings.messaging.store, self._places.messages),
+            engine(settings, self._places.messages, now_ms=now_ms, elapsed_s=elapsed_s),
             settings.messaging,
             transactions=transactions,
-            now_ms=self._clock.now_ms,
+            now_ms=now_ms,
             in_thread_write=threads("store-writer", 1),
             in_thread_read=threads("store-reader", READ_THREADS),
             arrivals=self._arrivals,

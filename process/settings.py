@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from messaging.settings import MessagingSettings
+from messaging.storage.hbase_settings import REQUEST_BYTES_MAX, HBaseSettings
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -59,14 +60,24 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     tx: TransactionSettings = field(default_factory=TransactionSettings)
     messaging: MessagingSettings = field(default_factory=MessagingSettings)
+    hbase: HBaseSettings = field(default_factory=HBaseSettings)
+
+    def __post_init__(self) -> None:
+        _require(
+            self.messaging.store != "hbase" or self.server.max_request_bytes <= REQUEST_BYTES_MAX,
+            f"server.max_request_bytes is {REQUEST_BYTES_MAX} or less where messaging.store is "
+            "hbase, whose cells hold no more",
+            self.server.max_request_bytes,
+        )
 
 
-S = TypeVar("S", ServerSettings, TransactionSettings, MessagingSettings)
+S = TypeVar("S", ServerSettings, TransactionSettings, MessagingSettings, HBaseSettings)
 
 SECTIONS: Mapping[str, Any] = {
     "server": ServerSettings,
     "tx": TransactionSettings,
     "messaging": MessagingSettings,
+    "hbase": HBaseSettings,
 }
 
 
@@ -88,11 +99,15 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
                 f"there is no section {section!r} in the settings; there are {', '.join(SECTIONS)}"
             )
         values[section][key] = value
-    return Settings(
-        server=_section("server", ServerSettings, values["server"]),
-        tx=_section("tx", TransactionSettings, values["tx"]),
-        messaging=_section("messaging", MessagingSettings, values["messaging"]),
-    )
+    try:
+        return Settings(
+            server=_section("server", ServerSettings, values["server"]),
+            tx=_section("tx", TransactionSettings, values["tx"]),
+            messaging=_section("messaging", MessagingSettings, values["messaging"]),
+            hbase=_section("hbase", HBaseSettings, values["hbase"]),
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:

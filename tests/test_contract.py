@@ -54,7 +54,7 @@ def documented_settings() -> dict[tuple[str, str], str]:
     text = PROTOCOL[PROTOCOL.index("Settings that clients and tests rely on") :]
     return {
         (section, key): value
-        for section, key, value in re.findall(r"`(server|tx|messaging)\.(\w+)=([^`]+)`", text)
+        for section, key, value in re.findall(r"`(server|tx|messaging|hbase)\.(\w+)=([^`]+)`", text)
     }
 
 

@@ -32,6 +32,8 @@ class LevelDbTable:
     """One LevelDB directory, held by this process alone until `close`, for which long scans end
     early."""
 
+    has_views = True
+
     def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
         """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
         it, since it is damaged or the disk fails."""

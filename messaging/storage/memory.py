@@ -15,6 +15,8 @@ SIZED_COUNT_MAX = 1_000  # rows; a size is asked for again and again, and takes 
 class MemoryTable:
     """Rows in a dictionary beside their sorted keys. `_lock` guards both and `_closed`."""
 
+    has_views = True
+
     def __init__(self, rows: dict[bytes, bytes] | None = None) -> None:
         self.rows: dict[bytes, bytes] = {} if rows is None else rows
         self._keys = sorted(self.rows)

@@ -19,14 +19,21 @@ class StoreDamagedError(StoreError):
 
 
 class Store(Protocol):
-    """An ordered map from bytes to bytes, on stable storage."""
+    """An ordered map from bytes to bytes, on stable storage.
+
+    `has_views`: whether a scan shows one moment. Where it does not, it may or may not show what is
+    written beside it, and readers rest on what they are bounded by: the place up to which rows were
+    acknowledged, behind which alone rows are added.
+    """
+
+    has_views: bool
 
     def get(self, key: bytes) -> bytes | None:
         """The value under a key, or None when there is none. Raises: StoreError."""
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        """Every `start <= key < stop` with its value, as of the moment of the call. Close the
-        iterator if you leave it early. Raises: StoreError."""
+        """Every `start <= key < stop` with its value, as of the moment of the call where the store
+        `has_views`. Close the iterator if you leave it early. Raises: StoreError."""
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         """The bytes of the rows from `start` to `stop`, about, and at once: whatever the range, no

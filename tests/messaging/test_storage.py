@@ -16,6 +16,7 @@ from messaging.storage.seam import Store, StoreError
 from tuff.disk.lock import DirectoryLockedError
 
 OpenStore = Callable[[], Store]
+Batches = list[list[tuple[bytes, bytes | None]]]
 
 
 def leveldb(directory: Path) -> LevelDbTable:
@@ -93,24 +94,29 @@ batches = st.lists(st.tuples(keys, st.none() | st.binary(max_size=4)), max_size=
 @settings(max_examples=30)
 @given(written=st.lists(batches, max_size=6), start=keys, stop=keys)
 def test_a_table_is_a_sorted_dictionary(
-    engine: str, written: list[list[tuple[bytes, bytes | None]]], start: bytes, stop: bytes
+    engine: str, written: Batches, start: bytes, stop: bytes
 ) -> None:
-    model: dict[bytes, bytes] = {}
     with TemporaryDirectory() as directory:
         table: Store = MemoryTable() if engine == "memory" else leveldb(Path(directory))
         with closing(table):
-            for batch in written:
-                table.write(batch)
-                for key, value in batch:
-                    if value is None:
-                        model.pop(key, None)
-                    else:
-                        model[key] = value
+            check_dictionary(table, written, start=start, stop=stop)
 
-            expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
-            assert list(table.scan(start, stop)) == expected
-            assert list(table.scan(start, stop, reverse=True)) == expected[::-1]
-            assert table.get(start) == model.get(start)
+
+def check_dictionary(table: Store, written: Batches, *, start: bytes, stop: bytes) -> None:
+    """Write to an empty table, and read it all ways."""
+    model: dict[bytes, bytes] = {}
+    for batch in written:
+        table.write(batch)
+        for key, value in batch:
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+
+    expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
+    assert list(table.scan(start, stop)) == expected
+    assert list(table.scan(start, stop, reverse=True)) == expected[::-1]
+    assert table.get(start) == model.get(start)
 
 
 def test_a_directory_is_opened_once(tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ class _RollbackPermit(Permit):
 class FlakyTable:
     """A store that fails one write: before it took effect, or after."""
 
+    has_views = True
+
     def __init__(self, inner: MemoryTable) -> None:
         self._inner = inner
         self.writes_left: int | None = None

@@ -48,7 +48,7 @@ def simulated() -> Iterator[None]:
         process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN = before  # type: ignore[misc]  # as above
 
 
-def _engine(_name: str, directory: SimPath) -> Callable[[], Store]:
+def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:
     return partial(SimTable, directory / "table")
 
 

@@ -22,6 +22,8 @@ Change = tuple[bytes, bytes | None]
 class SimTable:
     """All rows in memory, and every batch in the log. `path` is where the log lies."""
 
+    has_views = True
+
     def __init__(self, path: SimPath) -> None:
         self._path = path
         try:

@@ -1,0 +1,202 @@
+"""Calls to HBase through its Thrift gateways: a connection for each thread, and what errors mean.
+
+A connection that two threads share hands each the other's answers, silently. One that failed in any
+way is never used again: after a time-out it would serve the answer to the call before.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import cycle
+from socket import SHUT_RDWR
+from time import sleep
+from typing import Any, TypeVar
+
+import happybase
+from Hbase_thrift import AlreadyExists, IllegalArgument
+from Hbase_thrift import IOError as HBaseError
+from thriftpy2.thrift import TException
+
+from messaging.storage.seam import StoreError
+from tuff.disk.users import Users
+
+T = TypeVar("T")
+Connection = Any  # happybase has no types
+
+PAUSES_S = (0.05, 0.4)  # seconds before the second try and the third; then others decide
+ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # HBase said no: the connection is fine
+REASON_LENGTH_MAX = 300  # characters; HBase answers with a whole stack trace
+
+# What passes by itself: a region that moves, a master that starts. The gateway waited already.
+_PASSING = (
+    "NotServingRegionException",
+    "RegionTooBusyException",
+    "RegionMovedException",
+    "RegionOpeningException",
+    "PleaseHoldException",
+    "ServerNotRunningYetException",
+    "CallQueueTooBigException",
+    "NoServerForRegionException",
+)
+_ADVICE = (
+    ("TableNotEnabledException", "a table is disabled; enable it"),
+    ("TableNotFoundException", "a table is missing; make it with `tuff hbase deploy`"),
+    ("NoSuchColumnFamilyException", "a table has no family d; make it with `tuff hbase deploy`"),
+    ("KeyValue size too large", "a message is larger than HBase takes"),
+)
+_EXCEPTION = re.compile(r"(?:[a-z0-9]+\.)+([A-Z]\w*(?:Exception|Error))")
+
+
+class UnansweredError(StoreError):
+    """The connection failed during a call, which may have been carried out, or still will be."""
+
+
+class Gateways:
+    """Thrift gateways that serve one HBase; each new connection goes to the next of them.
+
+    `_lock` guards the list of open connections and the order of the gateways.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        timeout_s: float,
+        idle_s: float,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        """`idle_s`: a connection that rested for longer is replaced before a gateway ends it."""
+        self._addresses = cycle(addresses)
+        self._names = ", ".join(f"{host}:{port}" for host, port in addresses)
+        self._timeout_s = timeout_s
+        self._idle_s = idle_s
+        self._elapsed_s = elapsed_s
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._users = Users(closed=lambda: StoreError("the store is closed"))
+
+    def call(self, work: Callable[[Connection], T]) -> T:
+        """What `work` makes of this thread's connection; tried again where that can help, so it
+        must do no harm when it is done twice.
+
+        Raises:
+            UnansweredError: nobody knows whether it was done.
+            StoreError: HBase refused it; one clear sentence.
+        """
+        for pause_s in PAUSES_S:
+            try:
+                return self.call_once(work)
+            except UnansweredError as error:
+                if self._users.is_closing or isinstance(error.__cause__, TimeoutError):
+                    raise  # a gateway that hangs would hang again
+            except StoreError as error:
+                if not is_passing(error):
+                    raise
+            sleep(pause_s)
+        return self.call_once(work)
+
+    def call_once(self, work: Callable[[Connection], T]) -> T:
+        """The same, and tried once. Raises: UnansweredError, StoreError."""
+        with self._users.using():
+            connection = self._connection()
+            try:
+                with self._translated(connection):
+                    return work(connection)
+            finally:
+                self._mine.used_s = self._elapsed_s()
+
+    def require_open(self) -> None:
+        """Raises: StoreError: `close` was called."""
+        with self._users.using():
+            pass
+
+    def is_mine(self, connection: Connection) -> bool:
+        """Whether this thread may use a connection, still."""
+        return connection is not None and getattr(self._mine, "connection", None) is connection
+
+    def close(self) -> None:
+        """End every connection, and with them the calls under way."""
+        with self._lock:
+            for connection in self._open:
+                _cut(connection)
+        if self._users.close():
+            with self._lock:
+                while self._open:
+                    _close(self._open.pop())
+
+    @contextmanager
+    def _translated(self, connection: Connection) -> Iterator[None]:
+        try:
+            yield
+        except ANSWERS as error:
+            raise StoreError(sentence(error)) from error
+        except (TException, OSError, EOFError) as error:
+            self._drop(connection)
+            raise UnansweredError(
+                f"the HBase gateway did not answer ({_text(error)}), and what it was asked for may "
+                "or may not be done"
+            ) from error
+        except BaseException:
+            self._drop(connection)  # half a call may have gone out
+            raise
+
+    def _connection(self) -> Connection:
+        connection = getattr(self._mine, "connection", None)
+        if connection is not None:
+            if self._elapsed_s() - self._mine.used_s < self._idle_s:
+                return connection
+            self._drop(connection)
+        with self._lock:
+            host, port = next(self._addresses)
+        try:
+            connection = happybase.Connection(host, port, timeout=round(self._timeout_s * 1000))
+        except (TException, OSError) as error:
+            raise StoreError(f"no HBase gateway answers at {self._names}") from error
+        with self._lock:
+            self._open.add(connection)
+        self._mine.connection = connection
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        self._mine.connection = None
+        with self._lock:
+            self._open.discard(connection)
+        _close(connection)
+
+
+def is_passing(error: StoreError) -> bool:
+    """Whether HBase's answer says that it may be asked again soon."""
+    text = _text(error.__cause__) if error.__cause__ is not None else ""
+    return any(name in text for name in _PASSING)
+
+
+def sentence(error: Exception) -> str:
+    """What HBase's stack trace says, in a sentence."""
+    text = _text(error)
+    for name, advice in _ADVICE:
+        if name in text:
+            return f"HBase refuses: {advice}"
+    names = _EXCEPTION.findall(text)
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    cause = f"{names[-1]}: " if names and names[-1] not in first else ""
+    return f"HBase refuses: {cause}{first[:REASON_LENGTH_MAX]}"
+
+
+def _text(error: BaseException) -> str:
+    message = getattr(error, "message", None)
+    if isinstance(message, bytes):
+        return message.decode("utf-8", "replace")
+    return str(message or error)
+
+
+def _cut(connection: Connection) -> None:
+    # Shut down and not closed: the thread that waits on the socket wakes, and closes it.
+    with suppress(OSError, AttributeError):
+        connection.transport.sock.shutdown(SHUT_RDWR)
+
+
+def _close(connection: Connection) -> None:
+    with suppress(TException, OSError):
+        connection.close()

@@ -1,0 +1,55 @@
+"""Settings of the HBase behind the messages (protocol §8, `hbase.*`), for store = hbase only."""
+
+from dataclasses import dataclass
+
+from messaging.storage.hbase_layout import SALTS_MAX
+
+# Bytes. HBase refuses a cell of more than 10 MB, as it comes, and a message is one cell.
+REQUEST_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HBaseSettings:
+    """The `hbase` section; durations are seconds.
+
+    Raises:
+        ValueError: a value out of range; one sentence that names the key.
+    """
+
+    gateways: tuple[str, ...] = (
+        "127.0.0.1:9090",
+    )  # Thrift gateways; each new connection: the next
+    admin_gateway: str = "127.0.0.1:9091"  # a Thrift2 gateway, which only `tuff hbase` asks
+    prefix: str = "tuff_"  # what the names of the tables begin with; "ns:" for a namespace
+    timeout_s: float = 35.0  # of one call; longer than the gateways' own 25 s
+    idle_s: float = 45.0  # a connection that rests longer is made anew; gateways end it after 60 s
+    salts: int = 16  # regions per table at the beginning; fixed once the tables are made
+
+    def __post_init__(self) -> None:
+        _require("gateways", "one HOST:PORT or more", self.gateways, holds=bool(self.gateways))
+        for name in (*self.gateways, self.admin_gateway):
+            _address(name)
+        for key in ("timeout", "idle"):
+            value = getattr(self, f"{key}_s")
+            _require(key, "more than 0 seconds", value, holds=0 < value < float("inf"))
+        _require("salts", f"1 to {SALTS_MAX}", self.salts, holds=1 <= self.salts <= SALTS_MAX)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each gateway."""
+        return [_address(name) for name in self.gateways]
+
+    def admin_address(self) -> tuple[str, int]:
+        """Host and port of the gateway for tables."""
+        return _address(self.admin_gateway)
+
+
+def _address(name: str) -> tuple[str, int]:
+    host, colon, port = name.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+    _require("gateways", "HOST:PORT each", name, holds=bool(colon and host and is_port))
+    return host.strip("[]"), int(port)
+
+
+def _require(key: str, rule: str, value: object, *, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"hbase.{key} is {rule}, not {value!r}")

@@ -1,0 +1,55 @@
+"""Tables of a test's own in the HBase that runs, and stores on them."""
+
+import time
+from itertools import count
+
+from messaging.storage.hbase import HBaseStores
+from messaging.storage.hbase_gateway import Gateways
+from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_tables import TableAdmin, plans, write_layout
+from tests.hbase.local import Ports
+
+SALTS = 4  # enough to be several, and quick to make
+
+_numbers = count()
+
+
+def settings_of(ports: Ports, prefix: str = "", **others: object) -> HBaseSettings:
+    """How to reach tables whose names begin like this; a prefix of nobody else's, if not named."""
+    return HBaseSettings(
+        gateways=(f"127.0.0.1:{ports.thrift}",),
+        admin_gateway=f"127.0.0.1:{ports.thrift2}",
+        prefix=prefix or f"test{next(_numbers)}_",
+        salts=SALTS,
+        **others,
+    )
+
+
+def deploy(settings: HBaseSettings) -> HBaseSettings:
+    """Make the tables."""
+    admin = TableAdmin(settings.admin_address())
+    for plan in plans(settings):
+        admin.create(plan)
+    admin.close()
+    gateways = gateways_of(settings)
+    write_layout(gateways, settings)
+    gateways.close()
+    return settings
+
+
+def gateways_of(settings: HBaseSettings) -> Gateways:
+    return Gateways(
+        settings.addresses(),
+        timeout_s=settings.timeout_s,
+        idle_s=settings.idle_s,
+        elapsed_s=time.monotonic,
+    )
+
+
+def stores_of(settings: HBaseSettings) -> HBaseStores:
+    """What opens them as one server does."""
+    return HBaseStores(settings, now_ms=_wall_ms, elapsed_s=time.monotonic)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,157 @@
+"""Keys, values and batches as HBase's tables hold them; golden where others read them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from messaging.keys import MESSAGES, PAYLOADS, message_key, payload_key, prefix_of, prefix_stop
+from messaging.rows import MessageRow, PayloadRange, PayloadRow
+from messaging.storage import hbase_journal as journal
+from messaging.storage.hbase_layout import (
+    BODY,
+    HEAD,
+    METADATA,
+    Layout,
+    RowRange,
+    cells_of,
+    key_of,
+    value_of,
+)
+from tuff.protocol.ids import Place
+from tuff.protocol.names import TopicId
+
+AUDIT = TopicId("default", "t1")
+PREFIX = prefix_of(AUDIT, 1)
+LAYOUT = Layout(16)
+keys = st.binary(min_size=1, max_size=4) | st.builds(
+    lambda tag, name: tag + b"ns:" + name, st.sampled_from([b"m", b"p"]), st.binary(max_size=6)
+)
+
+
+def test_a_message_stands_behind_the_salt_of_its_topic() -> None:
+    key = message_key(PREFIX, Place(1_480_000_000_000, 5))
+
+    table, row = LAYOUT.place(key)
+
+    assert (table, row.hex()) == (
+        "message",
+        "0264656661756c743a74313a" + "00000001" + "0000015896dfd000" + "0005",
+    )
+    assert LAYOUT.place(payload_key(PREFIX, 7, Place(1, 2)))[1][:1] == row[:1]
+
+
+@pytest.mark.parametrize(
+    ("row", "head_size"),
+    [
+        (MessageRow(payload=b"payload"), 5),
+        (MessageRow(payload=b""), 5),
+        (MessageRow(tx_pointer=-7, payload=b"payload"), 13),
+        (MessageRow(tx_pointer=7, ttl_s=3, attributes=b"abc", payload=b"payload"), 24),
+        (PayloadRow(payload=b"payload", ttl_s=9), 9),
+    ],
+)
+def test_a_payload_has_a_cell_of_its_own(row: MessageRow | PayloadRow, head_size: int) -> None:
+    value = row.to_bytes(b"mkey")
+
+    cells = cells_of("message", value)
+
+    assert cells == {HEAD: value[:head_size], BODY: row.payload}
+    assert value_of(cells) == value
+
+
+def test_a_reference_has_no_payload_cell() -> None:
+    brings = PayloadRange(Place(1, 2), Place(3, 4), 5)
+    value = MessageRow(tx_pointer=7, reference=brings).to_bytes(b"mkey")
+
+    assert cells_of("message", value) == {HEAD: value}
+
+
+@given(st.binary(max_size=40), st.sampled_from(["message", "payload", METADATA]))
+def test_whatever_is_stored_is_put_together_again(value: bytes, table: str) -> None:
+    assert value_of(cells_of(table, value)) == value
+
+
+@settings(max_examples=50)
+@given(st.lists(keys, max_size=12), keys, keys)
+def test_segments_hold_every_key_of_a_range_once_and_in_order(
+    stored: list[bytes], start: bytes, stop: bytes
+) -> None:
+    rows = [LAYOUT.place(key) for key in set(stored)]
+
+    found = []
+    for segment in LAYOUT.segments(start, stop):
+        inside = [
+            key_of(table, row) for each in segment for table, row in rows if holds(each, table, row)
+        ]
+        found += sorted(inside)
+
+    assert found == sorted(key for key in set(stored) if start <= key < stop)
+
+
+def holds(rows: RowRange, table: str, row: bytes) -> bool:
+    return table == rows.table and rows.start <= row and (not rows.stop or row < rows.stop)
+
+
+def test_a_topic_is_one_range() -> None:
+    start = message_key(PREFIX, Place(5, 0))
+
+    (segment,) = LAYOUT.segments(start, MESSAGES + prefix_of(AUDIT, 2))
+
+    assert len(segment) == 1
+    assert sum(map(len, LAYOUT.segments(MESSAGES, prefix_stop(PAYLOADS)))) == 2 * 16 + 1
+
+
+def test_regions_begin_at_salts() -> None:
+    assert LAYOUT.splits(4) == [b"\x04", b"\x08", b"\x0c"]
+    assert len(LAYOUT.splits(16)) == 15
+    assert LAYOUT.splits(1) == []
+
+
+commits = st.builds(
+    journal.Commit,
+    token=st.binary(min_size=16, max_size=16),
+    timestamp_ms=st.integers(0, 2**63),
+    owner=st.sampled_from(["", "process 7 on über"]),
+    rows=st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=40), max_size=6),
+)
+
+
+@settings(max_examples=30)
+@given(commits)
+def test_a_commit_is_read_as_it_was_written(commit: journal.Commit) -> None:
+    cell, chunks = journal.pack(commit)
+
+    assert journal.unpack(cell, chunks) == commit
+    assert journal.token_of(cell) == commit.token
+
+
+@settings(max_examples=30)
+@given(commits, st.data())
+def test_a_flipped_bit_in_a_commit_is_found(commit: journal.Commit, data: st.DataObject) -> None:
+    cell = bytearray(journal.pack(commit)[0])
+    cell[data.draw(st.integers(0, len(cell) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
+    with pytest.raises(journal.DamagedJournalError):
+        journal.unpack(bytes(cell))
+
+
+def test_a_body_that_no_cell_holds_goes_in_chunks() -> None:
+    rows = {b"key": bytes(journal.CHUNK_BYTES + 1)}
+    commit = journal.Commit(token=bytes(16), timestamp_ms=1, owner="me", rows=rows)
+
+    cell, chunks = journal.pack(commit)
+
+    assert len(chunks) == journal.chunk_count(cell) == 2
+    assert journal.unpack(cell, chunks).rows == rows
+    with pytest.raises(journal.DamagedJournalError, match="checksum"):
+        journal.unpack(cell, chunks[:1])
+
+
+def test_slots_are_ordered_by_their_numbers() -> None:
+    numbers = [1, 255, 256, 2**40]
+
+    rows = [journal.slot_row(number) for number in numbers]
+
+    assert rows == sorted(rows)
+    assert [journal.slot_number(row) for row in rows] == numbers
+    assert journal.unpack_layout(journal.pack_layout(16)) == 16

@@ -13,11 +13,13 @@ from socket import SHUT_RDWR
 from time import sleep
 from typing import Any, TypeVar
 
-import happybase
-from Hbase_thrift import AlreadyExists, IllegalArgument
-from Hbase_thrift import IOError as HBaseError
-from thriftpy2.thrift import TException
-
+from messaging.storage.hbase_wire import (
+    AlreadyExists,
+    HBaseError,
+    IllegalArgument,
+    TException,
+    happybase,
+)
 from messaging.storage.seam import StoreError
 from tuff.disk.users import Users
 

@@ -9,10 +9,9 @@ from contextlib import closing, suppress
 from heapq import merge
 from typing import Any
 
-from Hbase_thrift import IllegalArgument, TScan
-
 from messaging.storage.hbase_gateway import Connection, Gateways
 from messaging.storage.hbase_layout import RowRange, Segment, key_of, value_of
+from messaging.storage.hbase_wire import IllegalArgument, TScan
 from messaging.storage.seam import Rows, StoreError
 
 COUNT_FIRST = 32  # rows asked for first, as nobody knows how large they are

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import thriftpy2
-from Hbase_thrift import Mutation
 from thriftpy2.rpc import make_client
-from thriftpy2.thrift import TException
 
 from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase_gateway import Gateways, sentence
@@ -27,6 +25,7 @@ from messaging.storage.hbase_layout import (
     Layout,
 )
 from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_wire import Mutation, TException
 from messaging.storage.seam import StoreError
 
 ADMIN_TIMEOUT_MS = 120_000  # a table of many regions takes its time to be made

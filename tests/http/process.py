@@ -12,6 +12,7 @@ from tests.http.client import Client, until
 from tests.http.forking import REPOSITORY, ForkedProcess, Nursery, nursery
 
 SERVER = REPOSITORY / "server.py"
+HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
 START_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0  # protocol §8
 
@@ -131,6 +132,10 @@ def serve(
 ) -> ServerProcess:
     """A server with its data in `home/data` and these `section.key=value`; on a free port, unless
     one is given."""
+    if HBASE in os.environ:
+        from tests.hbase.serving import settings_for
+
+        settings = (*settings_for(os.environ[HBASE], home), *settings)
     flags = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--data", str(home / "data"), "--port", str(port), *flags]
     is_special = environment is not None or under or program != SERVER

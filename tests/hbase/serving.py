@@ -1,0 +1,72 @@
+"""Other folders' tests, with servers that keep their messages in a real HBase.
+
+    python -m tests.hbase.serving tests/http -q
+
+starts HBase and then pytest with these arguments. Each server gets tables of its own, named after
+the directory that it keeps its other data in: started there again, it finds them.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from tests.hbase.local import LocalHBase, why_missing
+from tests.http.process import HBASE, REPOSITORY
+
+TIMEOUT_S = 60.0  # of a call; tests run beside each other, and HBase beside them
+SALTS = 2
+
+
+def settings_for(gateways: str, home: Path) -> list[str]:
+    """The settings of a server with this home; its tables are made if they are not there."""
+    from messaging.storage.hbase_settings import HBaseSettings
+    from messaging.storage.hbase_tables import TableAdmin, plans, write_layout
+    from tests.hbase.tables import gateways_of
+
+    thrift, thrift2 = gateways.split(",")
+    prefix = f"t{sha256(str(home.resolve()).encode()).hexdigest()[:12]}_"
+    place = HBaseSettings(
+        gateways=(f"127.0.0.1:{thrift}",),
+        admin_gateway=f"127.0.0.1:{thrift2}",
+        prefix=prefix,
+        salts=SALTS,
+    )
+    admin = TableAdmin(place.admin_address())
+    missing = [plan for plan in plans(place) if not admin.state(plan).exists]
+    for plan in missing:
+        admin.create(plan)
+    admin.close()
+    if missing:
+        reached = gateways_of(place)
+        write_layout(reached, place)
+        reached.close()
+    return [
+        "messaging.store=hbase",
+        "server.max_request_bytes=8388608",
+        f'hbase.gateways=["127.0.0.1:{thrift}"]',
+        f"hbase.prefix={prefix}",
+        f"hbase.timeout={TIMEOUT_S}",
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """The program; returns pytest's exit code."""
+    if reason := why_missing():
+        sys.stderr.write(f"{reason}\n")
+        return 2
+    with tempfile.TemporaryDirectory() as home:
+        hbase = LocalHBase(Path(home))
+        try:
+            place = f"{hbase.ports.thrift},{hbase.ports.thrift2}"
+            command = [sys.executable, "-m", "pytest", *arguments]
+            environment = {**os.environ, HBASE: place}
+            return subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode
+        finally:
+            hbase.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

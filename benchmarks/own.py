@@ -52,18 +52,19 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
             yield f"tuff open {rate}", measure(run, server)
         yield from _readers(pace, server)
         measure(pace.run("publish", *HUNDRED, "-topic", "read", "-calls", str(FILLED)), server)
-    yield from _polls(directory, pace)
+        # Here, where they were published: a server that starts anew has nothing in memory yet.
+        hot = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
+        yield "tuff poll tail", measure(hot, server)
+    yield from _cold(directory, pace)
 
 
-def _polls(directory: Path, pace: Pace) -> Rows:
-    """One pass in a process that has just started, and then the newest messages again and again."""
+def _cold(directory: Path, pace: Pace) -> Rows:
+    """One pass in a process that has just started, and then all of it again and again."""
     with tuff(directory / "data") as server:
         passes = str(FILLED * 100 // 1000)
         cold = pace.run("poll", "-topic", "read", "-calls", passes, connections=1)
         yield "tuff poll cold", measure(cold, server)
         yield "tuff poll all", measure(pace.run("poll", "-topic", "read", connections=1), server)
-        hot = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
-        yield "tuff poll tail", measure(hot, server)
 
 
 def _readers(pace: Pace, server: Running) -> Rows:

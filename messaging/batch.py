@@ -58,6 +58,10 @@ class Batch:
         """The place of the next row; rows built one after the other are neighbours."""
         return self._sequencer.next(now_ms=self.now_ms)
 
+    def next_places(self, count: int) -> tuple[Place, Place]:
+        """The first and the last place of so many rows that are neighbours, at least one."""
+        return self._sequencer.next_run(count, now_ms=self.now_ms)
+
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
 

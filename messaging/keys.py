@@ -58,6 +58,14 @@ def message_key(prefix: bytes, place: Place) -> bytes:
     return MESSAGES + prefix + _PLACE.pack(*place)
 
 
+def message_keys(prefix: bytes, first: Place, count: int) -> list[bytes]:
+    """The keys of so many message rows that are neighbours."""
+    start = MESSAGES + prefix
+    # As one number, a place runs over into the next millisecond by itself.
+    number = first.timestamp_ms * SEQ_ID_LIMIT + first.seq_id
+    return [start + each.to_bytes(PLACE_SIZE, "big") for each in range(number, number + count)]
+
+
 def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
     """What the keys of all payload rows stored under one write pointer begin with."""
     return PAYLOADS + prefix + _POINTER.pack(pointer)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from zlib import crc32
 
 from messaging.keys import PLACE_SIZE
-from messaging.rows import HEAD, PLAIN
+from messaging.rows import HEAD, PLAIN, PLAIN_MARK
 from messaging.storage.seam import Rows
 from tuff.protocol import avro
 
@@ -18,7 +18,6 @@ LENGTHS_COUNT_MAX = 4_096  # kept beginnings of items; messages of one kind have
 NO_PAYLOAD = bytes(PLACE_SIZE)  # the second half of the id of an inline message
 
 _HEAD_SIZE = HEAD.size
-_PLAIN_MARK = bytes((PLAIN,))
 
 
 @lru_cache(LENGTHS_COUNT_MAX)
@@ -49,7 +48,7 @@ def take_plain(
         flags, checksum = unpack(value)
         payload = value[_HEAD_SIZE:]
         grown = size_bytes + len(payload)
-        is_whole = flags == PLAIN and crc32(payload, crc32(key + _PLAIN_MARK)) == checksum
+        is_whole = flags == PLAIN and crc32(payload, crc32(key + PLAIN_MARK)) == checksum
         if not is_whole or room <= 0 or grown > bytes_max:
             return row, size_bytes
         append(id_head + key[-PLACE_SIZE:] + _between(len(payload)) + payload)

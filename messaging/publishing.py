@@ -1,14 +1,15 @@
 """Publish, store and rollback: what a request becomes in a batch (protocol §3.1 to §3.3)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from messaging.batch import Batch
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.keys import message_key, payload_key
+from messaging.keys import message_key, message_keys, payload_key
 from messaging.live import Live
-from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, frame
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, plain_value
 from messaging.topics import Topic, TopicRecord, topic_not_found
 from messaging.transactions import TransactionView
 from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
@@ -20,8 +21,7 @@ from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """The ids of the first and the last row written; `rollback` is None without a transaction."""
 
     first: MessageId
@@ -29,8 +29,7 @@ class Published:
     rollback: RollbackDetail | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(NamedTuple):
     """One publish of a batch: to whom, as it was when the request was taken."""
 
     topic: Topic
@@ -108,7 +107,7 @@ class Publisher:
         ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
-        named = [each for each in entry.ttls_s or () if each is not None]
+        named = [each for each in entry.ttls_s if each is not None] if entry.ttls_s else []
         if named:
             _check_ttls(named, entry.payloads)
         self._writer.require_ready()
@@ -250,18 +249,15 @@ def _check_ttls(named: Sequence[int], payloads: Sequence[bytes]) -> None:
 
 def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
-    first = last = None
+    places = batch.next_places(len(entry.payloads))
+    keys = message_keys(prefix, places[0], len(entry.payloads))
+    if entry.pointer is None and entry.ttls_s is None:
+        puts = batch.puts
+        for key, payload in zip(keys, entry.payloads, strict=True):
+            puts[key] = plain_value(key, payload)
+        return places
     ttls_s = entry.ttls_s or [None] * len(entry.payloads)
-    for payload, ttl_s in zip(entry.payloads, ttls_s, strict=True):
-        last = batch.next_place()
-        first = first or last
-        key = message_key(prefix, last)
-        if entry.pointer is None and ttl_s is None:
-            value = frame(key, 0, payload)
-        else:
-            row = MessageRow(tx_pointer=entry.pointer, ttl_s=ttl_s, payload=payload)
-            value = row.to_bytes(key)
-        batch.put(key, value)
-    assert first is not None
-    assert last is not None
-    return first, last
+    for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):
+        row = MessageRow(tx_pointer=entry.pointer, ttl_s=ttl_s, payload=payload)
+        batch.put(key, row.to_bytes(key))
+    return places

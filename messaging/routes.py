@@ -254,11 +254,12 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
         raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
     ttl_s = forms.ttl_from_json(text)
     own = publish.ttls_s or [None] * len(publish.payloads)
-    return asked_in, replace(publish, ttls_s=[ttl_s if each is None else each for each in own])
+    return asked_in, publish._replace(ttls_s=[ttl_s if each is None else each for each in own])
 
 
 def _published(published: Published, media_type: MediaType) -> Reply:
-    first, last = published.first.hex(), published.last.hex()
+    first = published.first.hex()
+    last = first if published.last is published.first else published.last.hex()
     headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
     if published.rollback is None:
         return Reply(headers=headers)

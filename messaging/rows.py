@@ -22,6 +22,7 @@ from zlib import crc32
 from tuff.protocol.ids import Place
 
 PLAIN = 0  # the flags of a message row that is nothing but its payload
+PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE = 1, 2, 4, 8
 HEAD = struct.Struct(">BI")  # flags and checksum
 
@@ -134,6 +135,12 @@ def frame(key: bytes, flags: int, body: bytes) -> bytes:
     """A body under its flags and the checksum of it all."""
     mark = bytes((flags,))
     return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
+
+
+def plain_value(key: bytes, payload: bytes) -> bytes:
+    """The stored value of a row that is nothing but a payload; `frame` for those, in half the
+    time."""
+    return HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK))) + payload
 
 
 def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:

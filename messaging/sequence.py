@@ -4,6 +4,7 @@ Message and payload rows of all topics draw from it, in the order in which they 
 rows of one publish are neighbours, and "everything up to here is durable" is one place.
 """
 
+from messaging.keys import place_after
 from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Place
 
 # The first millisecond of all counts as full: no row ever stands at (0, 0), so that an exclusive
@@ -34,6 +35,16 @@ class Sequencer:
             self._last = Place(last.timestamp_ms + 1, 0)
         assert self._last.timestamp_ms < TIMESTAMP_LIMIT
         return self._last
+
+    def next_run(self, count: int, *, now_ms: int) -> tuple[Place, Place]:
+        """The next so many places, at least one: the first and the last of them."""
+        first = self.next(now_ms=now_ms)
+        if count == 1:
+            return first, first
+        last = place_after(first, count - 1)
+        assert last.timestamp_ms < TIMESTAMP_LIMIT
+        self._last = last
+        return first, last
 
     def raise_above(self, found: Place) -> None:
         """Give out nothing up to this place, which was found in the store."""

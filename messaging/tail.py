@@ -12,7 +12,7 @@ Readers that ask for the same in the same view are handed the same page, and so 
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
@@ -36,6 +36,7 @@ TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more 
 KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
 ROW_OVERHEAD_BYTES = 100  # bytes; what Python takes for a row beside its item
+FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
 _MESSAGE_TAG = MESSAGES[0]
 _PREFIX_AT = len(MESSAGES)
@@ -62,12 +63,19 @@ class _Seen:
 
 class _Tail:
     """Rows of one generation of a topic, as items in their order. Of a row that is more than a
-    payload the item has only the id, and `odd` has the row, by its place."""
+    payload the item has only the id, and `odd` has the row, by its place.
 
-    __slots__ = ("_general", "_plain", "after", "has_ttl", "items", "odd", "size_bytes")
+    The newest rows are `fresh`, as they were stored: the first reader makes items of them, and a
+    topic that nobody reads costs next to nothing. `newest` is the key of the last row of all.
+    """
 
-    def __init__(self, after: bytes) -> None:
+    __slots__ = ("_general", "_plain", "after", "fresh", "has_ttl", "items", "newest", "odd",
+                 "size_bytes")  # fmt: skip
+
+    def __init__(self, prefix: bytes, after: bytes) -> None:
         self.after = after
+        self.newest = MESSAGES + prefix + after
+        self.fresh: list[tuple[bytes, bytes]] = []
         self.items: list[bytes] = []
         self.odd: dict[bytes, MessageRow] = {}
         self.size_bytes = 0
@@ -77,6 +85,18 @@ class _Tail:
 
     def change(self, key: bytes, value: bytes | None) -> None:
         """A durable batch put this value under the key of a message row, or deleted it."""
+        self.settle()
+        self._change(key, value)
+        self.newest = max(self.newest, key)
+
+    def settle(self) -> None:
+        """Make items of the fresh rows."""
+        rows, self.fresh = self.fresh, []
+        for key, value in rows:
+            self.size_bytes -= _fresh_size(key, value)
+            self._change(key, value)
+
+    def _change(self, key: bytes, value: bytes | None) -> None:
         self._plain = self._general = None
         place_bytes = key[-PLACE_SIZE:]
         if place_bytes <= self.after:
@@ -109,7 +129,7 @@ class _Tail:
         """Forget the oldest rows, until what is left takes no more than this."""
         self._plain = self._general = None
         count = 0
-        while self.size_bytes > size_bytes:
+        while self.size_bytes > size_bytes and count < len(self.items):
             item = self.items[count]
             self.size_bytes -= _size(item, self.odd.pop(item[_PLACE], None))
             count += 1
@@ -117,6 +137,16 @@ class _Tail:
             self.after = self.items[count - 1][_PLACE]
             del self.items[:count]
         self.has_ttl = self.has_ttl and bool(self.odd)
+        if self.size_bytes > size_bytes:
+            self._cut_fresh(size_bytes)
+
+    def _cut_fresh(self, size_bytes: int) -> None:
+        count = 0
+        while self.size_bytes > size_bytes:
+            self.size_bytes -= _fresh_size(*self.fresh[count])
+            count += 1
+        self.after = self.fresh[count - 1][0][-PLACE_SIZE:]
+        del self.fresh[:count]
 
     def lengthen(self, items: Sequence[bytes], *, after: bytes) -> None:
         """Take in the rows behind this place that lie before what is here."""
@@ -208,18 +238,32 @@ class Tails:
         if not self._bytes_max:
             self.begin(served)
             return
-        changed = set()
-        for key, value in puts.items():
-            if key[0] == _MESSAGE_TAG:
-                prefix = key[_PREFIX_AT:-PLACE_SIZE]
-                tail = self._tails.get(prefix)
-                if tail is None:
-                    tail = self._tails[prefix] = _Tail(self._since)
-                changed.add(prefix)
+        tail, start, changed = None, b"", {}
+        for row in puts.items():
+            key, value = row
+            if key[0] != _MESSAGE_TAG:
+                continue
+            if tail is None or not key.startswith(start):  # the rows of a publish are neighbours
+                tail, start = self._tail_of(key), key[:-PLACE_SIZE]
+                changed[start[_PREFIX_AT:]] = tail
+            if value is not None and key > tail.newest:
+                tail.newest = key
+                tail.fresh.append(row)  # type: ignore[arg-type]  # not to make a tuple of each
+                size_bytes = _fresh_size(key, value)
+                tail.size_bytes += size_bytes
+                self._size_bytes += size_bytes
+            else:
                 self._size_bytes -= tail.size_bytes
                 tail.change(key, value)
                 self._size_bytes += tail.size_bytes
         self._limit(changed)
+
+    def _tail_of(self, key: bytes) -> _Tail:
+        prefix = key[_PREFIX_AT:-PLACE_SIZE]
+        tail = self._tails.get(prefix)
+        if tail is None:
+            tail = self._tails[prefix] = _Tail(prefix, self._since)
+        return tail
 
     def keep(self, query: Query, reading: Reading) -> None:
         """Hold what was read from the store just now, if it lies right before what is held: after a
@@ -228,13 +272,13 @@ class Tails:
             return
         number = MessageId(*reading.whole_from).to_int() >> 8 * PLACE_SIZE
         after = max(0, number - 1).to_bytes(PLACE_SIZE, "big")
-        tail = self._tails.get(query.prefix) or _Tail(self._since)
+        tail = self._tails.get(query.prefix) or _Tail(query.prefix, self._since)
         if after < tail.after <= pack_place(*query.served):
             self._tails[query.prefix] = tail
             self._size_bytes -= tail.size_bytes
             tail.lengthen(reading.page.items, after=after)
             self._size_bytes += tail.size_bytes
-            self._limit([query.prefix])
+            self._limit({query.prefix: tail})
 
     def read(self, query: Query) -> Reading | None:
         """What a read of the store would give, or None where only the store can tell."""
@@ -248,16 +292,19 @@ class Tails:
             return None
         if tail is None or place_bytes > last:
             return Reading(next_id=next_at_first(query, number), caught_up=True)
+        if tail.fresh:
+            self._size_bytes -= tail.size_bytes
+            tail.settle()
+            self._size_bytes += tail.size_bytes
         return tail.read(query, number, last)
 
-    def _limit(self, changed: Iterable[bytes]) -> None:
+    def _limit(self, changed: Mapping[bytes, _Tail]) -> None:
         most = self._bytes_max // TOPIC_SHARE
-        for prefix in changed:
-            tail = self._tails[prefix]
+        for prefix, tail in changed.items():
             if tail.size_bytes > most:
                 self._cut(tail, int(most * KEPT_SHARE))
             self._filled.pop(prefix, None)
-            if tail.items:
+            if tail.items or tail.fresh:
                 self._filled[prefix] = tail
         while self._size_bytes > self._bytes_max:
             _, oldest = self._filled.popitem(last=False)
@@ -267,6 +314,10 @@ class Tails:
         self._size_bytes -= tail.size_bytes
         tail.cut(size_bytes)
         self._size_bytes += tail.size_bytes
+
+
+def _fresh_size(key: bytes, value: bytes) -> int:
+    return FRESH_OVERHEAD_BYTES + len(key) + len(value)
 
 
 def _size(item: bytes, row: MessageRow | None) -> int:

@@ -50,14 +50,18 @@ class Admission:
         """Raises: ShuttingDownError, OverloadedError."""
         if self._stopping:
             raise ShuttingDownError("the server is stopping; try again when it is back")
+        if self.under_way >= self._pending_max:
+            self._require_room()
+        self.under_way += 1
+        self._arrivals.count += 1
+
+    def _require_room(self) -> None:
         pending = self.under_way - self._waiting()
         if pending >= self._pending_max:
             raise OverloadedError(
                 f"{pending} requests are under way, which is all that "
                 f"server.max_pending_requests={self._pending_max} allows; try again"
             )
-        self.under_way += 1
-        self._arrivals.count += 1
 
     def leave(self) -> None:
         self.under_way -= 1

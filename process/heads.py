@@ -26,12 +26,15 @@ from tuff.protocol.exchange import Reply
 
 BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
 BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
+LINES_COUNT_MAX = 4_096  # lines that are remembered; whoever publishes repeats one
+LINE_BYTES_KEPT_MAX = 256  # bytes of such a line; with the count it bounds the memory to 4 MiB
 LINE_BYTES_MAX = 8_190  # bytes; the library's own bound
 PARSER_BUFFER_BYTES = 65_536  # bytes; what the library's parser asks for, and never fills here
 
 _LINE = re.compile(
-    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1\r\n"
+    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
 )
+_LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
 # What changes how a request is read, or how it must be answered.
 _NOT_PLAIN = ("Transfer-Encoding", "Expect", "Upgrade", "Content-Encoding", "Trailer")
@@ -45,42 +48,61 @@ class Fields(NamedTuple):
     accept: str | None
 
 
-class Head(NamedTuple):
-    """The head of a plain request; `size` counts its bytes."""
+class Line(NamedTuple):
+    """What the first line of a request says."""
 
     method: str
     path: str
     query: tuple[tuple[str, str], ...]
+
+
+class Head(NamedTuple):
+    """The head of a plain request; `size` counts its bytes."""
+
+    line: Line
     fields: Fields
     size: int
 
 
 class Heads:
-    """Reads the heads of requests; remembers blocks of fields, within bounds."""
+    """Reads the heads of requests; remembers lines and blocks of fields, within bounds."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
+        self._lines: dict[bytes, Line | None] = {}
         self._blocks: dict[bytes, Fields | None] = {}
 
     def read(self, data: bytes) -> Head | None:
         """The head that the bytes begin with; None when it is not whole, or not plain."""
-        line = _LINE.match(data)
-        if line is None or line.end() > LINE_BYTES_MAX:
+        line_end = data.find(_LINE_END, 0, LINE_BYTES_MAX)
+        if line_end < 0:
             return None
         # The blank line may come at once, where there are no fields.
-        end = data.find(_END, line.end() - 2)
+        end = data.find(_END, line_end)
         if end < 0:
             return None
-        block = data[line.end() : end + 2]
+        first, block = data[:line_end], data[line_end + 2 : end + 2]
+        try:
+            line = self._lines[first]
+        except KeyError:
+            line = self._parse(first)
+        if line is None:
+            return None
         try:
             fields = self._blocks[block]
         except KeyError:
             fields = self._judge(block)
         if fields is None:
             return None
-        method, path, query = line.groups()
-        pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
-        return Head(method.decode(), path.decode(), pairs, fields, end + len(_END))
+        return Head(line, fields, end + len(_END))
+
+    def _parse(self, first: bytes) -> Line | None:
+        line = _plain_line(first)
+        if len(first) <= LINE_BYTES_KEPT_MAX:
+            if len(self._lines) >= LINES_COUNT_MAX:
+                self._lines.clear()
+            self._lines[first] = line
+        return line
 
     def _judge(self, block: bytes) -> Fields | None:
         fields = _plain_fields(block, self._loop)
@@ -89,6 +111,15 @@ class Heads:
                 self._blocks.clear()
             self._blocks[block] = fields
         return fields
+
+
+def _plain_line(first: bytes) -> Line | None:
+    found = _LINE.fullmatch(first)
+    if found is None:
+        return None
+    method, path, query = found.groups()
+    pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
+    return Line(method.decode(), path.decode(), pairs)
 
 
 def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:

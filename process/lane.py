@@ -81,12 +81,12 @@ class Lanes:
 
     def work_for(self, head: Head, body: bytes) -> Work | None:
         """What answers this request, not begun yet; None when no route does."""
-        found = self._tree.find(head.method, head.path)
+        (method, path, query), (_, content_type, accept), _ = head
+        found = self._tree.find(method, path)
         if found is None:
             return None
         operation, handler, parameters = found
-        _, content_type, accept = head.fields
-        request = Request(parameters, head.query, content_type, accept, body)
+        request = Request(parameters, query, content_type, accept, body)
         return self._front.answer(operation, handler, request)
 
 

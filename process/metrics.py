@@ -94,6 +94,7 @@ class Metrics:
             )
         ]
         self._by_name = {each.name: each.of(()) for each in self._observed}
+        self._by_status: dict[tuple[str, int], Distribution] = {}
         self._gauges: tuple[Gauge, ...] = ()
         self._topics: Callable[[], Iterable[TopicFigures]] = tuple
 
@@ -102,7 +103,11 @@ class Metrics:
         self._by_name[name].observe(value)
 
     def observe_request(self, operation: str, status: int, seconds: float) -> None:
-        self._requests.of((operation, f"{status // 100}xx")).observe(seconds)
+        found = self._by_status.get((operation, status))
+        if found is None:
+            found = self._requests.of((operation, f"{status // 100}xx"))
+            self._by_status[operation, status] = found
+        found.observe(seconds)
 
     def watch(self, gauges: Iterable[Gauge], topics: Callable[[], Iterable[TopicFigures]]) -> None:
         """Read these figures at every scrape."""

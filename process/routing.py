@@ -1,9 +1,12 @@
 """Which route answers a path: one step down a tree for each segment."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tuff.protocol.exchange import Handler, Route
+
+FOUND_COUNT_MAX = 4_096  # paths that are remembered; about as many topics are busy at a time
+PATH_LENGTH_KEPT_MAX = 256  # characters of such a path; with the count it bounds the memory
 
 
 class Found(NamedTuple):
@@ -12,7 +15,7 @@ class Found(NamedTuple):
 
     operation: str
     handler: Handler
-    parameters: dict[str, str]
+    parameters: Mapping[str, str]
 
 
 class _Node:
@@ -31,6 +34,7 @@ class RouteTree:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
+        self._found: dict[tuple[str, str], Found] = {}
         for route in routes:
             self._add(route)
 
@@ -49,6 +53,17 @@ class RouteTree:
 
     def find(self, method: str, path: str) -> Found | None:
         """The route of a method and an unescaped path, which begins with `/`; None without one."""
+        try:
+            return self._found[method, path]
+        except KeyError:
+            found = self._walk(method, path)
+        if found is not None and len(path) <= PATH_LENGTH_KEPT_MAX:
+            if len(self._found) >= FOUND_COUNT_MAX:
+                self._found.clear()
+            self._found[method, path] = found
+        return found
+
+    def _walk(self, method: str, path: str) -> Found | None:
         node, values = self._root, []
         for segment in path.split("/")[1:]:
             below = node.named.get(segment)

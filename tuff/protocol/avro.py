@@ -131,11 +131,30 @@ class _Reader:
 
 def decode_publish_request(body: bytes) -> PublishRequest:
     """Raises: BadRequestError: the body is not exactly one PublishRequest."""
+    payload = _only_payload(body)
+    if payload is not None:
+        return PublishRequest(pointer=None, payloads=[payload])
     reader = _Reader(body, "PublishRequest")
     pointer = reader.read_long() if reader.read_branch(2) == 0 else None
     payloads = reader.read_byte_strings()
     reader.end()
     return PublishRequest(pointer=pointer, payloads=payloads)
+
+
+def _only_payload(body: bytes) -> bytes | None:
+    """The payload of a request that is one message of less than 8 KiB without a transaction, as
+    nearly all are; None for any other, and for what may be wrong."""
+    if body[:2] != b"\x02\x02" or len(body) < len(b"\x02\x02\x00\x00"):
+        return None
+    size, start = body[2], 3
+    if size >= 0x80:
+        if body[3] >= 0x80:
+            return None
+        size, start = size & 0x7F | body[3] << 7, 4
+    # Zig-zag: an even number is twice the length. What follows is the end of the array, and no more.
+    if size & 1 or start + (size >> 1) + 1 != len(body) or body[-1]:
+        return None
+    return body[start:-1]
 
 
 def decode_rollback_detail(body: bytes) -> RollbackDetail:

@@ -5,14 +5,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishRequest:
+class PublishRequest(NamedTuple):
     """Payloads for one topic. `pointer` is the write pointer, None without a transaction.
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None when no

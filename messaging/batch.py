@@ -6,7 +6,7 @@ thread at a time, so nothing can remove a row between the reading and the writin
 gone is never written again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,6 +26,14 @@ class Inversion(NamedTuple):
     stop: bytes
 
 
+class Run(NamedTuple):
+    """Rows of one publish that are nothing but their payloads, in the order of their keys."""
+
+    prefix: bytes
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+
+
 class Batch:
     """Rows on their way to the disk, and what follows once they are there, or are not.
 
@@ -36,6 +44,7 @@ class Batch:
         self.number = number
         self.now_ms = now_ms
         self.puts: dict[bytes, bytes | None] = {}
+        self.runs: list[Run] = []
         self.inversions: list[Inversion] = []
         self.touched: set[Topic] = set()
         self.published: dict[Topic, tuple[int, int]] = {}
@@ -52,7 +61,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.puts or self.inversions or self._forced)
+        return not (self.puts or self.runs or self.inversions or self._forced)
 
     def next_place(self) -> Place:
         """The place of the next row; rows built one after the other are neighbours."""
@@ -64,6 +73,10 @@ class Batch:
 
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
+
+    def put_run(self, run: Run) -> None:
+        """Write the rows of one publish, which are new."""
+        self.runs.append(run)
 
     def delete(self, key: bytes) -> None:
         self.puts[key] = None
@@ -113,7 +126,10 @@ class Batch:
                     inverted = _inverted(key, value, inversion.pointer)
                     if inverted is not None:
                         self.puts[key] = inverted
-        store.write(list(self.puts.items()))
+        rows: list[tuple[bytes, bytes | None]] = list(self.puts.items())
+        for run in self.runs:
+            rows += zip(run.keys, run.values, strict=True)
+        store.write(rows)
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:

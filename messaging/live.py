@@ -114,7 +114,7 @@ class Live:
         self._durable_facts = facts
         self.index.settled(settled)
         self.served = max(self.served, mark.last)
-        self.tails.take(batch.puts, served=self.served)
+        self.tails.take(batch.puts, batch.runs, served=self.served)
 
     def _clock_mark(self) -> int | None:
         # A clock that jumped far ahead must not be recorded before it is confirmed: the next start

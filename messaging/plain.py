@@ -6,6 +6,7 @@ there already; no object stands for it in between. Whatever else a row is, damag
 general way says what it means (messaging/reader.py). The tests hold the two ways together.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from zlib import crc32
 
@@ -32,6 +33,15 @@ def plain_item(key: bytes, value: bytes) -> bytes | None:
         return None
     payload = value[_HEAD_SIZE:]
     return avro.ID_HEAD + key[-PLACE_SIZE:] + _between(len(payload)) + payload
+
+
+def plain_items(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    """The items of rows that are nothing but payloads."""
+    heads = [avro.ID_HEAD + key[-PLACE_SIZE:] for key in keys]
+    return [
+        head + _between(len(value) - _HEAD_SIZE) + value[_HEAD_SIZE:]
+        for head, value in zip(heads, values, strict=True)
+    ]
 
 
 def take_plain(

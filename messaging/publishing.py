@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from messaging.batch import Batch
+from messaging.batch import Batch, Run
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.keys import message_key, message_keys, payload_key
 from messaging.live import Live
-from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, plain_value
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, plain_values
 from messaging.topics import Topic, TopicRecord, topic_not_found
 from messaging.transactions import TransactionView
 from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
@@ -252,9 +252,7 @@ def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
     places = batch.next_places(len(entry.payloads))
     keys = message_keys(prefix, places[0], len(entry.payloads))
     if entry.pointer is None and entry.ttls_s is None:
-        puts = batch.puts
-        for key, payload in zip(keys, entry.payloads, strict=True):
-            puts[key] = plain_value(key, payload)
+        batch.put_run(Run(prefix, keys, plain_values(keys, entry.payloads)))
         return places
     ttls_s = entry.ttls_s or [None] * len(entry.payloads)
     for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):

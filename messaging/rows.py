@@ -16,6 +16,7 @@ one there is `tuff salvage`, for the other the newer server.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -137,10 +138,13 @@ def frame(key: bytes, flags: int, body: bytes) -> bytes:
     return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
 
 
-def plain_value(key: bytes, payload: bytes) -> bytes:
-    """The stored value of a row that is nothing but a payload; `frame` for those, in half the
-    time."""
-    return HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK))) + payload
+def plain_values(keys: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
+    """The stored values of rows that are nothing but a payload: what `frame` makes of each, in a
+    third of the time."""
+    return [
+        HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK))) + payload
+        for key, payload in zip(keys, payloads, strict=True)
+    ]
 
 
 def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:

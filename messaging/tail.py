@@ -15,9 +15,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from messaging.batch import Run
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
-from messaging.plain import NO_PAYLOAD, plain_item
+from messaging.plain import NO_PAYLOAD, plain_item, plain_items
 from messaging.reader import (
     LAST_NUMBER,
     Query,
@@ -65,8 +66,8 @@ class _Tail:
     """Rows of one generation of a topic, as items in their order. Of a row that is more than a
     payload the item has only the id, and `odd` has the row, by its place.
 
-    The newest rows are `fresh`, as they were stored: the first reader makes items of them, and a
-    topic that nobody reads costs next to nothing. `newest` is the key of the last row of all.
+    The newest rows are `fresh`, in runs as they were stored: the first reader makes items of them,
+    and a topic that nobody reads costs next to nothing. `newest` is the key of the last row of all.
     """
 
     __slots__ = ("_general", "_plain", "after", "fresh", "has_ttl", "items", "newest", "odd",
@@ -75,7 +76,7 @@ class _Tail:
     def __init__(self, prefix: bytes, after: bytes) -> None:
         self.after = after
         self.newest = MESSAGES + prefix + after
-        self.fresh: list[tuple[bytes, bytes]] = []
+        self.fresh: list[Run] = []
         self.items: list[bytes] = []
         self.odd: dict[bytes, MessageRow] = {}
         self.size_bytes = 0
@@ -89,12 +90,20 @@ class _Tail:
         self._change(key, value)
         self.newest = max(self.newest, key)
 
+    def add(self, run: Run) -> None:
+        """A durable batch put these rows, which lie behind all that are here."""
+        self.fresh.append(run)
+        self.size_bytes += _run_size(run)
+        self.newest = run.keys[-1]
+
     def settle(self) -> None:
         """Make items of the fresh rows."""
-        rows, self.fresh = self.fresh, []
-        for key, value in rows:
-            self.size_bytes -= _fresh_size(key, value)
-            self._change(key, value)
+        self._plain = self._general = None
+        runs, self.fresh = self.fresh, []
+        for run in runs:
+            items = plain_items(run.keys, run.values)
+            self.items += items
+            self.size_bytes += sum(_size(item, None) for item in items) - _run_size(run)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
         self._plain = self._general = None
@@ -143,9 +152,9 @@ class _Tail:
     def _cut_fresh(self, size_bytes: int) -> None:
         count = 0
         while self.size_bytes > size_bytes:
-            self.size_bytes -= _fresh_size(*self.fresh[count])
+            self.size_bytes -= _run_size(self.fresh[count])
             count += 1
-        self.after = self.fresh[count - 1][0][-PLACE_SIZE:]
+        self.after = self.fresh[count - 1].keys[-1][-PLACE_SIZE:]
         del self.fresh[:count]
 
     def lengthen(self, items: Sequence[bytes], *, after: bytes) -> None:
@@ -233,36 +242,36 @@ class Tails:
         self._since = pack_place(*since)
         self._size_bytes = 0
 
-    def take(self, puts: Mapping[bytes, bytes | None], *, served: Place) -> None:
+    def take(
+        self, puts: Mapping[bytes, bytes | None], runs: Sequence[Run], *, served: Place
+    ) -> None:
         """A batch with these rows became durable, and everything up to this place is served."""
         if not self._bytes_max:
             self.begin(served)
             return
-        tail, start, changed = None, b"", {}
-        for row in puts.items():
-            key, value = row
-            if key[0] != _MESSAGE_TAG:
-                continue
-            if tail is None or not key.startswith(start):  # the rows of a publish are neighbours
-                tail, start = self._tail_of(key), key[:-PLACE_SIZE]
-                changed[start[_PREFIX_AT:]] = tail
-            if value is not None and key > tail.newest:
-                tail.newest = key
-                tail.fresh.append(row)  # type: ignore[arg-type]  # not to make a tuple of each
-                size_bytes = _fresh_size(key, value)
-                tail.size_bytes += size_bytes
-                self._size_bytes += size_bytes
-            else:
-                self._size_bytes -= tail.size_bytes
-                tail.change(key, value)
-                self._size_bytes += tail.size_bytes
+        changed: dict[bytes, _Tail] = {}
+        for key, value in puts.items():
+            if key[0] == _MESSAGE_TAG:
+                self._take_out(key[_PREFIX_AT:-PLACE_SIZE], changed).change(key, value)
+        for run in runs:
+            tail = self._take_out(run.prefix, changed)
+            if run.keys[0] > tail.newest:
+                tail.add(run)
+            else:  # among rows of its own batch that are more than payloads
+                for key, value in zip(run.keys, run.values, strict=True):
+                    tail.change(key, value)
+        self._size_bytes += sum(tail.size_bytes for tail in changed.values())
         self._limit(changed)
 
-    def _tail_of(self, key: bytes) -> _Tail:
-        prefix = key[_PREFIX_AT:-PLACE_SIZE]
-        tail = self._tails.get(prefix)
+    def _take_out(self, prefix: bytes, changed: dict[bytes, _Tail]) -> _Tail:
+        """The tail that a batch changes, which does not count until all is changed."""
+        tail = changed.get(prefix)
         if tail is None:
-            tail = self._tails[prefix] = _Tail(prefix, self._since)
+            tail = self._tails.get(prefix)
+            if tail is None:
+                tail = self._tails[prefix] = _Tail(prefix, self._since)
+            self._size_bytes -= tail.size_bytes
+            changed[prefix] = tail
         return tail
 
     def keep(self, query: Query, reading: Reading) -> None:
@@ -316,8 +325,9 @@ class Tails:
         self._size_bytes += tail.size_bytes
 
 
-def _fresh_size(key: bytes, value: bytes) -> int:
-    return FRESH_OVERHEAD_BYTES + len(key) + len(value)
+def _run_size(run: Run) -> int:
+    count = len(run.keys)
+    return count * (FRESH_OVERHEAD_BYTES + len(run.keys[0])) + sum(map(len, run.values))
 
 
 def _size(item: bytes, row: MessageRow | None) -> int:

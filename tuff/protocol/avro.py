@@ -151,7 +151,7 @@ def _only_payload(body: bytes) -> bytes | None:
         if body[3] >= 0x80:
             return None
         size, start = size & 0x7F | body[3] << 7, 4
-    # Zig-zag: an even number is twice the length. What follows is the end of the array, and no more.
+    # Zig-zag: an even number is twice the length. Behind it stands the end of the array alone.
     if size & 1 or start + (size >> 1) + 1 != len(body) or body[-1]:
         return None
     return body[start:-1]

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from messaging.polls import Isolation, Poll
 from process.checks import Data, check
 from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
 from tests.faults.powercut_disk import NOT_READ
 from tests.faults.powercut_ledger import Account, Told
 from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.faults.powercut_run import Recording
-from tests.http.calls import TRANSACTIONS
 from tests.scripts.world import Clock, Life
 from tuff.disk.findings import Finding
 from tuff.disk.lock import LOCK_FILE
-from tuff.protocol.errors import TransactionUnknownError
+from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
+from tuff.protocol.names import TopicId
+from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.table import TransactionalTable
 from tx.ledger import ServiceState
@@ -61,28 +63,26 @@ class Recovered(Life):
         """What a reader finds from the beginning; nothing of a topic that is not there."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name in TOPICS:
-            reply = await self._poll(name, isolation)
-            if reply is not None:
+            items = await self._poll(name, isolation)
+            if items is not None:
                 found[name] = [
-                    (message["id"], message["payload"].partition("|")[0]) for message in reply
+                    (id_bytes.hex(), payload.decode().partition("|")[0])
+                    for id_bytes, payload in items
                 ]
         return found
 
-    async def _poll(self, name: str, isolation: str) -> list[dict[str, str]] | None:
-        path = f"/v1/namespaces/{NAMESPACE}/topics/{name}/poll"
-        reply = await self.request("POST", path, {}, {"isolation": isolation})
-        if reply.status == 404:
+    async def _poll(self, name: str, isolation: str) -> list[tuple[bytes, bytes]] | None:
+        poll = Poll(isolation=Isolation(isolation))
+        try:
+            return (await self._rooms.messaging.poll(TopicId(NAMESPACE, name), poll)).items
+        except TopicNotFoundError:
             return None
-        assert reply.status == 200, reply
-        messages: list[dict[str, str]] = reply.body
-        return messages
 
     async def run(self, name: str) -> tuple[int, str]:
         """Publish one message more, in one go: the pointer and the payload."""
-        entries = [{"namespace": NAMESPACE, "topic": name, "messages": ["later"]}]
-        reply = await self.request("POST", f"{TRANSACTIONS}/run", {"publish": entries}, {})
-        assert reply.status == 200, reply
-        return int(reply.body["published"][0]["transactionWritePointer"]), "later"
+        entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
+        outcome = await self._rooms.transactions.run_once([entry], client="", request_id=None)
+        return outcome.published[0].pointer, "later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Judge:
         clock = Clock()
         clock.move(now_ms - clock.wall_ns() // 1_000_000)
         life = Recovered(data, clock, [])
-        await life.open()
+        await life.recover()
         try:
             assert not life.why_down(), life.why_down()
             early = await life.view(isolation="committed")

@@ -91,9 +91,17 @@ class Life:
         self._assignments = assignments
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = ExitStack()
+        self._client: TestClient | None = None
         self.disks: dict[str, Disk] = {}
 
     async def open(self) -> None:
+        """Recover, and listen."""
+        await self.recover()
+        self._client = TestClient(TestServer(self._rooms.application()))
+        await self._client.start_server()
+
+    async def recover(self) -> None:
+        """Open the rooms, which nobody can ask anything over the network then."""
         places = Places.below(self._directory)
         places.lock(self._held)
         self._rooms = Rooms(
@@ -107,14 +115,13 @@ class Life:
             threads=self._threads,
         )
         await self._rooms.open()
-        self._client = TestClient(TestServer(self._rooms.application()))
-        await self._client.start_server()
 
     async def request(
         self, method: str, path: str, body: object, query: Mapping[str, str]
     ) -> Reply:
         # Without a body aiohttp would name a content type all the same, and not JSON's.
         no_header = ["Content-Type"] if body is None else []
+        assert self._client is not None, "it does not listen"
         response = await self._client.request(
             method, path, json=body, params=query, skip_auto_headers=no_header
         )
@@ -132,7 +139,8 @@ class Life:
         for disk in self.disks.values():
             disk.release()
         await self._rooms.drain()
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
         await self._rooms.close()
         await asyncio.gather(*self._tasks)
         self._held.close()

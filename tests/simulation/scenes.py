@@ -67,7 +67,7 @@ def forgotten(player: Player) -> None:
     for _ in range(3):
         player.send(client.start(is_long=False, timeout_s=None))
     world.run(player.chance, None)
-    started = list(facts.transactions.values())[known:]
+    started = list(facts.transactions.values())[known:][-3:]
     if len(started) < 3:
         return
     named, rival, other = started

@@ -137,13 +137,12 @@ class Client:
                 self._committed(tx, outcome, asked)
 
     def _surely_noted(self, tx: Tx, *, leaves_them: bool) -> frozenset[bytes]:
-        """Changes of can-commits that a commit does not pass without. Who leaves all of them to the
-        can-commits before a crash is refused if one was lost; but one after the crash is taken for
-        the first (protocol §5.2)."""
-        since = tx.noted.get(len(self._facts.crashed))
-        if since is None and leaves_them:
-            return frozenset().union(*tx.noted.values())
-        return frozenset(since or ())
+        """Changes of can-commits that a commit does not pass without. Who leaves them to the
+        can-commits is refused if these were lost in a crash, unless there was one after it: nobody
+        can tell whether that was the first (protocol §5.2)."""
+        since = len(self._facts.crashed)
+        newest = max(tx.noted, default=since) if leaves_them else since
+        return frozenset(tx.noted.get(newest, ()))
 
     def _committed(self, tx: Tx, outcome: Outcome, asked: int) -> None:
         if tx.published is not None and tx.published != outcome.published:

@@ -2,14 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from messaging.bookmarks import Hold
 from messaging.facts import Facts, Mark
 from messaging.index import MESSAGE_ROWS, IndexedRange
 from messaging.keys import (
     FACTS,
     FACTS_KEY,
+    HOLDS,
     INDEX,
     MARK_KEY,
     MESSAGES,
@@ -18,6 +20,7 @@ from messaging.keys import (
     place_in,
     pointer_in,
     row_prefix,
+    split_bookmark,
     split_prefix,
     split_topic,
 )
@@ -88,7 +91,8 @@ def hole_finding(directory: str, hole: Hole) -> Finding:
 
 
 class _Check:
-    """Takes the rows in the order of their keys: index, messages, payloads, facts, topics."""
+    """Takes the rows in the order of their keys: holds, index, messages, payloads,
+    positions, facts, topics."""
 
     def __init__(self, now_ms: int) -> None:
         self.account = StoreAccount()
@@ -96,6 +100,7 @@ class _Check:
         self._last = BEFORE_ALL
         self._prefixes: dict[bytes, int] = defaultdict(int)
         self._topics: dict[TopicId, TopicRecord] = {}
+        self._holds: dict[tuple[TopicId, int], list[Hold]] = defaultdict(list)
         self._indexed: dict[_Owned, list[_Indexed]] = defaultdict(list)
         self._brought: dict[_Owned, list[_Brought]] = defaultdict(list)
         self._takers: Mapping[bytes, Callable[[bytes, bytes], None]] = {
@@ -104,6 +109,7 @@ class _Check:
             PAYLOADS: self._take_payload,
             TOPICS: self._take_topic,
             FACTS: self._take_fact,
+            HOLDS: self._take_hold,
         }
 
     def take(self, remain: Remain) -> None:
@@ -131,6 +137,10 @@ class _Check:
 
     def _take_topic(self, key: bytes, value: bytes) -> None:
         self._topics[split_topic(key[1:])] = TopicRecord.from_bytes(key, value)
+
+    def _take_hold(self, key: bytes, value: bytes) -> None:
+        topic, generation, _ = split_bookmark(key)
+        self._holds[topic, generation].append(Hold.from_bytes(key, value))
 
     def _take_index(self, key: bytes, value: bytes) -> None:
         entry = IndexedRange.from_bytes(key, value)
@@ -204,12 +214,10 @@ class _Check:
     def _is_shown(self, key: bytes) -> bool:
         topic, generation = split_prefix(row_prefix(key))
         record, place = self._topics.get(topic), place_in(key)
-        return (
-            record is not None
-            and record.generation == generation
-            and place >= record.floor.place
-            and self._now_ms < place.timestamp_ms + 1000 * record.ttl_s
-        )
+        if record is None or record.generation != generation:
+            return False
+        rule = replace(record.rule, holds=tuple(self._holds[topic, generation]))
+        return place >= max(rule.floor, rule.live_from(now_ms=self._now_ms))
 
     def _check_index(self) -> None:
         for indexed in (each for found in self._indexed.values() for each in found):

@@ -10,18 +10,22 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.keys import (
     FACTS,
+    HOLDS,
     INDEX,
     MARK_KEY,
     MESSAGES,
     PAYLOADS,
+    POSITIONS,
     TOPICS,
     place_in,
     pointer_in,
     row_prefix,
+    split_bookmark,
     split_prefix,
     split_topic,
 )
@@ -41,6 +45,8 @@ _TABLES = {
     TOPICS: "topic",
     INDEX: "index",
     FACTS: "fact",
+    HOLDS: "hold",
+    POSITIONS: "position",
 }
 
 
@@ -142,6 +148,27 @@ def _fact(key: bytes, value: bytes) -> Row:
     return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
 
 
+def _hold(key: bytes, value: bytes) -> Row:
+    hold = Hold.from_bytes(key, value)
+    return {
+        **_bookmark(key),
+        "from": hold.first.hex(),
+        "set_at_ms": hold.set_at_ms,
+        "expires_at_ms": hold.expires_at_ms,
+    }
+
+
+def _position(key: bytes, value: bytes) -> Row:
+    found = Position.from_bytes(key, value)
+    told = {"position": found.position.hex(), "updated_at_ms": found.updated_at_ms}
+    return {**_bookmark(key), **told}
+
+
+def _bookmark(key: bytes) -> Row:
+    topic, generation, name = split_bookmark(key)
+    return {"topic": str(topic), "generation": generation, "name": name}
+
+
 def _place(key: bytes) -> Row:
     topic, generation = split_prefix(row_prefix(key))
     place: Place = place_in(key)
@@ -163,4 +190,6 @@ _DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
     TOPICS: _topic,
     INDEX: _indexed,
     FACTS: _fact,
+    HOLDS: _hold,
+    POSITIONS: _position,
 }

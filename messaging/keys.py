@@ -7,6 +7,7 @@
     topic row   := UTF8("ns:topic:")
     index row   := write_pointer(8) kind(1) prefix first_ts(8) first_seq(2)
     fact row    := its name
+    hold row    := prefix UTF8(name)            a position row likewise
 
 One physical store holds all tables under a one-byte tag, because one batch must span them all.
 `:` is no legal character of a name, so no topic's prefix can begin another's.
@@ -16,13 +17,15 @@ import struct
 
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import SEQ_ID_LIMIT, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.names import TopicId, check_name
 
 MESSAGES = b"m"
 PAYLOADS = b"p"
 TOPICS = b"t"
 INDEX = b"i"
 FACTS = b"s"
+HOLDS = b"h"
+POSITIONS = b"r"
 # Messages and payloads stand side by side, so that one scan passes over both.
 ROWS_STOP = b"q"
 
@@ -79,6 +82,26 @@ def payload_key(prefix: bytes, pointer: int, place: Place) -> bytes:
 def index_key(pointer: int, kind: bytes, prefix: bytes, first: Place) -> bytes:
     """The key of an index row: a range of rows that one write left under a pointer."""
     return INDEX + _POINTER.pack(pointer) + kind + prefix + _PLACE.pack(*first)
+
+
+def bookmark_key(table: bytes, prefix: bytes, name: str) -> bytes:
+    """The key of a hold or a named position."""
+    return table + prefix + name.encode("ascii")
+
+
+def split_bookmark(key: bytes) -> tuple[TopicId, int, str]:
+    """The topic, the generation and the name in the key of a hold or a named position.
+
+    Raises:
+        ValueError: none has these bytes.
+    """
+    namespace, colon, rest = key[1:].partition(b":")
+    name, second, tail = rest.partition(b":")
+    topic, generation = split_prefix(namespace + colon + name + second + tail[: _GENERATION.size])
+    try:
+        return topic, generation, check_name(tail[_GENERATION.size :].decode("ascii"), what="name")
+    except (UnicodeDecodeError, InvalidNameError) as error:
+        raise ValueError(f"{key!r} has no name at its end") from error
 
 
 def place_in(key: bytes) -> Place:

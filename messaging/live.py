@@ -103,9 +103,13 @@ class Live:
 
     def change_topic(self, batch: Batch, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
         """Write a topic's row; decisions go by it at once, readers once it is durable."""
+        batch.put(key, record.to_bytes(key))
+        self.change_record(batch, topic, record)
+
+    def change_record(self, batch: Batch, topic: Topic, record: TopicRecord) -> None:
+        """The same for what stands in other rows, which the caller writes."""
         before = topic.decided
         topic.decided = record
-        batch.put(key, record.to_bytes(key))
         batch.on_durable(partial(_told, topic, record))
         batch.on_lost(partial(_took_back, topic, before))
 

@@ -2,19 +2,23 @@
 
 import logging
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.keys import (
     FACTS_KEY,
+    HOLDS,
     INDEX,
     MARK_KEY,
     MESSAGES,
+    POSITIONS,
     ROWS_STOP,
     TOPICS,
     place_in,
     prefix_stop,
+    split_bookmark,
     split_topic,
 )
 from messaging.rows import DamagedRowError, NewerRowError
@@ -47,8 +51,10 @@ def load(store: Store) -> Loaded:
     """
     # The facts first: they say whether the other rows are of a format that can be read here.
     facts = _read_facts(store)
+    topics = _load_topics(store)
+    _load_bookmarks(store, topics)
     return Loaded(
-        topics=_load_topics(store),
+        topics=topics,
         index=_load_index(store),
         mark=read_mark(store),
         facts=facts,
@@ -112,6 +118,41 @@ def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
             log.warning("the metadata of the topic %s %s", topic, error.finding)
             topics[topic] = f"{error.finding}; {error.advice}"
     return topics
+
+
+def _load_bookmarks(store: Store, topics: dict[TopicId, TopicRecord | str]) -> None:
+    """Give each topic's record its holds and positions."""
+    for table in (HOLDS, POSITIONS):
+        for key, value in store.scan(table, prefix_stop(table)):
+            try:
+                topic, generation, name = split_bookmark(key)
+            except ValueError as error:
+                raise StoreDamagedError(
+                    f"the row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+                ) from None
+            record = topics.get(topic)
+            if isinstance(record, TopicRecord) and record.generation == generation:
+                topics[topic] = _with_bookmark(record, topic, key, value, name)
+
+
+def _with_bookmark(
+    record: TopicRecord, topic: TopicId, key: bytes, value: bytes, name: str
+) -> TopicRecord | str:
+    try:
+        if key.startswith(HOLDS):
+            return replace(record, holds={**record.holds, name: Hold.from_bytes(key, value)})
+        found = Position.from_bytes(key, value)
+        return replace(record, positions={**record.positions, name: found})
+    except DamagedRowError as error:
+        log.warning("%s of the topic %s, named %s, %s", _KINDS[key[:1]], topic, name, error.finding)
+        if key.startswith(HOLDS) or isinstance(error, NewerRowError):
+            # Passed over, what somebody still needs would expire; kept from any other time on, what
+            # has expired would be back.
+            return f"has {_KINDS[key[:1]]} {name!r}, which {error.finding}; {error.advice}"
+        return record
+
+
+_KINDS = {HOLDS: "a hold", POSITIONS: "a position"}
 
 
 def _load_index(store: Store) -> list[IndexedRange]:

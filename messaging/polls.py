@@ -15,7 +15,6 @@ from messaging.index import IndexedRange
 from messaging.live import Live
 from messaging.page import Page, arrow_form
 from messaging.reader import Query, Reading, Undecided, read, start_number
-from messaging.retention import is_expired
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
 from messaging.survey import survey
@@ -205,7 +204,7 @@ class Polls:
             if not reading.finished and not reading.page:
                 continue
             if reading.page or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
-                return self._result(poll, record, reading)
+                return self._result(poll, record, query, reading)
             await self._wait(waiter, deadline_s, reading)
 
     def _is_vain(self, poll: Poll, query: Query, reading: Reading) -> bool:
@@ -238,14 +237,15 @@ class Polls:
         # the snapshot and held, and not taken for one that this reader may pass by.
         snapshot = self._snapshot(poll)
         limit_max = self._settings.poll_limit_max
+        now_ms = self._live.expiry_ms()
         return Query(
             prefix=topic.prefix(record.generation),
             start=number,
             through=poll.through or LAST_ID,
             served=self._live.served,
             floor=record.floor,
-            ttl_s=record.ttl_s,
-            now_ms=self._live.expiry_ms(),
+            live_from=topic.rule_of(record).live_from(now_ms=now_ms),
+            now_ms=now_ms,
             limit=min(poll.limit or limit_max, limit_max),
             bytes_max=self._settings.poll_bytes_max,
             snapshot=snapshot,
@@ -259,17 +259,18 @@ class Polls:
             return self._transactions.snapshot_of(poll.tx)
         return self._transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
 
-    def _result(self, poll: Poll, record: TopicRecord, reading: Reading) -> PollResult:
+    def _result(
+        self, poll: Poll, record: TopicRecord, query: Query, reading: Reading
+    ) -> PollResult:
         start = poll.start
-        start_ms = start.publish_timestamp_ms if isinstance(start, MessageId) else start
+        place = start.place if isinstance(start, MessageId) else Place(start or 0, 0)
         return PollResult(
             page=reading.page,
             generation=record.generation,
             next_id=reading.next_id,
             caught_up=reading.caught_up,
             blocked_by=self._holder(reading.held_by),
-            expired=bool(start_ms)
-            and is_expired(start_ms or 0, record.ttl_s, now_ms=self._live.expiry_ms()),
+            expired=place.timestamp_ms > 0 and place < query.live_from,
         )
 
     def _holder(self, pointer: int | None) -> int | None:

@@ -26,7 +26,7 @@ from messaging.keys import (
 )
 from messaging.page import EMPTY_PAGE, Page
 from messaging.plain import NO_PAYLOAD, take_plain
-from messaging.retention import is_expired, live_from_ms
+from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
 from messaging.storage.seam import Rows, Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
@@ -55,14 +55,15 @@ class Undecided(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """What to read. `start` is the number of the first id that may be delivered, `through` the last
-    id; `served` the last place that readers may be shown; `ttl_s` and `floor` are the topic's."""
+    id; `served` the last place that readers may be shown; `live_from` the first that retention has
+    left."""
 
     prefix: bytes
     start: int
     through: MessageId
     served: Place
     floor: MessageId
-    ttl_s: int
+    live_from: Place
     now_ms: int
     limit: int
     bytes_max: int
@@ -132,8 +133,7 @@ def read_memory(query: Query, rows: Iterable[tuple[bytes, MessageRow | None]]) -
 
 def first_number(query: Query) -> int:
     """The number of the first id that the reader may be handed, whatever rows there are."""
-    live_from = live_from_ms(query.ttl_s, now_ms=query.now_ms) << _TIME_SHIFT
-    return max(query.start, query.floor.to_int(), live_from)
+    return max(query.start, query.floor.to_int(), MessageId(*query.live_from).to_int())
 
 
 def next_at_first(query: Query, number: int) -> bytes:

@@ -9,17 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.keys import (
     FACTS,
     FACTS_KEY,
+    HOLDS,
     INDEX,
     MARK_KEY,
     MESSAGES,
     PAYLOADS,
+    POSITIONS,
     TOPICS,
     row_prefix,
+    split_bookmark,
     split_prefix,
     split_topic,
 )
@@ -33,6 +37,8 @@ TABLES: Mapping[bytes, str] = {
     TOPICS: "topic",
     INDEX: "index",
     FACTS: "fact",
+    HOLDS: "hold",
+    POSITIONS: "position",
 }
 LOG_SUFFIX = ".log"
 
@@ -141,10 +147,22 @@ def _check_fact(key: bytes, value: bytes) -> None:
         Facts.from_bytes(key, value)
 
 
+def _check_hold(key: bytes, value: bytes) -> None:
+    split_bookmark(key)
+    Hold.from_bytes(key, value)
+
+
+def _check_position(key: bytes, value: bytes) -> None:
+    split_bookmark(key)
+    Position.from_bytes(key, value)
+
+
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     MESSAGES: _check_message,
     PAYLOADS: _check_payload,
     TOPICS: _check_topic,
     INDEX: IndexedRange.from_bytes,
     FACTS: _check_fact,
+    HOLDS: _check_hold,
+    POSITIONS: _check_position,
 }

@@ -5,9 +5,10 @@ The LevelDB sweep calls it; the HBase sweep and the Java observer follow the sam
 """
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from messaging.bookmarks import Hold
 from tuff.protocol.ids import Place
 
 NO_FLOOR = Place(0, 0)  # nothing was truncated or swept yet
@@ -48,6 +49,22 @@ class TopicRule:
     generation: int
     ttl_s: int
     floor: Place = NO_FLOOR
+    holds: tuple[Hold, ...] = ()
+
+    def live_from(self, *, now_ms: int) -> Place:
+        """The first place that the topic's time to live has left, or that a hold keeps from it; the
+        floor is another matter, and so is a message's own time to live."""
+        by_ttl = Place(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
+        held = (each.first.place for each in self.holds if now_ms < each.expires_at_ms)
+        return min((by_ttl, *held))
+
+    def without_holds(self, *, now_ms: int) -> "TopicRule":
+        """What to tell those who know of no holds: a time to live by which, at this time, all is
+        kept that the holds keep, and less than a second of messages more."""
+        if not self.holds:
+            return self
+        held_ms = now_ms - self.live_from(now_ms=now_ms).timestamp_ms
+        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +101,10 @@ def fate(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> Fa
         return Fate.DROP
     if row.table is Table.PAYLOAD:
         return _payload_fate(row, topic, state)
-    ttl_s = topic.ttl_s if row.ttl_s is None else min(row.ttl_s, topic.ttl_s)
-    if row.place < topic.floor or is_expired(row.place.timestamp_ms, ttl_s, now_ms=state.now_ms):
+    now_ms, own_ttl_s = state.now_ms, row.ttl_s
+    # A hold keeps what the topic would drop. What the publisher said of a message stands.
+    is_over = own_ttl_s is not None and is_expired(row.place.timestamp_ms, own_ttl_s, now_ms=now_ms)
+    if is_over or row.place < max(topic.floor, topic.live_from(now_ms=now_ms)):
         return Fate.DROP
     if row.tx_pointer is not None and row.tx_pointer > 0 and row.tx_pointer in state.invalid:
         return Fate.INVERT
@@ -99,9 +118,10 @@ def _payload_fate(row: RetainedRow, topic: TopicRule, state: RetentionState) -> 
     # A payload may be published at any time of its transaction's life and ages from then on, while
     # its key has the time of the store only. Dropped at store + ttl, a message published late by a
     # long transaction lost its payloads while it was still live. No live reference can miss one: it
-    # is published no later than store + longest transaction (the publish sees to it), so it lives
-    # no longer than store + longest transaction + ttl. Whoever drops a payload raises the floor to
-    # what is live now, so that neither a longer ttl nor a clock that goes back shows a reference
-    # whose payloads are gone.
-    kept_ms = topic.ttl_s * 1000 + state.longest_transaction_ms
-    return Fate.DROP if row.place.timestamp_ms + kept_ms <= state.now_ms else Fate.KEEP
+    # is published no later than store + longest transaction (the publish sees to it), and what was
+    # published then is live no more. Whoever drops a payload raises the floor to what is live now,
+    # so that neither a longer ttl nor a clock that goes back shows a reference whose payloads are
+    # gone.
+    published_ms = row.place.timestamp_ms + state.longest_transaction_ms
+    is_live = published_ms >= topic.live_from(now_ms=state.now_ms).timestamp_ms
+    return Fate.KEEP if is_live else Fate.DROP

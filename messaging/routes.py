@@ -121,7 +121,7 @@ class _TopicRoutes:
 
     async def delete(self, request: Request) -> Reply:
         topic = topic_of(request)
-        _no_members(request, what="the deletion of a topic")
+        no_members(request, what="the deletion of a topic")
         await self._service.delete_topic(topic)
         return EMPTY_REPLY
 
@@ -133,12 +133,7 @@ class _TopicRoutes:
             members={"before"},
             what="a truncation",
         )
-        before = body.get("before")
-        place: MessageId | int
-        if isinstance(before, str):
-            place = MessageId.from_hex(before)
-        else:
-            place = _start_time(forms.whole_number(before, what="before"))
+        place = place_from(body.get("before"), what="before")
         earliest = await self._service.truncate_topic(topic, place)
         return json_reply({"earliest": earliest and earliest.hex()})
 
@@ -236,8 +231,19 @@ def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
     return _topic_id(request.parameters["ns"], request.parameters["t"])
 
 
-def _no_members(request: Request, *, what: str) -> None:
+def no_members(request: Request, *, what: str) -> None:
     read_object(request.body, request.content_type, members=(), what=what)
+
+
+def place_from(value: object, *, what: str) -> MessageId | int:
+    """A message id or a publish time in ms, as a JSON body names it.
+
+    Raises:
+        BadRequestError (its kinds): it is neither.
+    """
+    if isinstance(value, str):
+        return MessageId.from_hex(value)
+    return _start_time(forms.whole_number(value, what=what))
 
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:

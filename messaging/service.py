@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from messaging.batch import Batch
+from messaging.bookmark_changes import Bookmarks
 from messaging.endings import Endings
 from messaging.engine import Engine, RowView
 from messaging.live import Live
@@ -51,6 +52,7 @@ def _lack_nothing() -> str | None:
 
 class MessagingService:
     """Topics, messages and long polls over one store; and what transactions may ask of the rows.
+    `bookmarks` has the holds and the named positions of topics; a hold lives `hold_max_s` at most.
 
     `lack_of_space` says why the disk should take no more messages, or None.
     """
@@ -72,6 +74,7 @@ class MessagingService:
     ) -> None:
         self._now_ms = now_ms
         self._lack_of_space = lack_of_space
+        self.hold_max_s = settings.hold_max_s
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         threads = {"in_thread_write": in_thread_write, "in_thread_read": in_thread_read}
         self._engine = Engine(open_store, **threads)
@@ -91,6 +94,7 @@ class MessagingService:
             observers=self._observers,
         )
         self._topics = TopicChanges(*store, settings, may_delete=may_delete)
+        self.bookmarks = Bookmarks(*store)
         self._is_loaded = False
         self._is_running = False
         self._ran = asyncio.Event()

@@ -28,6 +28,7 @@ class MessagingSettings:
     )
     tail_bytes_max: int = 16_777_216  # bytes of newest rows kept in memory; 0 keeps none
     max_block_s: float = 30.0  # a transaction may hold readers back for so long
+    hold_max_s: float = 2_592_000.0  # a retention hold lives so long at most, unless it is set anew
     system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
     observer_directory: str = ""  # where region observers find the state; empty: no observers
 
@@ -39,7 +40,7 @@ class MessagingSettings:
             self.default_ttl,
             holds=1 <= self.default_ttl <= TTL_S_MAX,
         )
-        for name in ("cleanup_interval_s", "max_block_s"):
+        for name in ("cleanup_interval_s", "max_block_s", "hold_max_s"):
             value = getattr(self, name)
             key = name.removesuffix("_s")
             _require(key, "more than 0 seconds", value, holds=0 < value < float("inf"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from messaging.keys import message_key, place_after, place_in
 from messaging.reader import Query, first_id
-from messaging.retention import is_expired, live_from_ms
+from messaging.retention import is_expired
 from messaging.rows import DamagedRowError, MessageRow
 from messaging.storage.seam import Store
 from messaging.visibility import Verdict, verdict
@@ -38,7 +38,7 @@ def survey(store: Store, query: Query, *, undecided_from: Place) -> Extent:
 
 
 def _floor(query: Query) -> Place:
-    return max(query.floor.place, Place(live_from_ms(query.ttl_s, now_ms=query.now_ms), 0))
+    return max(query.floor.place, query.live_from)
 
 
 def _first_undecided(store: Store, query: Query, start: Place) -> tuple[Place, MessageRow | None]:

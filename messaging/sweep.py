@@ -37,8 +37,6 @@ from messaging.retention import (
     Table,
     TopicRule,
     fate,
-    is_expired,
-    live_from_ms,
 )
 from messaging.rows import DamagedRowError, MessageRow, PayloadRow
 from messaging.storage.seam import Store, StoreDamagedError
@@ -88,7 +86,7 @@ class _Chunk:
 
     deletes: list[bytes] = field(default_factory=list)
     inversions: list[tuple[int, bytes, Place]] = field(default_factory=list)
-    floors: dict[Topic, tuple[int, int]] = field(default_factory=dict)  # generation, ms
+    floors: dict[Topic, tuple[int, Place]] = field(default_factory=dict)  # with the generation
     damaged: list[bytes] = field(default_factory=list)
     left: list[_Range] = field(default_factory=list)
 
@@ -162,7 +160,7 @@ class Sweeper:
         )
         return _Rules(
             topics={
-                topic_bytes(topic.id): (topic, topic.durable.rule)
+                topic_bytes(topic.id): (topic, topic.rule_of(topic.durable))
                 for topic in self._live.topics
                 if topic.durable is not None
             },
@@ -213,12 +211,12 @@ class Sweeper:
         if not (rules.may_delete and self._may_delete()):
             chunk.deletes.clear()
             return
-        for topic, (generation, floor_ms) in chunk.floors.items():
+        for topic, (generation, floor) in chunk.floors.items():
             record = topic.decided
             if record is not None and record.generation == generation:
                 # With the rows goes the floor: a clock that is slewed back, or a longer time to
                 # live, would otherwise show what is left around the holes.
-                raised = with_floor(record, MessageId(floor_ms, 0))
+                raised = with_floor(record, MessageId(*floor))
                 self._live.change_topic(batch, topic, raised, key=topic_key(topic.id))
         for key in chunk.deletes:
             batch.delete(key)
@@ -236,7 +234,7 @@ def _handed(rules: _Rules, state: VisibilityState) -> Handed:
     # state a longer time to live may have saved messages that the durable one gives up.
     return Handed(
         topics={
-            name: rule
+            name: rule.without_holds(now_ms=rules.state.now_ms)
             for name, (topic, rule) in rules.topics.items()
             if topic.decided is topic.durable
         },
@@ -256,7 +254,7 @@ def _expired_rows(rules: _Rules) -> Iterator[_Range]:
     for topic, rule in rules.topics.values():
         if rule.generation > 0:
             prefix = prefix_of(topic.id, rule.generation)
-            live_from = Place(live_from_ms(rule.ttl_s, now_ms=rules.state.now_ms), 0)
+            live_from = rule.live_from(now_ms=rules.state.now_ms)
             yield MESSAGES + prefix, message_key(prefix, max(live_from, rule.floor))
 
 
@@ -304,8 +302,9 @@ def _note_floor(
 ) -> None:
     # A payload that is dropped was stored so long ago that its place is expired as well.
     is_current = row.generation == rule.generation
-    if is_current and is_expired(row.place.timestamp_ms, rule.ttl_s, now_ms=now_ms):
-        chunk.floors[topic] = rule.generation, live_from_ms(rule.ttl_s, now_ms=now_ms)
+    live_from = rule.live_from(now_ms=now_ms)
+    if is_current and row.place < live_from:
+        chunk.floors[topic] = rule.generation, live_from
 
 
 def _retained(key: bytes, value: bytes) -> RetainedRow:

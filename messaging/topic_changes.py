@@ -5,7 +5,7 @@ from functools import partial
 
 from messaging.batch import Batch
 from messaging.engine import Engine
-from messaging.keys import topic_key
+from messaging.keys import HOLDS, POSITIONS, bookmark_key, topic_key
 from messaging.live import Live
 from messaging.reader import start_number
 from messaging.settings import MessagingSettings
@@ -15,8 +15,8 @@ from messaging.topics import (
     TopicRecord,
     created,
     deleted,
+    truncated,
     updated,
-    with_floor,
 )
 from messaging.writer import Write, Writer
 from tuff.protocol.ids import MessageId, past_group
@@ -71,18 +71,27 @@ class TopicChanges:
     async def delete(self, topic: TopicId) -> None:
         """Raises: TopicNotFoundError."""
         found = self._find(topic)
-        await self._change(found, lambda _batch: deleted(found.require_decided()))
+
+        def decide(batch: Batch) -> TopicRecord:
+            record = found.require_decided()
+            prefix = found.prefix(record.generation)
+            for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
+                for name in names:
+                    batch.delete(bookmark_key(table, prefix, name))
+            return deleted(record)
+
+        await self._change(found, decide)
 
     async def truncate(self, topic: TopicId, before: MessageId | int) -> None:
         """Raise the floor, however doubtful the clock is: the place was named by somebody, and ids
-        that are given out from now on lie behind it. Raises: TopicNotFoundError."""
+        that are given out from now on lie behind it. Raises: TopicNotFoundError, TopicHeldError."""
         found = self._find(topic)
         asked = start_number(before, inclusive=True)
 
         def decide(batch: Batch) -> TopicRecord:
             all_there_is = past_group(batch.last).to_int() + 1
             floor = MessageId.from_int(min(asked, all_there_is))
-            return with_floor(found.require_decided(), floor)
+            return truncated(found.require_decided(), floor, now_ms=self._live.expiry_ms())
 
         await self._change(found, decide)
 

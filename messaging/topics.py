@@ -12,13 +12,17 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from messaging.bookmarks import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX, Hold, Position
 from messaging.keys import prefix_of, topic_key
-from messaging.retention import TopicRule, live_from_ms
+from messaging.retention import TopicRule
 from messaging.rows import DamagedRowError, frame, unframe_plain
 from tuff.protocol.errors import (
     DamagedRecordError,
     InvalidTopicPropertiesError,
+    TooManyHoldsError,
+    TooManyPositionsError,
     TopicExistsError,
+    TopicHeldError,
     TopicNotFoundError,
 )
 from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId
@@ -42,12 +46,15 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A metadata row. Nothing before `floor` is ever shown again; `generation` is negative while
-    the topic is deleted."""
+    """A metadata row, and the topic's holds and positions, by name, which have rows of their own.
+    Nothing before `floor` is ever shown again; `generation` is negative while the topic is
+    deleted."""
 
     generation: int
     properties: Mapping[str, str]
     floor: MessageId = FIRST_ID
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
     ttl_s: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,10 +63,15 @@ class TopicRecord:
     @property
     def rule(self) -> TopicRule:
         """What retention needs of it."""
-        return TopicRule(generation=self.generation, ttl_s=self.ttl_s, floor=self.floor.place)
+        return TopicRule(
+            generation=self.generation,
+            ttl_s=self.ttl_s,
+            floor=self.floor.place,
+            holds=tuple(self.holds.values()),
+        )
 
     def to_bytes(self, key: bytes) -> bytes:
-        """The stored value under this key."""
+        """The stored value under this key; holds and positions are not in it."""
         form = json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"))
         return frame(
             key, 0, _GENERATION.pack(self.generation) + self.floor.to_bytes() + form.encode()
@@ -157,13 +169,71 @@ def updated(
     # only those rows that no sweep had come across yet.
     if expire_ms is None or changed.ttl_s <= record.ttl_s:
         return changed
-    return with_floor(changed, MessageId(live_from_ms(record.ttl_s, now_ms=expire_ms), 0))
+    return with_floor(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
 
 
 def deleted(record: TopicRecord) -> TopicRecord:
-    """The row of the topic once it is deleted."""
+    """The row of the topic once it is deleted; nobody holds anything of it any more."""
     assert record.generation > 0
-    return replace(record, generation=-record.generation)
+    return replace(record, generation=-record.generation, holds={}, positions={})
+
+
+def truncated(record: TopicRecord, floor: MessageId, *, now_ms: int) -> TopicRecord:
+    """The row with its floor raised to this id, by somebody who says so.
+
+    Raises:
+        TopicHeldError: a hold keeps messages before it.
+    """
+    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < floor]
+    if names and floor > record.floor:
+        raise TopicHeldError(
+            f"messages before {floor.hex()} are held by {', '.join(names)}; delete what holds them "
+            "first, or truncate before it",
+            members={"holds": names},
+        )
+    return with_floor(record, floor)
+
+
+def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
+    """The holds that are not over."""
+    return {name: each for name, each in record.holds.items() if now_ms < each.expires_at_ms}
+
+
+def held(
+    record: TopicRecord, name: str, first: MessageId, *, max_age_ms: int, now_ms: int
+) -> TopicRecord:
+    """The record with a hold set, or set anew; those that are over are gone. What has expired does
+    not come back: the hold begins with what is live, at the earliest.
+
+    Raises:
+        TooManyHoldsError: the topic has so many others.
+    """
+    others = alive(record, now_ms=now_ms)
+    if name not in others and len(others) >= HOLDS_COUNT_MAX:
+        raise TooManyHoldsError(
+            f"the topic has {HOLDS_COUNT_MAX} holds, which is the most; delete one of them"
+        )
+    live_from = MessageId(*record.rule.live_from(now_ms=now_ms))
+    hold = Hold(
+        first=max(first, record.floor, live_from),
+        set_at_ms=now_ms,
+        expires_at_ms=now_ms + max_age_ms,
+    )
+    return replace(record, holds={**others, name: hold})
+
+
+def positioned(record: TopicRecord, name: str, position: MessageId, *, now_ms: int) -> TopicRecord:
+    """The record with a position set, forward or back.
+
+    Raises:
+        TooManyPositionsError: the topic has so many others.
+    """
+    if name not in record.positions and len(record.positions) >= POSITIONS_COUNT_MAX:
+        raise TooManyPositionsError(
+            f"the topic has {POSITIONS_COUNT_MAX} positions, which is the most; delete one of them"
+        )
+    found = Position(position=position, updated_at_ms=now_ms)
+    return replace(record, positions={**record.positions, name: found})
 
 
 def with_floor(record: TopicRecord, floor: MessageId) -> TopicRecord:
@@ -194,6 +264,15 @@ class Topic:
         if self._prefix[0] != generation:
             self._prefix = (generation, prefix_of(self.id, generation))
         return self._prefix[1]
+
+    def rule_of(self, record: TopicRecord) -> TopicRule:
+        """What readers and retention go by, with this durable record. A hold on its way to the disk
+        counts already: what a reader was told is expired must not come back once it is there. One
+        on its way out counts until it is gone, as it may stay."""
+        decided, rule = self.decided, record.rule
+        if decided is record or decided is None or decided.generation != record.generation:
+            return rule
+        return replace(rule, holds=(*rule.holds, *decided.holds.values()))
 
     def require_decided(self) -> TopicRecord:
         """What the next write goes by. Raises: TopicNotFoundError, DamagedRecordError."""

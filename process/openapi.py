@@ -97,7 +97,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TOPIC}/truncate", name="truncateTopic", tag="topics",
         summary="Remove all messages before a place, for ever", body="Truncation",
         body_required=True, reply="Truncated",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", _STORED),
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "topic_held", _STORED),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC}/publish", name="publish", tag="messages",
@@ -137,6 +137,42 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path=f"{_TOPIC}/splits", name="splits", tag="messages",
         summary="Parts of a range of about equal size, to be read side by side", reply="Splits",
         query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id", _STORED),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC}/holds", name="listHolds", tag="topics",
+        summary="The retention holds of a topic", reply="Holds",
+        errors=(*_TOPIC_ERRORS, _STORED),
+    ),
+    Endpoint(
+        method="PUT", path=f"{_TOPIC}/holds/{{name}}", name="setHold", tag="topics",
+        summary="Keep messages from the topic's time to live for a while", body="HoldTaken",
+        body_required=True, reply="Hold",
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds", _STORED),
+    ),
+    Endpoint(
+        method="DELETE", path=f"{_TOPIC}/holds/{{name}}", name="deleteHold", tag="topics",
+        summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found", _STORED),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC}/positions", name="listPositions", tag="topics",
+        summary="How far readers say to have read", reply="Positions",
+        errors=(*_TOPIC_ERRORS, _STORED),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC}/positions/{{name}}", name="getPosition", tag="topics",
+        summary="How far one reader says to have read", reply="Position",
+        errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
+    ),
+    Endpoint(
+        method="PUT", path=f"{_TOPIC}/positions/{{name}}", name="setPosition", tag="topics",
+        summary="Record how far a reader has read", body="PositionTaken", body_required=True,
+        reply="Position",
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions", _STORED),
+    ),
+    Endpoint(
+        method="DELETE", path=f"{_TOPIC}/positions/{{name}}", name="deletePosition",
+        tag="topics", summary="Forget how far a reader has read",
+        errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
     ),
     Endpoint(
         method="POST", path=_TRANSACTIONS, name="startTransaction", tag="transactions",

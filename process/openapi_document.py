@@ -37,6 +37,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
 _PATH: Mapping[str, tuple[Schema, str]] = {
     "ns": (ref("Name"), "namespace"),
     "t": (ref("Name"), "topic"),
+    "name": (ref("Name"), "hold or position"),
     "tx": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
 }
 _BOOLEAN: Schema = {"type": "string", "enum": ["true", "false"]}

@@ -110,6 +110,22 @@ _TOPICS: dict[str, Schema] = {
     "Names": _array({"type": "string"}, "in byte order"),
     "Truncation": _taken({"before": {"anyOf": [ref("MessageIdTaken"), _MS]}}, required=("before",)),
     "Truncated": _given({"earliest": _or_null(ref("MessageId"))}),
+    "HoldTaken": _taken(
+        {"from": {"anyOf": [ref("MessageIdTaken"), _MS]}, "maxAge": _SECONDS},
+        required=("from", "maxAge"),
+    ),
+    "Hold": _given({"name": ref("Name"), "from": ref("MessageId"), "expiresAt": _MS, "setAt": _MS}),
+    "Holds": _given({"holds": _array(ref("Hold"), "by name; those that are not over")}),
+    "PositionTaken": _taken({"position": ref("MessageIdTaken")}, required=("position",)),
+    "Position": _given(
+        {
+            "name": ref("Name"),
+            "position": ref("MessageId"),
+            "generation": _fixed("integer", minimum=1),
+            "updatedAt": _MS,
+        }
+    ),
+    "Positions": _given({"positions": _array(ref("Position"), "by name")}),
     "Splits": _given(
         {
             "generation": _fixed("integer", minimum=1),

@@ -123,7 +123,7 @@ def query(**changed: object) -> Query:
         through=LAST_ID,
         served=Place(NOW_MS, 0),
         floor=FIRST_ID,
-        ttl_s=TTL_S,
+        live_from=Place(NOW_MS - 1000 * TTL_S + 1, 0),
         now_ms=NOW_MS,
         limit=1000,
         bytes_max=1 << 20,

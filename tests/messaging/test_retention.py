@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from messaging.batch import _inverted
+from messaging.bookmarks import Hold
 from messaging.keys import message_key, split_topic
 from messaging.retention import (
     Fate,
@@ -18,20 +21,29 @@ from messaging.retention import (
 )
 from messaging.sweep import _Chunk, _judge, _Rules
 from messaging.topics import Topic
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import MessageId, Place
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "golden" / "retention.json").read_text()
 )
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["name"])
+CASES = [*GOLDEN["cases"], *GOLDEN["held_cases"]]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None:
     topic = None
     if case.get("topic", "topic") is not None:
         rule = GOLDEN[case.get("topic", "topic")]
         floor = Place(*case.get("floor", rule["floor"]))
-        topic = TopicRule(generation=rule["generation"], ttl_s=rule["ttl_s"], floor=floor)
+        holds = tuple(
+            Hold(first=MessageId(*first), set_at_ms=0, expires_at_ms=expires_at_ms)
+            for first, expires_at_ms in case.get("holds", ())
+        )
+        topic = TopicRule(
+            generation=rule["generation"], ttl_s=rule["ttl_s"], floor=floor, holds=holds
+        )
     row = RetainedRow(
         table=Table(case["table"]),
         generation=case["generation"],
@@ -47,6 +59,29 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
     )
 
     assert fate(row, topic, state) is Fate(case["fate"])
+
+
+@given(
+    now_ms=st.integers(0, 400_000),
+    ttl_s=st.integers(1, 200),
+    first_ms=st.integers(0, 500_000),
+    expires_at_ms=st.integers(0, 500_000),
+    place_ms=st.integers(0, 400_000),
+)
+def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
+    now_ms: int, ttl_s: int, first_ms: int, expires_at_ms: int, place_ms: int
+) -> None:
+    hold = Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
+    rule = TopicRule(generation=1, ttl_s=ttl_s, holds=(hold,))
+
+    told = rule.without_holds(now_ms=now_ms)
+
+    assert told.holds == ()
+    at = Place(place_ms, 3)
+    if at >= rule.live_from(now_ms=now_ms):
+        assert at >= told.live_from(now_ms=now_ms)
+    if place_ms < rule.live_from(now_ms=now_ms).timestamp_ms - 1_000:
+        assert at < told.live_from(now_ms=now_ms)
 
 
 ROWS: dict[str, Any] = GOLDEN["rows"]

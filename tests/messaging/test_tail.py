@@ -18,7 +18,7 @@ from messaging.storage.seam import Rows
 from messaging.tail import TOPIC_SHARE
 from tests.messaging.world import FlakyTable, World, payloads, polled, publish, request
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import LAST_ID, MessageId
+from tuff.protocol.ids import LAST_ID, MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction
@@ -150,7 +150,7 @@ class History:
                 through=LAST_ID,
                 served=live.served,
                 floor=record.floor,
-                ttl_s=record.ttl_s,
+                live_from=record.rule.live_from(now_ms=self.world.clock.now_ms),
                 now_ms=self.world.clock.now_ms,
                 limit=1 + step.number,
                 bytes_max=1 << 20,
@@ -176,7 +176,7 @@ class History:
         self.service._live.tails.keep(fetched, read(table, fetched))
 
     def _starts(self, table: MemoryTable, asked: Query) -> list[int]:
-        everything = replace(asked, limit=10_000, floor=MessageId(0, 0), ttl_s=10**6)
+        everything = replace(asked, limit=10_000, floor=MessageId(0, 0), live_from=Place(0, 0))
         ids = [int.from_bytes(each, "big") for each, _ in read(table, everything).items]
         live_from = (asked.now_ms - 1) << 96
         starts = sorted({0, live_from, *(number + after for number in ids for after in (0, 1))})

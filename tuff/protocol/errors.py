@@ -99,6 +99,18 @@ class TopicNotFoundError(NotFoundError):
     code = "topic_not_found"
 
 
+class HoldNotFoundError(NotFoundError):
+    """The topic has no hold of that name, or it is over."""
+
+    code = "hold_not_found"
+
+
+class PositionNotFoundError(NotFoundError):
+    """The topic has no position of that name."""
+
+    code = "position_not_found"
+
+
 class MethodNotAllowedError(TuffError):
     """The address exists, and does not answer this method."""
 
@@ -118,6 +130,27 @@ class TopicExistsError(TuffError):
 
     status = 409
     code = "topic_already_exists"
+
+
+class TopicHeldError(TuffError):
+    """Holds keep messages that would go. Member: `holds`, their names."""
+
+    status = 409
+    code = "topic_held"
+
+
+class TooManyHoldsError(TuffError):
+    """The topic has as many holds as it may have."""
+
+    status = 409
+    code = "too_many_holds"
+
+
+class TooManyPositionsError(TuffError):
+    """The topic has as many named positions as it may have."""
+
+    status = 409
+    code = "too_many_positions"
 
 
 class RequestTooLargeError(TuffError):

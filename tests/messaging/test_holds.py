@@ -1,0 +1,476 @@
+"""Holds keep messages from the topic's time to live, and from nothing else (protocol §3.8)."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.bookmarks import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX
+from messaging.keys import HOLDS, POSITIONS
+from messaging.polls import Poll
+from messaging.service import MessagingService
+from messaging.storage.memory import MemoryTable
+from tests.messaging.world import (
+    AUDIT,
+    NOON_MS,
+    FlakyTable,
+    World,
+    payloads,
+    polled,
+    publish,
+    request,
+)
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    HoldNotFoundError,
+    PositionNotFoundError,
+    StorageUnavailableError,
+    TooManyHoldsError,
+    TooManyPositionsError,
+    TopicHeldError,
+)
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId
+
+AGE_MS = 1_000_000
+TTL_MS = 100_000  # the fixture's topic
+
+
+async def hold(service: MessagingService, name: str = "job", **asked: int) -> MessageId:
+    first, max_age_ms = asked.get("first", 0), asked.get("max_age_ms", AGE_MS)
+    return (await service.bookmarks.hold(AUDIT, name, first, max_age_ms=max_age_ms)).first
+
+
+async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"before")
+    world.clock.now_ms += 1
+    held = await publish(service, b"held")
+    world.clock.now_ms += 1
+    await service.bookmarks.hold(AUDIT, "job", held.first, max_age_ms=2 * TTL_MS)
+
+    world.clock.now_ms = NOON_MS + TTL_MS + 5_000
+    await service.sweep()
+    assert await polled(service) == [b"held"]
+    assert (await service.offsets(AUDIT)).earliest == held.first
+    world.clock.now_ms = NOON_MS + 2 + 2 * TTL_MS - 1
+    await service.sweep()
+    assert await polled(service) == [b"held"]
+
+    world.clock.now_ms += 1
+    assert await polled(service) == []
+    assert (await service.sweep()).dropped_count == 1
+
+
+async def test_the_end_of_a_hold_counts_at_once(world: World, service: MessagingService) -> None:
+    await publish(service, b"held")
+    await hold(service)
+    world.clock.now_ms += TTL_MS
+    assert await polled(service) == [b"held"]
+
+    await service.bookmarks.release(AUDIT, "job")
+
+    assert await polled(service) == []
+    with pytest.raises(HoldNotFoundError):
+        await service.bookmarks.release(AUDIT, "job")
+
+
+async def test_a_publishers_own_ttl_is_not_held(world: World, service: MessagingService) -> None:
+    await publish(service, b"short", ttl_s=10)
+    await publish(service, b"long")
+    await hold(service)
+    world.clock.now_ms += 2 * TTL_MS
+
+    assert await polled(service) == [b"long"]
+    assert (await service.sweep()).dropped_count == 1
+
+
+async def test_what_has_expired_does_not_come_back(world: World, service: MessagingService) -> None:
+    await publish(service, b"expired")
+    world.clock.now_ms += TTL_MS
+    live = await publish(service, b"live")
+
+    first = await hold(service, first=0)
+
+    assert first == MessageId(NOON_MS + 1, 0)
+    assert await polled(service) == [b"live"]
+    world.clock.now_ms += TTL_MS + AGE_MS - 1
+    assert await polled(service) == []
+    again = await service.bookmarks.hold(AUDIT, "job", live.first, max_age_ms=AGE_MS)
+    assert again.first == MessageId(world.clock.now_ms - TTL_MS + 1, 0)
+    assert await polled(service) == []
+
+
+async def test_setting_a_hold_anew_renews_it_and_moves_it(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"a")
+    world.clock.now_ms += 10
+    second = await publish(service, b"b")
+    await hold(service)
+    world.clock.now_ms += AGE_MS - 1
+
+    moved = await service.bookmarks.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
+
+    assert moved.first == second.first
+    assert moved.set_at_ms == world.clock.now_ms
+    assert moved.expires_at_ms == world.clock.now_ms + AGE_MS
+    assert await polled(service) == [b"b"]
+    world.clock.now_ms += AGE_MS - 1
+    assert await polled(service) == [b"b"]
+    assert list(service.bookmarks.holds(AUDIT)) == ["job"]
+
+
+async def test_a_hold_may_begin_in_the_future(world: World, service: MessagingService) -> None:
+    await publish(service, b"now")
+    first = await hold(service, first=NOON_MS + 5)
+    world.clock.now_ms += 5
+    await publish(service, b"then")
+
+    world.clock.now_ms += TTL_MS
+
+    assert first == MessageId(NOON_MS + 5, 0)
+    assert await polled(service) == [b"then"]
+    assert await hold(service, first=1 << 80) == LAST_ID
+
+
+async def test_a_group_is_held_with_its_stored_payloads(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.store(AUDIT, request(b"a", b"b", pointer=pointer))
+    world.clock.now_ms += 90_000
+    brought = await publish(service, pointer=pointer)
+    await service.bookmarks.hold(AUDIT, "job", brought.first, max_age_ms=AGE_MS)
+    world.transactions.end(pointer, world.transactions.committed)
+    service.settle([pointer])
+
+    world.clock.now_ms += 900_000
+    await service.sweep()
+
+    assert await polled(service) == [b"a", b"b"]
+
+
+async def test_truncation_beyond_a_hold_is_refused_with_its_name(
+    world: World, service: MessagingService
+) -> None:
+    first = await publish(service, b"a")
+    world.clock.now_ms += 1
+    second = await publish(service, b"b")
+    world.clock.now_ms += 1
+    third = await publish(service, b"c")
+    await service.bookmarks.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
+
+    with pytest.raises(TopicHeldError, match="job") as refused:
+        await service.truncate_topic(AUDIT, third.first)
+
+    assert refused.value.members == {"holds": ["job"]}
+    assert await polled(service) == [b"a", b"b", b"c"]
+    assert await service.truncate_topic(AUDIT, second.first) == second.first
+    assert await service.truncate_topic(AUDIT, first.first) == second.first
+    world.clock.now_ms += AGE_MS
+    await service.truncate_topic(AUDIT, third.first)
+
+
+async def test_holds_and_positions_survive_a_restart_and_die_with_the_topic(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        published = await publish(service, b"a")
+        await hold(service)
+        await service.bookmarks.set_position(AUDIT, "reader", published.first)
+        told = service.bookmarks.holds(AUDIT)
+
+    world.clock.now_ms += TTL_MS
+    async with world.running() as service:
+        assert service.bookmarks.holds(AUDIT) == told
+        generation, position = service.bookmarks.position(AUDIT, "reader")
+        assert (generation, position.position) == (1, published.first)
+        assert position.updated_at_ms == NOON_MS
+        assert await polled(service) == [b"a"]
+        await service.delete_topic(AUDIT)
+        assert not [key for key in world.rows if key[:1] in (HOLDS, POSITIONS)]
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        assert service.bookmarks.holds(AUDIT) == {}
+        assert service.bookmarks.positions(AUDIT) == (2, {})
+
+
+async def test_positions_keep_nothing_and_may_go_back(
+    world: World, service: MessagingService
+) -> None:
+    published = await publish(service, b"a")
+    await service.bookmarks.set_position(AUDIT, "reader", published.first)
+    await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
+    await service.bookmarks.set_position(AUDIT, "another", published.first)
+    world.clock.now_ms += TTL_MS
+
+    assert await polled(service) == []
+    _, found = service.bookmarks.positions(AUDIT)
+    assert [(name, each.position) for name, each in found.items()] == [
+        ("another", published.first),
+        ("reader", FIRST_ID),
+    ]
+    await service.bookmarks.delete_position(AUDIT, "reader")
+    with pytest.raises(PositionNotFoundError):
+        service.bookmarks.position(AUDIT, "reader")
+    with pytest.raises(PositionNotFoundError):
+        await service.bookmarks.delete_position(AUDIT, "reader")
+
+
+async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
+    world: World, service: MessagingService
+) -> None:
+    for number in range(HOLDS_COUNT_MAX):
+        await hold(service, f"job-{number}", max_age_ms=1_000)
+    for number in range(POSITIONS_COUNT_MAX):
+        await service.bookmarks.set_position(AUDIT, f"reader-{number}", FIRST_ID)
+
+    with pytest.raises(TooManyHoldsError):
+        await hold(service, "one-more")
+    with pytest.raises(TooManyPositionsError):
+        await service.bookmarks.set_position(AUDIT, "one-more", FIRST_ID)
+    await hold(service, "job-5", max_age_ms=2_000)
+    await service.bookmarks.set_position(AUDIT, "reader-5", FIRST_ID)
+    world.clock.now_ms += 1_000
+
+    await hold(service, "one-more")
+
+    assert list(service.bookmarks.holds(AUDIT)) == ["job-5", "one-more"]
+    assert sum(key.startswith(HOLDS) for key in world.rows) == 2
+
+
+async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_held(
+    world: World, service: MessagingService
+) -> None:
+    published = await publish(service, b"a")
+    await hold(service)
+    world.clock.now_ms += TTL_MS
+    place = published.first
+
+    assert not (await service.poll(AUDIT, Poll(start=place))).expired
+    assert (await service.poll(AUDIT, Poll(start=place.publish_timestamp_ms - TTL_MS))).expired
+    await service.bookmarks.release(AUDIT, "job")
+    assert (await service.poll(AUDIT, Poll(start=place))).expired
+
+
+async def test_a_hold_on_its_way_to_the_disk_counts_for_readers_already(world: World) -> None:
+    """A reader that was told a message is expired, and another that is handed it a moment later,
+    would have seen two orders."""
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await publish(service, b"a")
+        world.clock.now_ms += TTL_MS - 1
+        setting = await settle_down_until_decided(service)
+        world.clock.now_ms += 1
+
+        result = payloads(await service.poll(AUDIT, Poll()))
+
+        await setting
+        assert result == [b"a"] == await polled(service)
+
+
+async def settle_down_until_decided(service: MessagingService) -> "asyncio.Future[MessageId]":
+    setting = asyncio.ensure_future(hold(service))
+    topic = service._live.topics.find(AUDIT)
+    for _ in range(100):
+        if topic.decided is topic.durable:
+            await asyncio.sleep(0)
+    assert topic.decided is not topic.durable
+    return setting
+
+
+async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
+    table = FlakyTable(MemoryTable(world.rows))
+    world.open_store = lambda: table
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await publish(service, b"a")
+        table.writes_left = 0
+
+        with pytest.raises(StorageUnavailableError):
+            await hold(service)
+        world.clock.now_ms += TTL_MS
+
+        table._inner = MemoryTable(world.rows)
+        await service.tick()
+        assert service.bookmarks.holds(AUDIT) == {}
+        assert await polled(service) == []
+
+
+async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        await publish(service, b"a")
+        await hold(service)
+    (key,) = [key for key in world.rows if key.startswith(HOLDS)]
+    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.clock.now_ms += 10 * AGE_MS
+
+    async with world.running() as service:
+        with pytest.raises(DamagedRecordError, match="hold 'job'"):
+            await polled(service)
+        assert (await service.sweep()).dropped_count == 0
+
+
+async def test_a_damaged_position_is_set_anew(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
+    (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
+    world.rows[key] = world.rows[key][:-1] + b"?"
+
+    async with world.running() as service:
+        assert service.bookmarks.positions(AUDIT) == (1, {})
+        await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
+        assert list(service.bookmarks.positions(AUDIT)[1]) == ["reader"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the model knows of a message, and of a hold."""
+
+    at_ms: int
+    payload: bytes
+    ttl_ms: int | None
+
+
+@dataclass
+class Model:
+    """Holds, times to live and a floor over a list of messages, one for each ms."""
+
+    now_ms: int = NOON_MS
+    ttl_ms: int = TTL_MS
+    floor_ms: int = 0
+    messages: list[Told] = field(default_factory=list)
+    holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # from, until
+    seen_dead: set[bytes] = field(default_factory=set)
+
+    def live_from(self) -> int:
+        held = [first for first, until in self.holds.values() if self.now_ms < until]
+        return max(self.floor_ms, min([self.now_ms - self.ttl_ms + 1, *held]))
+
+    def live(self) -> list[bytes]:
+        return [
+            told.payload
+            for told in self.messages
+            if told.at_ms >= self.live_from()
+            and (told.ttl_ms is None or self.now_ms < told.at_ms + told.ttl_ms)
+        ]
+
+
+times = st.integers(-250, 10).map(lambda s: s * 1000)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from([None, None, 5, 60])),
+        st.tuples(st.just("wait"), st.sampled_from([1, 999, 20_000, 60_000, 100_000])),
+        st.tuples(st.just("hold"), st.sampled_from("ab"), times, st.sampled_from([1, 70, 300])),
+        st.tuples(st.just("release"), st.sampled_from("ab")),
+        st.tuples(st.just("ttl"), st.sampled_from([50, 100, 200])),
+        st.tuples(st.just("truncate"), times),
+        st.tuples(st.just("sweep")),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=25,
+)
+
+
+class Play:
+    """The model and a real service, step by step; after each, readers are handed the same."""
+
+    def __init__(self) -> None:
+        self.world, self.model = World(), Model()
+        self.number = 0
+
+    async def run(self, played: list[tuple[object, ...]]) -> None:
+        rest = list(played)
+        is_new = True
+        while rest or is_new:
+            async with self.world.running() as service:
+                if is_new:
+                    await service.create_topic(AUDIT, {"ttl": "100"})
+                    is_new = False
+                await self._check(service)
+                while rest:
+                    name, *arguments = rest.pop(0)
+                    if name == "restart":
+                        break
+                    await getattr(self, f"_{name}")(service, *arguments)
+                    await self._check(service)
+
+    async def _check(self, service: MessagingService) -> None:
+        found, live = await polled(service), self.model.live()
+        assert found == live
+        assert not self.model.seen_dead & set(found)
+        self.model.seen_dead |= {told.payload for told in self.model.messages} - set(live)
+        names = {name for name, (_, until) in self.model.holds.items() if self.model.now_ms < until}
+        assert set(service.bookmarks.holds(AUDIT)) == names
+
+    async def _publish(self, service: MessagingService, ttl_s: int | None) -> None:
+        self._pass(1)
+        if ttl_s is not None and 1000 * ttl_s > self.model.ttl_ms:
+            ttl_s = None
+        payload = b"%d" % self.number
+        self.number += 1
+        await publish(service, payload, ttl_s=ttl_s)
+        ttl_ms = None if ttl_s is None else 1000 * ttl_s
+        self.model.messages.append(Told(self.model.now_ms, payload, ttl_ms))
+
+    async def _wait(self, _service: MessagingService, ms: int) -> None:
+        self._pass(ms)
+
+    async def _hold(self, service: MessagingService, name: str, before_ms: int, age_s: int) -> None:
+        model = self.model
+        asked = model.now_ms + before_ms
+        told = await service.bookmarks.hold(AUDIT, name, asked, max_age_ms=1000 * age_s)
+        first = max(asked, model.live_from())
+        assert told.first == MessageId(first, 0)
+        model.holds[name] = (first, model.now_ms + 1000 * age_s)
+
+    def _last_ms(self) -> int:
+        return self.model.messages[-1].at_ms if self.model.messages else 0
+
+    async def _release(self, service: MessagingService, name: str) -> None:
+        if name in service.bookmarks.holds(AUDIT):
+            await service.bookmarks.release(AUDIT, name)
+        self.model.holds.pop(name, None)
+
+    async def _ttl(self, service: MessagingService, ttl_s: int) -> None:
+        if 1000 * ttl_s > self.model.ttl_ms:
+            self.model.floor_ms = max(self.model.floor_ms, self.model.live_from())
+        await service.update_topic(AUDIT, {"ttl": str(ttl_s)})
+        self.model.ttl_ms = 1000 * ttl_s
+
+    async def _truncate(self, service: MessagingService, before_ms: int) -> None:
+        model = self.model
+        floor = model.now_ms + before_ms
+        if floor > self._last_ms():
+            floor = self._last_ms() + 1
+        held = [
+            name
+            for name, (first, until) in model.holds.items()
+            if model.now_ms < until and first < floor
+        ]
+        truncating = service.truncate_topic(AUDIT, model.now_ms + before_ms)
+        if held and floor > model.floor_ms:
+            with pytest.raises(TopicHeldError) as refused:
+                await truncating
+            assert sorted(refused.value.members["holds"]) == sorted(held)
+        else:
+            await truncating
+            model.floor_ms = max(model.floor_ms, floor)
+
+    async def _sweep(self, service: MessagingService) -> None:
+        await service.sweep()
+        live = self.model.live_from()
+        kept = [key for key in self.world.rows if key.startswith(b"m")]
+        assert len([told for told in self.model.messages if told.at_ms >= live]) >= len(kept)
+
+    def _pass(self, ms: int) -> None:
+        self.world.clock.now_ms += ms
+        self.model.now_ms += ms
+
+
+@given(played=steps)
+def test_holds_do_what_a_model_of_them_does(played: list[tuple[object, ...]]) -> None:
+    asyncio.run(Play().run(played))

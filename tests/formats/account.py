@@ -181,6 +181,7 @@ class Messages:
         self.topics = {row["topic"]: row for row in rows if row["table"] == "topic"}
         self.facts = {row["name"]: row for row in rows if row["table"] == "fact"}
         self.index = [row for row in rows if row["table"] == "index"]
+        self.holds = [row for row in rows if row["table"] == "hold"]
 
     def live_topics(self) -> dict[str, Value]:
         return {name: row for name, row in self.topics.items() if row["generation"] > 0}
@@ -205,6 +206,13 @@ class Messages:
             if (row["table"], row.get("topic"), row.get("generation")) == wanted:
                 yield row
 
+    def _is_held(self, row: Value, now_ms: int) -> bool:
+        return any(
+            row["place"] >= hold["first"][:2] and now_ms < hold["expires_at_ms"]
+            for hold in self.holds
+            if (hold["topic"], hold["generation"]) == (row["topic"], row["generation"])
+        )
+
     def _brought(self, row: Value, now_ms: int) -> Iterator[tuple[str, Any]]:
         if row["brings"] is None:
             candidates = [([*row["place"], 0, 0], row)]
@@ -216,12 +224,14 @@ class Messages:
                 if stored["pointer"] == abs(row["pointer"]) and first <= stored["place"] <= last
             ]
         topic = self.topics[row["topic"]]
-        is_live = row["place"][0] + 1000 * int(topic["properties"]["ttl"]) > now_ms
-        is_live = is_live and row["place"] >= topic["floor"][:2]
+        is_kept = row["place"][0] + 1000 * int(topic["properties"]["ttl"]) > now_ms
+        is_kept = is_kept or self._is_held(row, now_ms)
+        is_live = is_kept and row["place"] >= topic["floor"][:2]
         if row["brings"] is not None and is_live and len(candidates) != row["brings"]["count"]:
             raise DamagedError(f"a reference brings {len(candidates)} rows: {row}")
         for message_id, stored in candidates:
-            ttl_s = min(int(topic["properties"]["ttl"]), stored["ttl_s"] or (1 << 32))
-            if message_id >= topic["floor"] and row["place"][0] + 1000 * ttl_s > now_ms:
+            ttl_s = stored["ttl_s"] or (1 << 32)
+            is_over = row["place"][0] + 1000 * ttl_s <= now_ms
+            if message_id >= topic["floor"] and is_kept and not is_over:
                 ms, seq, stored_ms, stored_seq = message_id
                 yield f"{ms:016x}{seq:04x}{stored_ms:016x}{stored_seq:04x}", stored["payload"]

@@ -7,9 +7,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
-from messaging.keys import FACTS_KEY, MARK_KEY, message_key, payload_key, prefix_of, topic_key
+from messaging.keys import (
+    FACTS_KEY,
+    HOLDS,
+    MARK_KEY,
+    POSITIONS,
+    bookmark_key,
+    message_key,
+    payload_key,
+    prefix_of,
+    topic_key,
+)
 from messaging.rows import MessageRow, PayloadRange, PayloadRow
 from messaging.topics import TopicRecord
 from process.backup_form import next_rows_part, transaction_parts
@@ -130,6 +141,8 @@ def row(told: Value) -> tuple[bytes, bytes]:
         "topic": _topic,
         "index": _index,
         "fact": _fact,
+        "hold": _hold,
+        "position": _position,
     }
     key, made = makers[told["table"]](told)
     return key, made.to_bytes(key)
@@ -186,6 +199,18 @@ def _index(told: Value) -> tuple[bytes, IndexedRange]:
         written_ms=told["written_ms"],
     )
     return made.key, made
+
+
+def _hold(told: Value) -> tuple[bytes, Hold]:
+    first = MessageId(*told["first"])
+    made = Hold(first=first, set_at_ms=told["set_at_ms"], expires_at_ms=told["expires_at_ms"])
+    return bookmark_key(HOLDS, _prefix(told), told["name"]), made
+
+
+def _position(told: Value) -> tuple[bytes, Position]:
+    position = MessageId(*told["position"])
+    made = Position(position=position, updated_at_ms=told["updated_at_ms"])
+    return bookmark_key(POSITIONS, _prefix(told), told["name"]), made
 
 
 def _fact(told: Value) -> tuple[bytes, Mark | Facts]:

@@ -21,6 +21,7 @@ def read_row(key: bytes, value: bytes) -> Value:
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
         b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _fact,
+        b"h": _hold_row, b"r": _position_row,
     }  # fmt: skip
     return readers[table](rest, flags, body)
 
@@ -111,6 +112,23 @@ def _index_row(rest: bytes, _flags: int, body: bytes) -> Value:
     }
 
 
+def _hold_row(rest: bytes, _flags: int, body: bytes) -> Value:
+    *first, set_at_ms, expires_at_ms = struct.unpack(">QHQHQQ", body)
+    times = {"set_at_ms": set_at_ms, "expires_at_ms": expires_at_ms}
+    return {"table": "hold", **_named(rest), "first": first, **times}
+
+
+def _position_row(rest: bytes, _flags: int, body: bytes) -> Value:
+    *position, updated_at_ms = struct.unpack(">QHQHQ", body)
+    found = {"position": position, "updated_at_ms": updated_at_ms}
+    return {"table": "position", **_named(rest), **found}
+
+
+def _named(rest: bytes) -> Value:
+    at = rest.index(b":", rest.index(b":") + 1) + 5  # behind both names, and the generation
+    return {**_prefix(rest[:at]), "name": rest[at:].decode("ascii")}
+
+
 def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
     name = rest.decode("ascii")
     if name == "mark":
@@ -126,4 +144,4 @@ def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
 def read_store(directory: Path) -> list[Value]:
     """Every row of the tables of §8, in key order."""
     with closing(plyvel.DB(str(directory), create_if_missing=False)) as database:
-        return [read_row(key, value) for key, value in database if key[:1] in b"mptis"]
+        return [read_row(key, value) for key, value in database if key[:1] in b"mptishr"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.rows import MessageRow, PayloadRow
@@ -52,7 +53,7 @@ from tx.view import View, ViewChange
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"
 TABLES = {
     MessageRow: "message", PayloadRow: "payload", TopicRecord: "topic", IndexedRange: "index",
-    Mark: "fact", Facts: "fact",
+    Mark: "fact", Facts: "fact", Hold: "hold", Position: "position",
 }  # fmt: skip
 STORE_ID = "00112233445566778899aabbccddeeff"
 MS = 1_480_000_000_000

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.keys import (
     FACTS_KEY,
+    HOLDS,
     MARK_KEY,
+    POSITIONS,
+    bookmark_key,
     message_key,
     payload_key,
     place_in,
@@ -81,6 +85,12 @@ ROWS: dict[str, Stored] = {
     ),
     "index": INDEXED,
     "mark": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
+    "hold": Hold(
+        first=MessageId(*PLACE), set_at_ms=1_480_000_000_123, expires_at_ms=1_480_086_400_123
+    ),
+    "position": Position(
+        position=MessageId(*PLACE, 1_480_000_000_000, 7), updated_at_ms=1_480_000_000_123
+    ),
     "facts": Facts(store_id="ab12", highest_pointer=POINTER, longest_transaction_ms=86_400_000),
 }
 KEYS: dict[type[Stored], bytes] = {
@@ -90,6 +100,8 @@ KEYS: dict[type[Stored], bytes] = {
     IndexedRange: INDEXED.key,
     Mark: MARK_KEY,
     Facts: FACTS_KEY,
+    Hold: bookmark_key(HOLDS, PREFIX, "nightly"),
+    Position: bookmark_key(POSITIONS, PREFIX, "nightly"),
 }
 
 

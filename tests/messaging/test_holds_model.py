@@ -1,0 +1,165 @@
+"""Holds, times to live and truncation, compared with a model of them (protocol §2, §3.8)."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.service import MessagingService
+from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
+from tuff.protocol.errors import TopicHeldError
+from tuff.protocol.ids import MessageId
+
+TTL_MS = 100_000  # of the topic at first
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the model knows of a message, and of a hold."""
+
+    at_ms: int
+    payload: bytes
+    ttl_ms: int | None
+
+
+@dataclass
+class Model:
+    """Holds, times to live and a floor over a list of messages, one for each ms."""
+
+    now_ms: int = NOON_MS
+    ttl_ms: int = TTL_MS
+    floor_ms: int = 0
+    messages: list[Told] = field(default_factory=list)
+    holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # from, until
+    seen_dead: set[bytes] = field(default_factory=set)
+
+    def live_from(self) -> int:
+        held = [first for first, until in self.holds.values() if self.now_ms < until]
+        return max(self.floor_ms, min([self.now_ms - self.ttl_ms + 1, *held]))
+
+    def live(self) -> list[bytes]:
+        return [
+            told.payload
+            for told in self.messages
+            if told.at_ms >= self.live_from()
+            and (told.ttl_ms is None or self.now_ms < told.at_ms + told.ttl_ms)
+        ]
+
+
+times = st.integers(-250, 10).map(lambda s: s * 1000)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from([None, None, 5, 60])),
+        st.tuples(st.just("wait"), st.sampled_from([1, 999, 20_000, 60_000, 100_000])),
+        st.tuples(st.just("hold"), st.sampled_from("ab"), times, st.sampled_from([1, 70, 300])),
+        st.tuples(st.just("release"), st.sampled_from("ab")),
+        st.tuples(st.just("ttl"), st.sampled_from([50, 100, 200])),
+        st.tuples(st.just("truncate"), times),
+        st.tuples(st.just("sweep")),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=25,
+)
+
+
+class Play:
+    """The model and a real service, step by step; after each, readers are handed the same."""
+
+    def __init__(self) -> None:
+        self.world, self.model = World(), Model()
+        self.number = 0
+
+    async def run(self, played: list[tuple[object, ...]]) -> None:
+        rest = list(played)
+        is_new = True
+        while rest or is_new:
+            async with self.world.running() as service:
+                if is_new:
+                    await service.create_topic(AUDIT, {"ttl": "100"})
+                    is_new = False
+                await self._check(service)
+                while rest:
+                    name, *arguments = rest.pop(0)
+                    if name == "restart":
+                        break
+                    await getattr(self, f"_{name}")(service, *arguments)
+                    await self._check(service)
+
+    async def _check(self, service: MessagingService) -> None:
+        found, live = await polled(service), self.model.live()
+        assert found == live
+        assert not self.model.seen_dead & set(found)
+        self.model.seen_dead |= {told.payload for told in self.model.messages} - set(live)
+        names = {name for name, (_, until) in self.model.holds.items() if self.model.now_ms < until}
+        assert set(service.bookmarks.holds(AUDIT)) == names
+
+    async def _publish(self, service: MessagingService, ttl_s: int | None) -> None:
+        self._pass(1)
+        if ttl_s is not None and 1000 * ttl_s > self.model.ttl_ms:
+            ttl_s = None
+        payload = b"%d" % self.number
+        self.number += 1
+        await publish(service, payload, ttl_s=ttl_s)
+        ttl_ms = None if ttl_s is None else 1000 * ttl_s
+        self.model.messages.append(Told(self.model.now_ms, payload, ttl_ms))
+
+    async def _wait(self, _service: MessagingService, ms: int) -> None:
+        self._pass(ms)
+
+    async def _hold(self, service: MessagingService, name: str, before_ms: int, age_s: int) -> None:
+        model = self.model
+        asked = model.now_ms + before_ms
+        told = await service.bookmarks.hold(AUDIT, name, asked, max_age_ms=1000 * age_s)
+        first = max(asked, model.live_from())
+        assert told.first == MessageId(first, 0)
+        model.holds[name] = (first, model.now_ms + 1000 * age_s)
+
+    def _last_ms(self) -> int:
+        return self.model.messages[-1].at_ms if self.model.messages else 0
+
+    async def _release(self, service: MessagingService, name: str) -> None:
+        if name in service.bookmarks.holds(AUDIT):
+            await service.bookmarks.release(AUDIT, name)
+        self.model.holds.pop(name, None)
+
+    async def _ttl(self, service: MessagingService, ttl_s: int) -> None:
+        if 1000 * ttl_s > self.model.ttl_ms:
+            self.model.floor_ms = max(self.model.floor_ms, self.model.live_from())
+        await service.update_topic(AUDIT, {"ttl": str(ttl_s)})
+        self.model.ttl_ms = 1000 * ttl_s
+
+    async def _truncate(self, service: MessagingService, before_ms: int) -> None:
+        model = self.model
+        floor = model.now_ms + before_ms
+        if floor > self._last_ms():
+            floor = self._last_ms() + 1
+        held = [
+            name
+            for name, (first, until) in model.holds.items()
+            if model.now_ms < until and first < floor
+        ]
+        truncating = service.truncate_topic(AUDIT, model.now_ms + before_ms)
+        if held and floor > model.floor_ms:
+            with pytest.raises(TopicHeldError) as refused:
+                await truncating
+            assert sorted(refused.value.members["holds"]) == sorted(held)
+        else:
+            await truncating
+            model.floor_ms = max(model.floor_ms, floor)
+
+    async def _sweep(self, service: MessagingService) -> None:
+        await service.sweep()
+        live = self.model.live_from()
+        kept = [key for key in self.world.rows if key.startswith(b"m")]
+        assert len([told for told in self.model.messages if told.at_ms >= live]) >= len(kept)
+
+    def _pass(self, ms: int) -> None:
+        self.world.clock.now_ms += ms
+        self.model.now_ms += ms
+
+
+@given(played=steps)
+def test_holds_do_what_a_model_of_them_does(played: list[tuple[object, ...]]) -> None:
+    asyncio.run(Play().run(played))

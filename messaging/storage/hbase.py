@@ -24,6 +24,7 @@ from messaging.storage.hbase_layout import (
     BODY,
     FAMILY,
     JOURNAL,
+    MESSAGE,
     METADATA,
     Layout,
     cells_of,
@@ -144,6 +145,13 @@ class HBaseStore:
         del start, stop
         self._gateways.require_open()
         return 0
+
+    def message_regions(self) -> list[str]:
+        """The encoded names of the regions that hold messages now. Raises: StoreError."""
+        table = self._table(MESSAGE)
+        found = self._gateways.call(lambda connection: connection.client.getTableRegions(table))
+        # A region's name is TABLE,START,TIME.ENCODED. with a point behind it.
+        return [region.name.rstrip(b".").rpartition(b".")[2].decode() for region in found]
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         rows = dict(batch)

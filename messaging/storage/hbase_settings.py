@@ -23,6 +23,10 @@ class HBaseSettings:
     prefix: str = "tuff_"  # what the names of the tables begin with; "ns:" for a namespace
     timeout_s: float = 35.0  # of one call; longer than the gateways' own 25 s
     idle_s: float = 45.0  # a connection that rests longer is made anew; gateways end it after 60 s
+    # The jar of the region observer and the directory that it shares with the server, as region
+    # servers reach them: file:///… or hdfs://…; both empty: the server sweeps.
+    observer_jar: str = ""
+    observer_directory: str = ""
     salts: int = 16  # regions per table at the beginning; fixed once the tables are made
 
     def __post_init__(self) -> None:
@@ -32,6 +36,13 @@ class HBaseSettings:
         for key in ("timeout", "idle"):
             value = getattr(self, f"{key}_s")
             _require(key, "more than 0 seconds", value, holds=0 < value < float("inf"))
+        both = (self.observer_jar, self.observer_directory)
+        _require(
+            "observer_directory",
+            "named with hbase.observer_jar or not at all, and neither holds a | or a comma",
+            self.observer_directory,
+            holds=all(both) == any(both) and not set("|,") & set("".join(both)),
+        )
         _require("salts", f"1 to {SALTS_MAX}", self.salts, holds=1 <= self.salts <= SALTS_MAX)
 
     def addresses(self) -> list[tuple[str, int]]:

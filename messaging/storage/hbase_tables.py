@@ -21,6 +21,7 @@ from messaging.storage.hbase_layout import (
     MESSAGE,
     METADATA,
     PAYLOAD,
+    SALTED,
     TABLES,
     Layout,
 )
@@ -36,6 +37,10 @@ KEEP_DELETIONS_MS = 86_400_000
 ATTRIBUTES: Mapping[bytes, bytes] = {
     b"hbase.hstore.time.to.purge.deletes": str(KEEP_DELETIONS_MS).encode(),
 }
+
+OBSERVER = b"coprocessor$1"  # HBase's name for the first class that a table brings along
+OBSERVER_CLASS = "tuff.observer.RetentionObserver"
+OBSERVER_PRIORITY = 1_001  # HBase's own for classes of users
 
 _thrift: Any = thriftpy2.load(
     str(Path(__file__).with_name("hbase_admin.thrift")), "hbase_admin_thrift"
@@ -65,7 +70,20 @@ def plans(settings: HBaseSettings) -> list[TablePlan]:
     """The tables of a deployment."""
     splits = Layout(settings.salts).splits(settings.salts)
     salted = {MESSAGE: splits, PAYLOAD: splits, METADATA: (), JOURNAL: ()}
-    return [TablePlan(settings.prefix + name, salted[name]) for name in TABLES]
+    return [
+        TablePlan(settings.prefix + name, salted[name], {**ATTRIBUTES, **_observed(settings, name)})
+        for name in TABLES
+    ]
+
+
+def _observed(settings: HBaseSettings, name: str) -> Mapping[bytes, bytes]:
+    """The attribute that lets region servers load the observer; metadata and journal have none."""
+    if not settings.observer_jar or name not in SALTED.values():
+        return {}
+    what = f"tuff.table={name},tuff.directory={settings.observer_directory}"
+    return {
+        OBSERVER: f"{settings.observer_jar}|{OBSERVER_CLASS}|{OBSERVER_PRIORITY}|{what}".encode()
+    }
 
 
 class TableAdmin:

@@ -1,12 +1,13 @@
 """Tables of a test's own in the HBase that runs, and stores on them."""
 
 import time
+from dataclasses import replace
 from itertools import count
 
 from messaging.storage.hbase import HBaseStores
 from messaging.storage.hbase_gateway import Gateways
 from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_tables import TableAdmin, plans, write_layout
+from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
 
 SALTS = 4  # enough to be several, and quick to make
@@ -25,11 +26,14 @@ def settings_of(ports: Ports, prefix: str = "", **others: object) -> HBaseSettin
     )
 
 
-def deploy(settings: HBaseSettings) -> HBaseSettings:
-    """Make the tables."""
+def deploy(settings: HBaseSettings, observer_arguments: bytes = b"") -> HBaseSettings:
+    """Make the tables; the arguments go behind those that observers have anyway."""
     admin = TableAdmin(settings.admin_address())
     for plan in plans(settings):
-        admin.create(plan)
+        attributes = dict(plan.attributes)
+        if OBSERVER in attributes:
+            attributes[OBSERVER] += observer_arguments
+        admin.create(replace(plan, attributes=attributes))
     admin.close()
     gateways = gateways_of(settings)
     write_layout(gateways, settings)

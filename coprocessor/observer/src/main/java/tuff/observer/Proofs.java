@@ -1,9 +1,7 @@
 package tuff.observer;
 
 import java.util.HashSet;
-import java.util.Map;
 import java.util.Set;
-import java.util.WeakHashMap;
 
 /**
  * Which invalid pointers no row of one region can carry any more.
@@ -17,7 +15,7 @@ import java.util.WeakHashMap;
  */
 final class Proofs {
 
-  private final Map<Object, Set<Long>> selections = new WeakHashMap<>();
+  private final ByIdentity<Set<Long>> selections = new ByIdentity<>();
   private Set<Long> outOfMemory = Set.of();
   private Set<Long> cleared = Set.of();
 
@@ -33,11 +31,10 @@ final class Proofs {
 
   /** The files that a compaction of all of them had chosen are gone; it went by this state. */
   synchronized void compacted(Object request, State by, Set<Long> stillCarried) {
-    Set<Long> proven = new HashSet<>(selections.getOrDefault(request, Set.of()));
+    Set<Long> proven = new HashSet<>(selections.take(request).orElse(Set.of()));
     proven.addAll(cleared); // for good: nobody writes under them
     proven.retainAll(by.invalid());
     proven.removeAll(stillCarried);
-    selections.remove(request);
     cleared = Set.copyOf(proven);
   }
 

@@ -1,11 +1,8 @@
 package tuff.observer;
 
 import java.io.IOException;
-import java.util.Collections;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.WeakHashMap;
 import java.util.function.Consumer;
 import org.apache.hadoop.hbase.coprocessor.RegionCoprocessorEnvironment;
 import org.apache.hadoop.hbase.regionserver.InternalScanner;
@@ -27,8 +24,7 @@ final class Region {
   private final SharedExchange shared;
   private final String name;
   private final Proofs proofs = new Proofs();
-  private final Map<CompactionRequest, Cleaner> compactions =
-      Collections.synchronizedMap(new WeakHashMap<>());
+  private final ByIdentity<Cleaner> compactions = new ByIdentity<>();
   private final Consumer<State> look = this::look;
   private volatile Optional<State> beforeFlush = Optional.empty();
   private State foundEmptyAt; // of the exchange's thread
@@ -65,7 +61,8 @@ final class Region {
   }
 
   InternalScanner flushed(InternalScanner scanner) {
-    return cleaned(scanner, FLUSH, cleaner -> record(FLUSH, cleaner)).orElse(scanner);
+    Optional<Cleaner> cleaner = cleaned(scanner, FLUSH, done -> record(FLUSH, done));
+    return cleaner.isPresent() ? cleaner.get() : scanner;
   }
 
   void flushEnds() {
@@ -84,25 +81,28 @@ final class Region {
   }
 
   InternalScanner compacted(InternalScanner scanner, CompactionRequest request) {
-    Optional<InternalScanner> cleaner = cleaned(scanner, kind(request), done -> {});
-    cleaner.ifPresent(found -> compactions.put(request, (Cleaner) found));
-    return cleaner.orElse(scanner);
+    Optional<Cleaner> cleaner = cleaned(scanner, kind(request), done -> {});
+    cleaner.ifPresent(found -> compactions.put(request, found));
+    return cleaner.isPresent() ? cleaner.get() : scanner;
   }
 
   void compactionEnds(CompactionRequest request) {
-    Cleaner cleaner = compactions.remove(request);
-    if (cleaner == null) {
-      return;
-    }
-    if (request.isAllFiles() && table == Table.MESSAGE) {
-      cleaner
-          .stillCarried()
-          .ifPresent(carried -> proofs.compacted(request, cleaner.state(), carried));
-    }
-    record(kind(request), cleaner);
+    compactions
+        .take(request)
+        .ifPresent(
+            cleaner -> {
+              if (request.isAllFiles()) {
+                prove(request, cleaner);
+              }
+              record(kind(request), cleaner);
+            });
   }
 
-  private Optional<InternalScanner> cleaned(
+  private void prove(CompactionRequest request, Cleaner cleaner) {
+    cleaner.stillCarried().ifPresent(held -> proofs.compacted(request, cleaner.state(), held));
+  }
+
+  private Optional<Cleaner> cleaned(
       InternalScanner scanner, String kind, Consumer<Cleaner> whenClosed) {
     Optional<State> state = shared.exchange().current();
     if (state.isEmpty()) {

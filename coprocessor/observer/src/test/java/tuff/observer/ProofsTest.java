@@ -2,6 +2,8 @@ package tuff.observer;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
@@ -79,6 +81,17 @@ final class ProofsTest {
   @Test
   void aRegionWithoutAnythingHasNoRowToClear() {
     proofs.wasEmpty(state(66L));
+
+    assertEquals(Set.of(66L), proofs.cleared());
+  }
+
+  @Test
+  void aRequestThatIsChangedBehindTheChoiceIsStillTheSame() {
+    List<String> changing = new ArrayList<>(List.of("as HBase's, its hash code is its content"));
+    proofs.memoryWasEmptied(state(66L));
+    proofs.selected(changing);
+    changing.add("a priority");
+    proofs.compacted(changing, state(66L), Set.of());
 
     assertEquals(Set.of(66L), proofs.cleared());
   }

@@ -1,0 +1,290 @@
+"""Retention by HBase's own flushes and compactions, with the jar that is deployed (design §5)."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from messaging.handover import RegionRecord
+from messaging.keys import message_key, pointer_prefix, prefix_of, prefix_stop
+from messaging.rows import MessageRow
+from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
+from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.messaging.world import AUDIT, World, polled, publish, request
+from tuff.protocol.ids import Place
+from tuff.protocol.names import TopicId
+
+pytest.importorskip("happybase")
+
+from messaging.storage.hbase_layout import key_of, value_of
+from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_tables import plans
+from tests.hbase.tables import deploy, settings_of, stores_of
+
+JAR = ROOT / "build" / "observer" / "tuff-observer-1.jar"
+GONE = TopicId("default", "gone")
+REFRESH_WITHIN_S = 60.0  # seconds; the observer looks every 0.2 s
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.hbase,
+    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+    pytest.mark.skipif(not JAR.exists(), reason="the observer is not built: make observer"),
+]
+
+
+class Cell(NamedTuple):
+    """A cell or delete marker, as it lies in a file or in memory."""
+
+    row: str
+    column: str
+    timestamp_ms: int
+    kind: str
+    value: bytes
+
+
+class Observed:
+    """Tables that region servers look after, and a messaging room on them."""
+
+    def __init__(self, hbase: LocalHBase, directory: Path) -> None:
+        self.hbase = hbase
+        self.directory = directory
+        self.settings = settings_of(
+            hbase.ports, observer_jar=JAR.as_uri(), observer_directory=directory.as_uri()
+        )
+        deploy(self.settings, b",tuff.refresh_ms=200")
+        self.world = World(stores_of(self.settings))
+        self.world.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
+        # Region servers take no state that is an hour older or newer than their own clock.
+        self.world.clock.now_ms = time.time_ns() // 1_000_000
+        self._pointer = 100
+
+    def command(self, word: str, table: str = "message") -> list[str]:
+        return self.hbase.command(word, self.settings.prefix + table)
+
+    def cells(self, table: str = "message") -> list[Cell]:
+        found = []
+        for line in self.command("raw", table):
+            row, column, timestamp, kind, value = line.split(" ")
+            content = bytes.fromhex(value.rstrip("."))
+            name = bytes.fromhex(column.rstrip(".")).decode()
+            found.append(Cell(row, name, int(timestamp), kind, content))
+        return found
+
+    def rows(self, table: str = "message") -> dict[bytes, bytes]:
+        """Key and value of every row that is there."""
+        found: dict[bytes, dict[bytes, bytes]] = {}
+        for cell in self.cells(table):
+            assert cell.kind == "Put"
+            key = key_of(table, bytes.fromhex(cell.row))
+            found.setdefault(key, {})[f"d:{cell.column}".encode()] = cell.value
+        return {key: value_of(cells) for key, cells in found.items()}
+
+    async def hand_over(self, service: MessagingService) -> None:
+        """Sweep, and wait until the region servers have seen it."""
+        self._pointer += 1
+        self.world.clock.now_ms += 1  # a state is known by its time
+        transactions = self.world.transactions
+        transactions.end(transactions.start(self._pointer), transactions.invalid)
+        report = await service.sweep()
+        deadline_s = time.monotonic() + REFRESH_WITHIN_S
+        while self._newest_ms() < report.swept_at_ms:
+            assert time.monotonic() < deadline_s, "no region has seen the state"
+            self.command("flush", "payload")  # takes a moment, and there is nothing to flush
+
+    def _newest_ms(self) -> int:
+        # Regions without a row say at once which state they have seen, if its pointers are news.
+        records = [
+            RegionRecord.from_bytes(path.read_bytes())
+            for path in (self.directory / "regions").glob("*.major")
+        ]
+        return max((record.state_ms for record in records), default=0)
+
+
+@pytest.fixture
+def observed(hbase: LocalHBase, tmp_path: Path) -> Observed:
+    return Observed(hbase, tmp_path / "observers")
+
+
+@pytest.fixture
+async def service(observed: Observed) -> AsyncIterator[MessagingService]:
+    async with observed.world.running() as running:
+        await running.create_topic(AUDIT, {"ttl": "100"})
+        yield running
+
+
+def put(service: MessagingService, place: Place, row: MessageRow, topic: TopicId = AUDIT) -> bytes:
+    """Write a row that no index knows of; its key."""
+    key = message_key(prefix_of(topic, 1), place)
+    service._engine.require_up().write([(key, row.to_bytes(key))])
+    return key
+
+
+async def test_a_flush_writes_no_row_that_is_dead_and_all_others_as_they_are(
+    observed: Observed, service: MessagingService
+) -> None:
+    clock, started_ms = observed.world.clock, observed.world.clock.now_ms
+    await service.create_topic(GONE, {"ttl": "9000"})
+    await publish(service, b"expired")
+    await service.publish(GONE, request(b"older generation"))
+    await service.delete_topic(GONE)
+    await service.create_topic(GONE, {"ttl": "9000"})
+    clock.now_ms += 60_000
+    await publish(service, b"expired by its own ttl", ttl_s=10)
+    clock.now_ms += 50_000
+    observed.world.transactions.end(
+        observed.world.transactions.start(66), observed.world.transactions.invalid
+    )
+    dead = set(observed.rows())
+    await publish(service, b"live")
+    await service.publish(GONE, request(b"of this generation"))
+    invalid = MessageRow(tx_pointer=66, ttl_s=99, payload=b"invalid")
+    inverted = put(service, Place(clock.now_ms - 1, 7), invalid)
+    put(service, Place(started_ms, 7), MessageRow(payload=b"x"), TopicId("default", "unknown"))
+    damaged = message_key(prefix_of(AUDIT, 1), Place(started_ms, 8))
+    service._engine.require_up().write([(damaged, b"\x00crc!damaged")])
+    before = observed.rows()
+    cells = {(cell.row, cell.column): cell for cell in observed.cells()}
+
+    await observed.hand_over(service)
+    observed.command("flush")
+
+    assert len(dead) == 3
+    after = observed.rows()
+    assert after.keys() == before.keys() - dead
+    assert after.pop(inverted) == MessageRow(tx_pointer=-66, ttl_s=99, payload=b"invalid").to_bytes(
+        inverted
+    )
+    assert after == {key: value for key, value in before.items() if key in after}
+    for cell in observed.cells():
+        was = cells[cell.row, cell.column]
+        assert cell._replace(value=b"") == was._replace(value=b"")
+    assert await polled(service) == [b"live"]
+
+
+async def test_a_major_compaction_does_to_files_what_a_flush_does_to_memory(
+    observed: Observed, service: MessagingService
+) -> None:
+    clock = observed.world.clock
+    await publish(service, b"expires later")
+    key = put(service, Place(clock.now_ms + 60_000, 7), MessageRow(tx_pointer=67, payload=b"x"))
+    await observed.hand_over(service)
+    observed.command("flush")
+    clock.now_ms += 110_000
+    await publish(service, b"live")
+    before = observed.rows()
+    assert len(before) == 3
+    observed.world.transactions.end(
+        observed.world.transactions.start(67), observed.world.transactions.invalid
+    )
+    await observed.hand_over(service)
+    observed.command("flush")
+
+    observed.command("major")
+
+    after = observed.rows()
+    assert after.pop(key) == MessageRow(tx_pointer=-67, payload=b"x").to_bytes(key)
+    assert list(after.values()) == [list(before.values())[-1]]
+
+
+async def test_payloads_stay_as_long_as_a_late_publish_may_need_them(
+    observed: Observed, service: MessagingService
+) -> None:
+    world = observed.world
+    for pointer in (7, 8):
+        world.transactions.start(pointer)
+        await service.store(AUDIT, request(b"stored", pointer=pointer))
+    world.transactions.end(7, world.transactions.committed)
+    service.settle([7])
+    await service.tick()
+    world.clock.now_ms += 199_998
+    await observed.hand_over(service)
+    observed.command("flush", "payload")
+    assert len(observed.rows("payload")) == 2
+    await observed.hand_over(service)
+
+    observed.command("major", "payload")
+
+    (left,) = observed.rows("payload")
+    in_progress = pointer_prefix(prefix_of(AUDIT, 1), 8)
+    assert in_progress <= left < prefix_stop(in_progress)
+
+
+async def test_a_pointer_is_cleared_by_a_flush_and_then_a_compaction_of_every_region(
+    observed: Observed, service: MessagingService
+) -> None:
+    world = observed.world
+    put(service, Place(world.clock.now_ms, 7), MessageRow(tx_pointer=66, payload=b"x"))
+    observed.command("flush")
+    put(service, Place(world.clock.now_ms, 8), MessageRow(tx_pointer=66, payload=b"x"))
+    world.transactions.end(world.transactions.start(66), world.transactions.invalid)
+    await observed.hand_over(service)
+    await service.sweep()
+    assert not service.is_cleared(66)
+    observed.command("major")  # with the second row in memory still
+    await observed.hand_over(service)
+    assert not service.is_cleared(66)
+    observed.command("flush")
+    await observed.hand_over(service)
+    assert not service.is_cleared(66)
+
+    observed.command("major")
+    await observed.hand_over(service)
+    await service.sweep()
+
+    assert service.is_cleared(66)
+    world.transactions.end(world.transactions.start(99), world.transactions.invalid)
+    await observed.hand_over(service)
+    await service.sweep()
+    assert not service.is_cleared(99)
+
+
+async def test_without_a_state_everything_is_kept(
+    observed: Observed, service: MessagingService
+) -> None:
+    await publish(service, b"expired")
+    observed.world.clock.now_ms += 500_000
+    observed.command("flush")
+    await publish(service, b"live")
+    rows = observed.rows()
+
+    observed.command("flush")
+    observed.command("major")
+
+    assert len(rows) == 2
+    assert observed.rows() == rows
+
+
+def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHBase) -> None:
+    settings = settings_of(hbase.ports, observer_jar=JAR.as_uri(), observer_directory="nowhere:%zz")
+    deploy(settings, b",tuff.refresh_ms=soon")
+    store = stores_of(settings)()
+    key = message_key(prefix_of(AUDIT, 1), Place(1, 1))
+    store.write([(key, MessageRow(payload=b"x").to_bytes(key))])
+
+    hbase.command("flush", settings.prefix + "message")
+    hbase.command("major", settings.prefix + "message")
+
+    assert store.get(key) == MessageRow(payload=b"x").to_bytes(key)
+    store.close()
+
+
+def test_the_plan_of_a_table_says_who_looks_after_it() -> None:
+    settings = HBaseSettings(
+        prefix="p_", observer_jar="file:///a.jar", observer_directory="file:///d"
+    )
+
+    found = {plan.name: plan.attributes.get(b"coprocessor$1") for plan in plans(settings)}
+
+    what = (
+        b"file:///a.jar|tuff.observer.RetentionObserver|1001|tuff.table=%s,tuff.directory=file:///d"
+    )
+    assert found == {
+        "p_message": what % b"message",
+        "p_payload": what % b"payload",
+        "p_metadata": None,
+        "p_journal": None,
+    }

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,6 +14,9 @@ from messaging.rows import MessageRow
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.client import ok, until
+from tests.http.process import serve
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
@@ -270,6 +274,50 @@ def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHB
 
     assert store.get(key) == MessageRow(payload=b"x").to_bytes(key)
     store.close()
+
+
+def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
+    hbase: LocalHBase, tmp_path: Path
+) -> None:
+    observers = tmp_path / "observers"
+    place = settings_of(
+        hbase.ports, observer_jar=JAR.as_uri(), observer_directory=observers.as_uri()
+    )
+    deploy(place, b",tuff.refresh_ms=200")
+    server = serve(
+        tmp_path / "server",
+        "messaging.store=hbase",
+        "server.max_request_bytes=8388608",
+        f'hbase.gateways=["{place.gateways[0]}"]',
+        f"hbase.prefix={place.prefix}",
+        f"messaging.observer_directory={observers}",
+        "messaging.cleanup_interval=0.2",
+        "tx.prune_invalid=true",
+    )
+    with server, closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        ok(topic.create())
+        tx = begin(client)
+        ok(topic.publish("a", tx=tx.id))
+        ok(tx.invalidate())
+
+        def listed() -> dict[str, Any]:
+            return dict(ok(client.get(f"{TRANSACTIONS}/invalid")).json)
+
+        hbase.command("flush", place.prefix + "message")
+        since = begin(client).object["startedAt"] + 2_000
+        until(lambda: int(listed()["sweptAt"] or 0) > since, within_s=REFRESH_WITHIN_S)
+        assert tx.id in begin(client).object["invalids"]
+        assert tx.id not in listed()["prunable"]
+
+        hbase.command("major", place.prefix + "message")
+
+        until(
+            lambda: tx.id not in begin(client).object["invalids"],
+            within_s=REFRESH_WITHIN_S,
+            what="the pointer is pruned",
+        )
+        assert topic.committed() == []
 
 
 def test_the_plan_of_a_table_says_who_looks_after_it() -> None:

@@ -53,6 +53,11 @@ def _counted(counters: TransactionCounters) -> list[Gauge]:
             "Long transactions that nobody renewed in time.",
             lambda: counters.lapses,
         ),
+        _counter(
+            "epochs_fenced",
+            "Transactions of sinks that another run ended.",
+            lambda: counters.fences,
+        ),
         _counter("snapshots_written", "Snapshot files written.", lambda: counters.snapshots),
     ]
 

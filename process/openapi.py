@@ -251,6 +251,30 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_ENDED, _DOWN),
     ),
     Endpoint(
+        method="GET", path="/v1/sinks", name="listSinks", tag="sinks",
+        summary="Every sink, with its newest epoch", reply="Sinks", errors=(_DOWN,),
+    ),
+    Endpoint(
+        method="GET", path="/v1/sinks/{sink}", name="showSink", tag="sinks",
+        summary="The newest epoch of a sink, and what became of it", reply="Sink",
+        errors=(*_NAMED, "sink_not_found", _DOWN),
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/sinks/{sink}", name="forgetSink", tag="sinks",
+        summary="Forget a sink and its epochs",
+        errors=(*_NAMED, "sink_not_found", "sink_in_use", _DOWN),
+    ),
+    Endpoint(
+        method="POST", path="/v1/sinks/{sink}/epochs/{epoch}", name="beginEpoch", tag="sinks",
+        summary="The transaction of an epoch, or that it has committed", body="BeginEpoch",
+        body_required=True, reply="Epoch",
+        errors=(
+            *_NAMED, "invalid_timeout", "transaction_timed_out", "transaction_invalidated",
+            "transaction_aborted", "sink_epoch_superseded", "sink_epoch_open", "sink_fenced",
+            "too_many_sinks", _DOWN,
+        ),
+    ),
+    Endpoint(
         method="GET", path="/v1/backup", name="backup", tag="data",
         summary="Everything that is stored, as it is at one moment", reply="Backup",
         reply_type=BACKUP_TYPE, errors=(_STORED, _DOWN),

@@ -39,6 +39,8 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "t": (ref("Name"), "topic"),
     "name": (ref("Name"), "hold or position"),
     "tx": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
+    "sink": (ref("SinkName"), "a name for all runs of one writer"),
+    "epoch": ({"type": "integer", "minimum": 0}, "a number that only grows"),
 }
 _BOOLEAN: Schema = {"type": "string", "enum": ["true", "false"]}
 _HEADERS: Mapping[str, tuple[Schema, str]] = {

@@ -55,6 +55,7 @@ _TYPE = _one_of("short", "long")
 
 _VALUES: dict[str, Schema] = {
     "Name": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
+    "SinkName": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
     "Pointer": _fixed(
         "string",
         pattern="^-?[0-9]{1,19}$",
@@ -209,6 +210,11 @@ def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
     }
 
 
+_EPOCH: dict[str, Schema] = {
+    "sink": {"type": "string"},
+    "epoch": _fixed("integer", minimum=0, maximum=_LONG_MAX),
+    "runId": {"type": "string"},
+}
 _CHANGES = _array(ref("Payload"), "keys for conflict detection")
 _STATE_REPLY = _given({"state": _STATE, "reason": {"type": "string"}}, optional=("reason",))
 _OPEN = {
@@ -240,6 +246,23 @@ _TRANSACTIONS: dict[str, Schema] = {
         }
     ),
     "Renewed": _given({"leaseExpiresAt": _MS, "expiresAt": _MS}),
+    "BeginEpoch": _taken(
+        {
+            "runId": _fixed("string", minLength=1, maxLength=128),
+            "lease": _or_null(_SECONDS),
+            "client": _or_null({"type": "string"}),
+        },
+        required=("runId",),
+    ),
+    "Epoch": _given(
+        {
+            **_EPOCH,
+            "state": _one_of("begun", "committed"),
+            "transaction": _or_null(ref("Transaction")),
+        }
+    ),
+    "Sink": _given({**_EPOCH, "state": _STATE, "transactionId": ref("Pointer"), "updatedAt": _MS}),
+    "Sinks": _given({"sinks": _array(ref("Sink"), "by name")}),
     "CanCommit": _taken({"changes": _CHANGES}),
     "PublishEntry": _taken(
         {

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
         InvalidTtlError,
         OverloadedError,
         RequestTooLargeError,
+        SinkEpochOpenError,
+        SinkEpochSupersededError,
+        SinkError,
+        SinkFencedError,
+        SinkInUseError,
+        SinkNotFoundError,
         StorageUnavailableError,
+        TooManySinksError,
         TopicExistsError,
         TopicNotFoundError,
         TransactionAbortedError,
@@ -43,7 +50,17 @@ if TYPE_CHECKING:
     from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
     from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
     from tuff.publisher import Publisher
-    from tuff.replies import Offsets, Outcome, Poll, Published, Split, Splits, TopicInfo
+    from tuff.replies import (
+        Epoch,
+        Offsets,
+        Outcome,
+        Poll,
+        Published,
+        Sink,
+        Split,
+        Splits,
+        TopicInfo,
+    )
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
@@ -61,6 +78,8 @@ _HOMES = {
     "tuff.protocol.errors": (
         "BadRequestError", "DamagedRecordError", "EmptyPublishError", "InternalError",
         "InvalidTtlError", "OverloadedError", "RequestTooLargeError",
+        "SinkEpochOpenError", "SinkEpochSupersededError", "SinkError", "SinkFencedError",
+        "SinkInUseError", "SinkNotFoundError", "TooManySinksError",
         "StorageUnavailableError", "TopicExistsError", "TopicNotFoundError",
         "TransactionAbortedError", "TransactionCommittedError", "TransactionConflictError",
         "TransactionError", "TransactionInvalidatedError", "TransactionNotInProgressError",
@@ -72,7 +91,9 @@ _HOMES = {
     "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.publisher": ("Publisher",),
-    "tuff.replies": ("Offsets", "Outcome", "Poll", "Published", "Split", "Splits", "TopicInfo"),
+    "tuff.replies": (
+        "Epoch", "Offsets", "Outcome", "Poll", "Published", "Sink", "Split", "Splits", "TopicInfo",
+    ),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
     "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
@@ -95,6 +116,8 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "TransactionError", "TransactionConflictError", "TransactionNotInProgressError",
     "TransactionTimedOutError", "TransactionInvalidatedError", "TransactionCommittedError",
     "TransactionAbortedError", "TransactionUnknownError",
+    "Epoch", "Sink", "SinkError", "SinkFencedError", "SinkEpochSupersededError",
+    "SinkEpochOpenError", "SinkInUseError", "SinkNotFoundError", "TooManySinksError",
 ]  # fmt: skip
 
 

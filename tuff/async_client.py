@@ -22,6 +22,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery
 from tuff.replies import Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.sinks import AsyncSinks
 from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan
 from tuff.subscription import Subscription
 from tuff.topics import AsyncTopics
@@ -62,6 +63,7 @@ class AsyncClient:
         self.name = name
         self.topics = AsyncTopics(self._send)
         self.transactions = AsyncTransactions(self._send, name)
+        self.sinks = AsyncSinks(self._send, name)
 
     @property
     def url(self) -> str:

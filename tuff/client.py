@@ -23,6 +23,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery, Publisher
 from tuff.replies import Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.sinks import Sinks
 from tuff.subscriber import Consumption, Plan, Positions, Subscriber
 from tuff.subscription import Subscription
 from tuff.topics import Topics
@@ -71,7 +72,7 @@ def connect(
 class Client:
     """One server's topics, messages and transactions. Safe to share between threads.
 
-    `topics` and `transactions` hold the calls about those.
+    `topics`, `transactions` and `sinks` hold the calls about those.
     """
 
     def __init__(self, transport: Transport, name: str, retries: Retries) -> None:
@@ -81,6 +82,7 @@ class Client:
         self.name = name
         self.topics = Topics(self._send)
         self.transactions = Transactions(self._send, name)
+        self.sinks = Sinks(self._send, name)
 
     @property
     def url(self) -> str:

@@ -7,6 +7,7 @@ from typing import overload
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
+from tuff.protocol.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,33 @@ class Truncated:
 
     removed_count: int
     kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """An epoch of a sink that is to be written in `transaction`; None: it has committed, by the run
+    `run_id`."""
+
+    sink: str
+    epoch: int
+    run_id: str
+    transaction: Transaction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """The newest epoch of a writer, and the run that began it.
+
+    `state` is `in_progress`, `committing`, `committed`, `aborted` or `invalid`; `updated_at_ms` is
+    when it last changed, in ms since the epoch of Unix.
+    """
+
+    sink: str
+    epoch: int
+    run_id: str
+    state: str
+    transaction_id: int
+    updated_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

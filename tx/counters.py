@@ -14,4 +14,5 @@ class TransactionCounters:
     invalidations: int = 0
     timeouts: int = 0
     lapses: int = 0
+    fences: int = 0
     snapshots: int = 0

@@ -113,6 +113,35 @@ class StartedWithLease:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochBegun:
+    """A long transaction started for an epoch of a sink, which is at that epoch from now on. One
+    record, so that no crash can leave the one without the other."""
+
+    at_ms: int
+    pointer: int
+    timeout_ms: int
+    expires_at_ms: int
+    client: str
+    seen: int
+    lease_ms: int | None
+    sink: str
+    epoch: int
+    run_id: str
+
+    @property
+    def type(self) -> TransactionType:
+        return TransactionType.LONG
+
+
+@dataclass(frozen=True, slots=True)
+class SinkForgotten:
+    """Nothing is recorded of the sink any more."""
+
+    at_ms: int
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpointed:
     """The transaction writes under a new pointer."""
 
@@ -194,6 +223,8 @@ Edit = (
     | BlockReturned
     | Started
     | StartedWithLease
+    | EpochBegun
+    | SinkForgotten
     | Checkpointed
     | Committing
     | Refused
@@ -238,6 +269,23 @@ _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
         StartedWithLease,
         record(StartedWithLease, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, COUNT),
     ),
+    13: (
+        EpochBegun,
+        record(
+            EpochBegun,
+            TIME_MS,
+            POINTER,
+            COUNT,
+            TIME_MS,
+            TEXT,
+            COUNT,
+            optional(COUNT),
+            TEXT,
+            COUNT,
+            TEXT,
+        ),
+    ),
+    14: (SinkForgotten, record(SinkForgotten, TIME_MS, TEXT)),
 }
 _TAGS: Mapping[type[Any], int] = {kind: tag for tag, (kind, _) in _FORMS.items()}
 

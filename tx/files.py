@@ -37,10 +37,10 @@ class FileKind(Enum):
 
 
 FORMAT_VERSION = 1
-# A snapshot that holds leases; one that doesn't keeps version 1, which older servers read.
-LEASES_VERSION = 2
+# A snapshot that holds leases or sinks; one that doesn't keeps version 1, which older servers read.
+JOBS_VERSION = 2
 _VERSIONS = {
-    FileKind.SNAPSHOT: (FORMAT_VERSION, LEASES_VERSION),
+    FileKind.SNAPSHOT: (FORMAT_VERSION, JOBS_VERSION),
     FileKind.LOG: (FORMAT_VERSION,),
 }
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}

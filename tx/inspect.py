@@ -115,6 +115,8 @@ def snapshot_rows(path: Path) -> Iterator[Row]:
         yield {"kind": "ended", **_members(outcome)}
     for commit in image.commits:
         yield {"kind": "committed", **_members(commit)}
+    for sink in image.sinks:
+        yield {"kind": "sink", **_members(sink)}
 
 
 def _open_members(opened: OpenTransaction) -> Row:

@@ -16,6 +16,7 @@ from tx.claims import Claims
 from tx.counters import TransactionCounters
 from tx.edits import BlockReturned, InvalidReason
 from tx.endings import CommitRequest, Endings
+from tx.epochs import Epochs
 from tx.events import LedgerEvents
 from tx.gates import Gates
 from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
@@ -94,6 +95,7 @@ class TransactionManager:
     def _join(self, around: Surroundings) -> None:
         self._endings = Endings(self._ledger, self._gates, self._claims, self._markings, around)
         self._starts = Starts(self._ledger, self._endings, around)
+        self.epochs = Epochs(self._ledger, self._endings, self._starts, around)
         self._resumption = Resumption(self._claims, self._markings, self._starts, around)
         self._runs = Runs(self._ledger, self._endings, start=self._start_run)
         self._invalid_list = InvalidList(

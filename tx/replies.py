@@ -10,6 +10,7 @@ from tuff.protocol.forms import (
 )
 from tx.inquiries import Invalids, Overview
 from tx.records import OpenTransaction, Outcome
+from tx.sinks import Sink
 from tx.state import StateImage
 
 
@@ -97,6 +98,18 @@ def overview_object(
     }
 
 
+def sink_object(sink: Sink, state: str) -> dict[str, object]:
+    """A sink, with the state of its epoch's transaction."""
+    return {
+        "sink": sink.name,
+        "epoch": sink.epoch,
+        "runId": sink.run_id,
+        "state": state,
+        "transactionId": pointer_to_json(sink.transaction_id),
+        "updatedAt": sink.updated_ms,
+    }
+
+
 def invalids_object(invalids: Invalids) -> dict[str, object]:
     swept = invalids.swept
     return {
@@ -128,6 +141,10 @@ def state_object(image: StateImage) -> dict[str, object]:
                 "changes": [payload_to_json(change) for change in sorted(commit.changes)],
             }
             for commit in image.commits
+        ],
+        "sinks": [
+            sink_object(sink, "in_progress" if sink.state is None else sink.state.value)
+            for sink in image.sinks
         ],
     }
 

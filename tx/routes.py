@@ -1,19 +1,21 @@
 """The HTTP routes of transactions (protocol §5)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tuff.protocol import forms
 from tuff.protocol.errors import BadRequestError, TransactionUnknownError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
-from tuff.protocol.media import read_object, read_query, shown
+from tuff.protocol.media import read_query, shown
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx import replies
-from tx.decisions import check_client, check_request_id
+from tx.bodies import client_of, members_of, seconds_of
+from tx.decisions import check_request_id
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
-from tx.records import UNKNOWN_CLIENT, OpenTransaction
+from tx.records import OpenTransaction
+from tx.sink_routes import sink_routes
 
 _ROOT = "/v1/transactions"
 _ONE = f"{_ROOT}/{{tx}}"
@@ -40,6 +42,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_ONE}/invalidate", one.invalidate),
         Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
         Route("POST", f"{_ONE}/renew", one.renew),
+        *sink_routes(manager),
     ]
 
 
@@ -48,7 +51,7 @@ class _TransactionRoutes:
         self._manager = manager
 
     async def start(self, request: Request) -> Reply:
-        body = _members(
+        body = members_of(
             request,
             {"type", "timeout", "client", "lists", "lease"},
             what="the start of a transaction",
@@ -56,25 +59,25 @@ class _TransactionRoutes:
         lists = _flag(body, "lists", default=True)
         opened = await self._manager.start(
             _type(body.get("type")),
-            _seconds(body, "timeout"),
-            _client(body),
-            lease_s=_seconds(body, "lease"),
+            seconds_of(body, "timeout"),
+            client_of(body),
+            lease_s=seconds_of(body, "lease"),
         )
         return json_reply(self._object(opened, lists=lists), status=201)
 
     async def renew(self, request: Request) -> Reply:
-        _members(request, (), what="a renewal")
+        members_of(request, (), what="a renewal")
         opened = await self._manager.renew(_pointer(request))
         ends_at_ms = self._manager.leases.ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
-        body = _members(request, {"changes"}, what="a can-commit")
+        body = members_of(request, {"changes"}, what="a can-commit")
         await self._manager.can_commit(_pointer(request), _changes(body) or ())
         return json_reply({"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
-        body = _members(request, {"changes", "publish", "readOnly"}, what="a commit")
+        body = members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
         outcome = await self._manager.commit(
             _pointer(request),
             changes=_changes(body),
@@ -84,29 +87,29 @@ class _TransactionRoutes:
         return json_reply(replies.committed_object(outcome))
 
     async def run(self, request: Request) -> Reply:
-        body = _members(request, {"publish", "client", "requestId"}, what="a run")
+        body = members_of(request, {"publish", "client", "requestId"}, what="a run")
         request_id = body.get("requestId")
         if request_id is not None and not isinstance(request_id, str):
             raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
         outcome = await self._manager.run_once(
             _entries(body),
-            client=_client(body),
+            client=client_of(body),
             request_id=None if request_id is None else check_request_id(request_id),
         )
         return json_reply(replies.committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
-        _members(request, (), what="an abort")
+        members_of(request, (), what="an abort")
         outcome = await self._manager.abort(_pointer(request))
         return json_reply({"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
-        _members(request, (), what="an invalidation")
+        members_of(request, (), what="an invalidation")
         outcome = await self._manager.invalidate(_pointer(request))
         return json_reply({"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
-        _members(request, (), what="a checkpoint")
+        members_of(request, (), what="a checkpoint")
         opened = await self._manager.checkpoint(_pointer(request))
         return json_reply(self._object(opened, lists=True))
 
@@ -143,7 +146,7 @@ class _ServiceRoutes:
         return json_reply(replies.invalids_object(await self._manager.invalids()))
 
     async def truncate(self, request: Request) -> Reply:
-        body = _members(request, {"ids", "before"}, what="a truncation")
+        body = members_of(request, {"ids", "before"}, what="a truncation")
         if len(body) != 1:
             raise BadRequestError("a truncation names either ids or before")
         if "ids" in body:
@@ -158,7 +161,7 @@ class _ServiceRoutes:
         return json_reply(answer)
 
     async def take_snapshot(self, request: Request) -> Reply:
-        _members(request, (), what="a snapshot")
+        members_of(request, (), what="a snapshot")
         name, size = await self._manager.take_snapshot()
         return json_reply({"file": name, "bytes": size})
 
@@ -167,19 +170,14 @@ class _ServiceRoutes:
         return json_reply(replies.state_object(await self._manager.snapshot_state()))
 
     async def stop(self, request: Request) -> Reply:
-        _members(request, (), what="a stop")
+        members_of(request, (), what="a stop")
         await self._manager.stop_service()
         return json_reply({"state": ServiceState.STOPPED.value})
 
     async def start(self, request: Request) -> Reply:
-        _members(request, (), what="a start")
+        members_of(request, (), what="a start")
         await self._manager.start_service()
         return json_reply({"state": ServiceState.RUNNING.value})
-
-
-def _members(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
-    read_query(request.query, parameters=())
-    return read_object(request.body, request.content_type, members=members, what=what)
 
 
 def _pointer(request: Request) -> int:
@@ -196,20 +194,6 @@ def _type(value: object) -> TransactionType:
         if value == kind.value or (value is None and kind is TransactionType.SHORT):
             return kind
     raise BadRequestError(f"type is short or long, not {shown(value)}")
-
-
-def _seconds(body: Mapping[str, object], name: str) -> float | None:
-    value = body.get(name)
-    return None if value is None else forms.seconds_from_json(value, what=name)
-
-
-def _client(body: Mapping[str, object]) -> str:
-    client = body.get("client")
-    if client is None:
-        return UNKNOWN_CLIENT
-    if not isinstance(client, str):
-        raise BadRequestError(f"client is a string, not {shown(client)}")
-    return check_client(client)
 
 
 def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:

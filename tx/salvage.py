@@ -22,11 +22,13 @@ from tx.edits import (
     Committed,
     Committing,
     Edit,
+    EpochBegun,
     Invalidated,
     InvalidReason,
     PointerRange,
     Refused,
     Restarted,
+    SinkForgotten,
     Started,
     StartedWithLease,
     Truncated,
@@ -38,6 +40,7 @@ from tx.records import EndedState, OpenTransaction
 from tx.recovery import StoreMark
 from tx.scraps import Scraps, gather
 from tx.settings import BLOCK_COUNT_MAX
+from tx.sinks import Sink
 from tx.state import StateImage, TransactionState, fresh_image
 
 _OF_ONE = (Checkpointed, Committing, Refused, Committed, Aborted, Invalidated)
@@ -108,7 +111,18 @@ def prove(directory: Path, mark: StoreMark | None) -> Proven:
     for lsn in behind:
         _believe(proven, scraps.edits[lsn])
         proven.highest_lsn = lsn
+    proven.decided += [_doubt(sink) for sink in proven.state.sinks]
     return proven
+
+
+def _doubt(sink: Sink) -> Decision:
+    # A later epoch may be among what is lost. Its replay would be written a second time, and only
+    # who runs the writer can know.
+    return Decision(
+        f"sink {sink.name}",
+        f"epoch {sink.epoch} is the newest that is known; look at the topics before its writer "
+        "goes on",
+    )
 
 
 def _replayed(scraps: Scraps, lost: list[Finding]) -> Proven:
@@ -125,9 +139,11 @@ def _believe(proven: Proven, edit: Edit) -> None:
     state = proven.state
     if isinstance(edit, Truncated):
         return  # on the list they do no harm, and what else was lost they might need
+    if isinstance(edit, SinkForgotten) and state.sinks.find(edit.sink) is None:
+        return  # its epochs are among what is lost
     if isinstance(edit, Committed):
         _believe_commit(proven, edit)
-    if isinstance(edit, Started | StartedWithLease):
+    if isinstance(edit, Started | StartedWithLease | EpochBegun):
         edit = replace(edit, seen=state.lsn)
     elif isinstance(edit, _OF_ONE) and edit.transaction_id not in state.open:
         _believe_ending(proven, edit)

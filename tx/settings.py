@@ -38,6 +38,7 @@ class TransactionSettings:
     long_timeout_s: float = 86_400.0
     max_timeout_s: float = 86_400.0
     lease_max_s: float = 3_600.0
+    sinks_max: int = 10_000
     snapshot_interval_s: float = 300.0
     snapshot_retain: int = 10
     change_set_count_max: int = 100_000
@@ -57,7 +58,12 @@ class TransactionSettings:
         ):
             self._require(name, 0.001)
         self._require("outcome_retention_s", 0)
-        for name in ("snapshot_retain", "change_set_count_max", "change_set_bytes_max"):
+        for name in (
+            "sinks_max",
+            "snapshot_retain",
+            "change_set_count_max",
+            "change_set_bytes_max",
+        ):
             self._require(name, 1, COUNT_MAX)
         if self.default_timeout_s > self.max_timeout_s:
             raise InvalidSettingError(

@@ -1,6 +1,6 @@
 """The bytes of a snapshot file: the whole state at one LSN (design §4, Snapshots).
 
-    snapshot := header numbers open* leases* view pending outcome* commit* end
+    snapshot := header numbers open* leases* view pending outcome* commit* sink* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
 Ten thousand open transactions hold ten thousand snapshots of ten thousand pointers, nearly all the
@@ -28,7 +28,7 @@ from tx.edits import (
 )
 from tx.files import (
     FORMAT_VERSION,
-    LEASES_VERSION,
+    JOBS_VERSION,
     FileHeader,
     FileKind,
     damaged,
@@ -52,6 +52,7 @@ from tx.packing import (
     tuple_of,
 )
 from tx.records import EndedState, OpenTransaction, Outcome
+from tx.sinks import Sink
 from tx.state import StateImage
 from tx.view import View, ViewChange, with_all
 
@@ -59,7 +60,7 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 
 T = TypeVar("T")
 
-_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _LEASES = range(8)
+_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _LEASES, _SINKS = range(9)
 
 _POINTERS = tuple_of(POINTER)
 _STATE = enum_of(EndedState)
@@ -68,6 +69,10 @@ _OUTCOME = record(
     PUBLISHED, TOPICS, optional(TEXT), COUNT,
 )  # fmt: skip
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
+_SINK = record(
+    Sink, TEXT, COUNT, TEXT, POINTER, optional(_STATE), optional(REASON), TIME_MS, COUNT,
+    tuple_of(TEXT),
+)  # fmt: skip
 _CHANGE = record(
     ViewChange, POINTER, optional(_STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
 )  # fmt: skip
@@ -119,7 +124,8 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 def _version(image: StateImage) -> int:
     """As low as it can be, so that an older server reads whatever it can know."""
     has_lapsed = any(each.reason is InvalidReason.LEASE_EXPIRED for each in image.outcomes)
-    return LEASES_VERSION if has_lapsed or _leases(image) else FORMAT_VERSION
+    is_new = has_lapsed or image.sinks or _leases(image)
+    return JOBS_VERSION if is_new else FORMAT_VERSION
 
 
 def _leases(image: StateImage) -> list[list[object]]:
@@ -154,6 +160,8 @@ def _bodies(image: StateImage) -> Iterator[list[object]]:
         yield [_OUTCOMES, *map(_OUTCOME.pack, outcomes)]
     for commits in _chunks(image.commits):
         yield [_COMMITS, *map(_COMMIT.pack, commits)]
+    for sinks in _chunks(image.sinks):
+        yield [_SINKS, *map(_SINK.pack, sinks)]
 
 
 def _chunks(records: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -236,6 +244,7 @@ class _Reader:
         self._pending: list[tuple[int, ViewChange]] = []
         self._outcomes: list[Outcome] = []
         self._commits: list[CommittedChanges] = []
+        self._sinks: list[Sink] = []
         self._takers: dict[object, Callable[[list[object]], None]] = {
             _END: self._end,
             _NUMBERS: self._take_numbers,
@@ -245,6 +254,7 @@ class _Reader:
             _OUTCOMES: lambda records: self._outcomes.extend(map(_OUTCOME.unpack, records)),
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
             _LEASES: self._take_leases,
+            _SINKS: lambda records: self._sinks.extend(map(_SINK.unpack, records)),
         }
 
     def take(self, data: object) -> None:
@@ -325,6 +335,7 @@ class _Reader:
             open=self._leased(),
             outcomes=tuple(self._outcomes),
             commits=tuple(self._commits),
+            sinks=tuple(self._sinks),
         )
 
 

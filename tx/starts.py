@@ -6,7 +6,7 @@ from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
 from tuff.protocol.transaction import TransactionType
 from tx import decisions
 from tx.blocks import PointerBlocks
-from tx.edits import BlockReserved
+from tx.edits import BlockReserved, EpochBegun, Started, StartedWithLease
 from tx.endings import Endings
 from tx.ledger import Ledger
 from tx.records import OpenTransaction
@@ -48,17 +48,13 @@ class Starts:
         lives_ms = decisions.timeout_ms(self._settings, kind, timeout_s)
         lease_ms = decisions.lease_ms(self._settings, kind, lease_s)
         decisions.check_client(client)
-        self._ledger.require_room()
-        if len(self._ledger.state.open) >= OPEN_COUNT_MAX:
-            raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
+        self.require_room()
         while (pointer := self._blocks.take()) is None:
-            await self._renewed()
+            await self.renewed()
         # Nothing is waited for from here on, so that edits enter the log in pointer order.
-        state = self._ledger.state
-        self._counters.starts += 1
-        self._ledger.record(
+        return self.record(
             decisions.start(
-                state,
+                self._ledger.state,
                 pointer,
                 kind=kind,
                 lives_ms=lives_ms,
@@ -67,7 +63,23 @@ class Starts:
                 lease_ms=lease_ms,
             )
         )
-        opened = state.open[pointer]
+
+    def require_room(self) -> None:
+        """Raises: OverloadedError: too many are in progress, or too much waits for the disk."""
+        self._ledger.require_room()
+        if len(self._ledger.state.open) >= OPEN_COUNT_MAX:
+            raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
+
+    def take_pointer(self) -> int | None:
+        """One that nobody was given; None while there is none. Record its start before anything is
+        waited for."""
+        return self._blocks.take()
+
+    def record(self, edit: Started | StartedWithLease | EpochBegun) -> OpenTransaction:
+        """The transaction that this starts."""
+        self._counters.starts += 1
+        self._ledger.record(edit)
+        opened = self._ledger.state.open[edit.pointer]
         self._leases.begin(opened)
         self._renew_if_due()
         return opened
@@ -80,7 +92,7 @@ class Starts:
             new_pointer = self._blocks.take()
             if new_pointer is not None:
                 break
-            await self._renewed()
+            await self.renewed()
         self._ledger.require_room()
         lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=self._now_ms()))
         checkpointed = self._ledger.state.open[opened.transaction_id]
@@ -114,7 +126,8 @@ class Starts:
         if self._renewal is None and self._blocks.is_due(now_ms=self._now_ms()):
             self._begin_renewal()
 
-    async def _renewed(self) -> None:
+    async def renewed(self) -> None:
+        """Wait until there are pointers again. Raises: TransactionsUnavailableError."""
         self._ledger.require_running()
         self._waiting_count += 1
         try:

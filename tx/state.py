@@ -20,16 +20,19 @@ from tx.edits import (
     Committed,
     Committing,
     Edit,
+    EpochBegun,
     Invalidated,
     PointerRange,
     Refused,
     Restarted,
+    SinkForgotten,
     Started,
     StartedWithLease,
     Truncated,
 )
 from tx.outcomes import Outcomes
 from tx.records import EndedState, OpenTransaction, Outcome, lost_outcome
+from tx.sinks import Sink, Sinks
 from tx.view import View, ViewChange, with_all
 
 _ENDED_STATES = {
@@ -57,6 +60,7 @@ class StateImage:
     open: tuple[OpenTransaction, ...]
     outcomes: tuple[Outcome, ...]
     commits: tuple[CommittedChanges, ...]
+    sinks: tuple[Sink, ...] = ()
 
 
 def fresh_image(*, now_ms: int) -> StateImage:
@@ -92,6 +96,7 @@ class TransactionState:
         self.open = {opened.transaction_id: opened for opened in image.open}
         self.outcomes = Outcomes(image.outcomes)
         self.committers = Committers(image.commits)
+        self.sinks = Sinks(image.sinks)
         self._pending = deque(image.pending)
         self.invalid = _decided_invalid(image)
         self._owners = {
@@ -115,6 +120,7 @@ class TransactionState:
             open=tuple(self.open.values()),
             outcomes=tuple(self.outcomes),
             commits=self.committers.in_order(),
+            sinks=tuple(self.sinks),
         )
 
     def find(self, pointer: int) -> OpenTransaction | Outcome:
@@ -150,7 +156,7 @@ class TransactionState:
         self.lsn = lsn
         self.is_clean = isinstance(edit, BlockReturned)
         match edit:
-            case Started() | StartedWithLease():
+            case Started() | StartedWithLease() | EpochBegun():
                 self._start(edit)
             case Checkpointed():
                 self._checkpoint(edit)
@@ -160,8 +166,8 @@ class TransactionState:
                 self._end(edit)
             case BlockReserved() | BlockReturned():
                 self._reserve(edit)
-            case Truncated():
-                self._truncate(edit)
+            case Truncated() | SinkForgotten():
+                self._drop(edit)
             case Restarted():
                 self._restart(edit)
             case _:
@@ -183,7 +189,7 @@ class TransactionState:
         """The LSN of the newest ending that is not in the view yet, 0 when all are."""
         return self._pending[-1][0] if self._pending else 0
 
-    def _start(self, edit: Started | StartedWithLease) -> None:
+    def _start(self, edit: Started | StartedWithLease | EpochBegun) -> None:
         # What was durable when the snapshot was taken, and nothing more: a commit that was pending
         # then must stay invisible to this transaction, and conflict with it, after a replay too.
         self.advance_view(edit.seen)
@@ -198,6 +204,8 @@ class TransactionState:
             lease_ms=edit.lease_ms,
         )
         self._owners[edit.pointer] = edit.pointer
+        if isinstance(edit, EpochBegun):
+            self.sinks.begin(self.lsn, edit)
         if is_short:
             self._seen_by_short[edit.pointer] = edit.seen
         self._hand_out(edit.pointer, is_short=is_short)
@@ -236,7 +244,9 @@ class TransactionState:
         for pointer in opened.pointers:
             del self._owners[pointer]
         self._seen_by_short.pop(opened.transaction_id, None)
-        self.outcomes.put(_outcome(self.lsn, edit, opened))
+        outcome = _outcome(self.lsn, edit, opened)
+        self.outcomes.put(outcome)
+        self.sinks.end(outcome)
         if isinstance(edit, Committed):
             self._remember_changes(edit, opened)
         is_invalid = isinstance(edit, Invalidated)
@@ -286,7 +296,10 @@ class TransactionState:
         self.blocks = (*self.blocks, edit.block)
         self.highest_reserved = max(self.highest_reserved, edit.block.stop - 1)
 
-    def _truncate(self, edit: Truncated) -> None:
+    def _drop(self, edit: Truncated | SinkForgotten) -> None:
+        if isinstance(edit, SinkForgotten):
+            self.sinks.forget(self.lsn, edit.sink)
+            return
         self.invalid = self.invalid.without(edit.pointers)
         self._pending.append((self.lsn, ViewChange(0, None, cleared=edit.pointers)))
 

@@ -8,7 +8,7 @@ import tuff
 
 BLOCKING = (
     tuff.Client, tuff.TransactionContext, tuff.Publisher, tuff.Subscriber,
-    type(tuff.connect().topics), type(tuff.connect().transactions),
+    type(tuff.connect().topics), type(tuff.connect().transactions), type(tuff.connect().sinks),
 )  # fmt: skip
 TWINS = (
     (tuff.Client, tuff.AsyncClient),
@@ -17,6 +17,7 @@ TWINS = (
     (tuff.Publisher, tuff.AsyncPublisher),
     (type(tuff.connect().topics), type(tuff.connect_async().topics)),
     (type(tuff.connect().transactions), type(tuff.connect_async().transactions)),
+    (type(tuff.connect().sinks), type(tuff.connect_async().sinks)),
 )
 
 

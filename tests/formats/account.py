@@ -28,6 +28,7 @@ class State:
     ended: dict[int, tuple[str, str | None]]
     is_clean: bool
     pointers: dict[int, list[int]] = field(default_factory=dict)
+    sinks: dict[str, Value] = field(default_factory=dict)
 
     @property
     def in_doubt(self) -> list[int]:
@@ -46,6 +47,8 @@ class State:
             "block_returned": lambda _: self.blocks.clear(),
             "started": self._start,
             "started_with_lease": self._start,
+            "epoch_begun": self._begin_epoch,
+            "sink_forgotten": lambda edit: self.sinks.pop(edit["sink"]),
             "checkpointed": self._checkpoint,
             "committing": self._name_changes,
             "refused": lambda edit: self.open[edit["transaction_id"]].update(
@@ -74,6 +77,22 @@ class State:
         self.pointers[edit["pointer"]] = [edit["pointer"]]
         self._hand_out(edit["pointer"])
 
+    def _begin_epoch(self, edit: Value) -> None:
+        self._start({**edit, "type": LONG})
+        before = self.sinks.get(edit["sink"], {"run_id": edit["run_id"], "fenced": []})
+        is_new = before["run_id"] != edit["run_id"]
+        fenced = [*before["fenced"], before["run_id"]][-16:] if is_new else before["fenced"]
+        self.sinks[edit["sink"]] = {
+            "name": edit["sink"], "epoch": edit["epoch"], "run_id": edit["run_id"],
+            "transaction_id": edit["pointer"], "state": None, "reason": None,
+            "updated_ms": edit["at_ms"], "lsn": edit["lsn"], "fenced": fenced,
+        }  # fmt: skip
+
+    def _end_epoch(self, edit: Value, state: str, reason: str | None) -> None:
+        for sink in self.sinks.values():
+            if sink["transaction_id"] == edit["transaction_id"]:
+                sink.update(state=state, reason=reason, updated_ms=edit["at_ms"], lsn=edit["lsn"])
+
     def _checkpoint(self, edit: Value) -> None:
         self.pointers[edit["transaction_id"]].append(edit["pointer"])
         self._hand_out(edit["pointer"])
@@ -86,6 +105,7 @@ class State:
         transaction_id = edit["transaction_id"]
         opened, pointers = self.open.pop(transaction_id), self.pointers[transaction_id]
         self.ended[transaction_id] = (state, reason)
+        self._end_epoch(edit, state, reason)
         self.in_progress -= set(pointers)
         if state != "invalid" or opened["type"] == SHORT:
             self.read_pointer = max(self.read_pointer, pointers[-1])
@@ -163,6 +183,7 @@ def _state_of(snapshot: Value) -> tuple[State, int]:
         open={opened["transaction_id"]: opened for opened in snapshot["open"]},
         ended={o["transaction_id"]: (o["state"], o["reason"]) for o in snapshot["outcomes"]},
         is_clean=numbers["is_clean"],
+        sinks={sink["name"]: sink for sink in snapshot.get("sinks", [])},
         pointers={k["transaction_id"]: [k["transaction_id"], *k["checkpoints"]] for k in known},
     )
     for change in snapshot["pending"]:

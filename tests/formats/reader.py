@@ -135,6 +135,10 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     10: ("truncated", {"at_ms": number, "pointers": many(number)}),
     11: ("restarted", {"at_ms": number, "is_after_crash": flag, "lost": many(pair)}),
     12: ("started_with_lease", {**_STARTED, "lease_ms": number}),
+    13: ("epoch_begun", {**{name: take for name, take in _STARTED.items() if name != "type"},
+                         "lease_ms": maybe(number), "sink": text, "epoch": number,
+                         "run_id": text}),
+    14: ("sink_forgotten", {"at_ms": number, "sink": text}),
 }  # fmt: skip
 
 
@@ -237,6 +241,9 @@ OUTCOME = record({"transaction_id": number, "state": STATE, "reason": maybe(REAS
                   "ended_at_ms": number, "checkpoints": many(number), "published": many(DETAIL),
                   "topics": many(text), "request_id": maybe(text), "lsn": number})  # fmt: skip
 COMMIT = record({"lsn": number, "transaction_id": number, "client": text, "changes": many(blob)})
+SINK = record({"name": text, "epoch": number, "run_id": text, "transaction_id": number,
+               "state": maybe(STATE), "reason": maybe(REASON), "updated_ms": number,
+               "lsn": number, "fenced": many(text)})  # fmt: skip
 LISTS = record({"started": many(number), "ended": many(number), "added": many(number),
                 "cleared": many(number)})  # fmt: skip
 
@@ -258,6 +265,7 @@ class _Snapshot:
             5: lambda given: self.value["outcomes"].extend(map(OUTCOME, given)),
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
             7: self._leases,
+            8: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from tuff.protocol.transaction import TransactionType
-from tx.edits import BlockReserved, Committed, Edit, InvalidReason, PointerRange, Started
+from tx.edits import (
+    BlockReserved,
+    Committed,
+    Edit,
+    EpochBegun,
+    InvalidReason,
+    PointerRange,
+    SinkForgotten,
+    Started,
+)
 from tx.files import FileHeader, FileKind, pack_header
 from tx.filestore import FileStore
 from tx.log import DiskFile
@@ -32,7 +41,7 @@ BATCHES: list[list[Edit]] = [
 ]
 
 
-def log_with_a_damaged_length(directory: Path) -> None:
+def log_with_a_damaged_length(directory: Path, batches: list[list[Edit]] = BATCHES) -> None:
     """Three batches; the length of the second one's edit is damaged."""
     FileStore(directory, open_file=DiskFile).put_snapshot(
         FileHeader(sequence=1, store_id=STORE_ID, created_ms=1, lsn=0), fresh_image(now_ms=1)
@@ -40,7 +49,7 @@ def log_with_a_damaged_length(directory: Path) -> None:
     header = FileHeader(sequence=2, store_id=STORE_ID, created_ms=1, lsn=1)
     data, lsn = bytearray(pack_header(FileKind.LOG, header)), 1
     starts = []
-    for batch in BATCHES:
+    for batch in batches:
         data += pack_proof(STORE_ID, offset=len(data), length=len(data))
         starts.append(len(data))
         data += pack_edits(enumerate(batch, lsn))
@@ -86,3 +95,46 @@ def test_a_server_recovers_from_what_is_written(tmp_path: Path) -> None:
     assert recovered.state.last_pointer > 2_000_000
     assert recovered.state.view.read_pointer == recovered.state.last_pointer
     assert 77 in recovered.state.view.invalid
+
+
+def begun(pointer: int, sink: str, epoch: int) -> EpochBegun:
+    return EpochBegun(1, pointer, 30_000, 30_001, "c", 1, 60_000, sink, epoch, f"run-{epoch}")
+
+
+def test_a_sink_keeps_what_can_be_proven_of_it_and_the_rest_is_told(tmp_path: Path) -> None:
+    batches: list[list[Edit]] = [
+        [
+            BlockReserved(1, PointerRange(1_000_001, 1_000_065)),
+            begun(CUT_OFF, "cut-off", 4), begun(PROVEN, "proven", 7),
+        ],
+        [committed(CUT_OFF)],
+        [committed(PROVEN), begun(1_000_003, "behind", 1), SinkForgotten(2, "lost")],
+    ]  # fmt: skip
+    log_with_a_damaged_length(tmp_path, batches)
+
+    proven = prove(tmp_path, None)
+    image = finish(proven, Rest((), (), 0), now_ms=5)
+
+    assert {(sink.name, sink.epoch, sink.state, sink.reason) for sink in image.sinks} == {
+        ("cut-off", 4, EndedState.INVALID, InvalidReason.LOST_IN_CRASH),
+        ("proven", 7, EndedState.COMMITTED, None),
+        ("behind", 1, EndedState.INVALID, InvalidReason.LOST_IN_CRASH),
+    }
+    told = {each.place for each in proven.decided if each.place.startswith("sink ")}
+    assert told == {"sink cut-off", "sink proven", "sink behind"}
+    assert not image.open
+
+
+def test_rows_that_prove_the_commit_of_an_epoch_keep_it_from_being_written_twice(
+    tmp_path: Path,
+) -> None:
+    batches: list[list[Edit]] = [
+        [BlockReserved(1, PointerRange(1_000_001, 1_000_065)), begun(CUT_OFF, "s", 4)],
+        [committed(CUT_OFF)],
+        [SinkForgotten(2, "lost")],
+    ]
+    log_with_a_damaged_length(tmp_path, batches)
+
+    image = finish(prove(tmp_path, None), Rest({CUT_OFF}, (), 0), now_ms=5)
+
+    assert [(sink.epoch, sink.state) for sink in image.sinks] == [(4, EndedState.COMMITTED)]

@@ -13,10 +13,13 @@ from tuff.disk.records import pack_frame
 from tuff.protocol.transaction import TransactionType
 from tx.edits import (
     BlockReserved,
+    Committed,
     Edit,
+    EpochBegun,
     Invalidated,
     InvalidReason,
     PointerRange,
+    SinkForgotten,
     StartedWithLease,
     decode_edit,
     encode_edit,
@@ -35,13 +38,21 @@ EDITS: list[Edit] = [
     StartedWithLease(NOW_MS, P + 1, LONG, DAY_MS, NOW_MS + DAY_MS, "étl", 1, 60_000),
     StartedWithLease(NOW_MS, P + 2, LONG, DAY_MS, NOW_MS + DAY_MS, "job", 1, 1),
     Invalidated(NOW_MS + 1, P + 2, InvalidReason.LEASE_EXPIRED, ("ns:t",)),
+    EpochBegun(NOW_MS, P + 3, DAY_MS, NOW_MS + DAY_MS, "job", 1, None, "a/b", 6, "run-1"),
+    Committed(NOW_MS + 2, P + 3, frozenset(), False, (), ("ns:t",), None),
+    EpochBegun(NOW_MS + 2, P + 4, DAY_MS, NOW_MS + DAY_MS, "job", 6, 60_000, "a/b", 7, "rün-2"),
+    EpochBegun(NOW_MS + 2, P + 5, DAY_MS, NOW_MS + DAY_MS, "job", 6, 1, "lost", 0, "r"),
+    Invalidated(NOW_MS + 3, P + 5, InvalidReason.LEASE_EXPIRED, ()),
+    EpochBegun(NOW_MS + 3, P + 6, DAY_MS, NOW_MS + DAY_MS, "job", 6, None, "gone", 1, "r"),
+    Committed(NOW_MS + 3, P + 6, frozenset(), False, (), (), None),
+    SinkForgotten(NOW_MS + 4, "gone"),
 ]
 HEADER = FileHeader(sequence=3, store_id=STORE_ID, created_ms=NOW_MS, lsn=len(EDITS))
 
 
-def image() -> StateImage:
+def image(edits: list[Edit] = EDITS) -> StateImage:
     state = TransactionState(fresh_image(now_ms=NOW_MS))
-    for lsn, edit in enumerate(EDITS, 1):
+    for lsn, edit in enumerate(edits, 1):
         state.apply(lsn, edit)
     return state.image()
 
@@ -68,21 +79,29 @@ def test_a_stranger_reads_the_golden_bytes() -> None:
     edits = [read_edit(bytes.fromhex(each)) for each in told["edits"]]
     snapshot = stranger_reads_snapshot(bytes.fromhex(told["snapshot"]))
 
-    assert [each.get("lease_ms") for each in edits] == [None, 60_000, 1, None]
-    assert [(each["client"], each["lease_ms"]) for each in snapshot["open"]] == [("étl", 60_000)]
-    assert [each["reason"] for each in snapshot["outcomes"]] == ["lease_expired"]
+    leased = [each["lease_ms"] for each in edits if "lease_ms" in each]
+    assert leased == [60_000, 1, None, 60_000, 1, None]
+    assert [(each["client"], each.get("lease_ms")) for each in snapshot["open"]] == [
+        ("étl", 60_000), ("job", 60_000),
+    ]  # fmt: skip
+    assert snapshot["outcomes"][0]["reason"] == "lease_expired"
+    told_sinks = [
+        (each["name"], each["epoch"], each["run_id"], each["state"], each["fenced"])
+        for each in snapshot["sinks"]
+    ]
+    assert told_sinks == [
+        ("a/b", 7, "rün-2", None, ["run-1"]), ("lost", 0, "r", "invalid", []),
+    ]  # fmt: skip
 
 
 def test_a_snapshot_without_them_keeps_the_version_that_older_servers_read() -> None:
-    lapsed = TransactionState(fresh_image(now_ms=NOW_MS))
-    for lsn, edit in enumerate((EDITS[0], EDITS[2], EDITS[3]), 1):
-        lapsed.apply(lsn, edit)
+    block, leased, short_leased, lapsed, begun, committed = EDITS[:6]
+    new = ([block, leased], [block, short_leased, lapsed], [block, begun, committed])
 
-    versions = [data[9] for data in (
-        older_snapshot(), pack_snapshot(HEADER, image()), pack_snapshot(HEADER, lapsed.image()),
-    )]  # fmt: skip
+    versions = [pack_snapshot(HEADER, image(edits))[9] for edits in new]
 
-    assert versions == [1, 2, 2]
+    assert versions == [2, 2, 2]
+    assert (older_snapshot()[9], pack_snapshot(HEADER, image([block]))[9]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +109,7 @@ def test_a_snapshot_without_them_keeps_the_version_that_older_servers_read() -> 
 )
 def test_a_lease_of_nobody_is_damage(leases: list[object]) -> None:
     whole = pack_snapshot(HEADER, image())
-    begin = pack_frame(to_bytes([7, [P + 1, 60_000]]))
+    begin = pack_frame(to_bytes([7, [P + 1, 60_000], [P + 4, 60_000]]))
     assert whole.count(begin) == 1
 
     spoilt = whole.replace(begin, pack_frame(to_bytes([7, *leases])))

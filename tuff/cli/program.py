@@ -14,6 +14,7 @@ from tuff.cli.options import Session
 from tuff.cli.publishing import pub
 from tuff.cli.repair import backup, fsck, restore, salvage
 from tuff.cli.serving import serve
+from tuff.cli.sinks import sinks
 from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
@@ -37,6 +38,8 @@ _NEXT = {
     "transaction_invalidated": "tuff tx show ID",
     "transaction_committed": "tuff tx show ID",
     "transaction_aborted": "tuff tx show ID",
+    "sink_not_found": "tuff sinks ls",
+    "sink_in_use": "tuff tx ls",
     "transactions_unavailable": "curl HEALTH",
     "storage_unavailable": "curl HEALTH",
     "damaged_record": "tuff tail TOPIC --from NEXT",
@@ -70,7 +73,7 @@ def program(context: click.Context, url: str | None) -> None:
 
 tx.add_command(blockers)
 FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (serve, topics, pub, tail, tx, *FILES, completion):
+for command in (serve, topics, pub, tail, tx, sinks, *FILES, completion):
     program.add_command(command)
 
 

@@ -111,6 +111,12 @@ class PositionNotFoundError(NotFoundError):
     code = "position_not_found"
 
 
+class SinkNotFoundError(NotFoundError):
+    """Nothing is recorded of the sink."""
+
+    code = "sink_not_found"
+
+
 class MethodNotAllowedError(TuffError):
     """The address exists, and does not answer this method."""
 
@@ -151,6 +157,41 @@ class TooManyPositionsError(TuffError):
 
     status = 409
     code = "too_many_positions"
+
+
+class SinkError(TuffError):
+    """The sink does not take that epoch, or can't be changed so."""
+
+    status = 409
+    code = "sink_in_use"
+
+
+class SinkInUseError(SinkError):
+    """The transaction of the sink's epoch is in progress."""
+
+
+class SinkEpochSupersededError(SinkError):
+    """The sink is at a later epoch already. Member: `epoch`, that one."""
+
+    code = "sink_epoch_superseded"
+
+
+class SinkEpochOpenError(SinkError):
+    """An earlier epoch of the sink has not committed. Member: `epoch`, that one."""
+
+    code = "sink_epoch_open"
+
+
+class SinkFencedError(SinkError):
+    """Another run took the sink from this one, for good."""
+
+    code = "sink_fenced"
+
+
+class TooManySinksError(SinkError):
+    """As many sinks are remembered as may be."""
+
+    code = "too_many_sinks"
 
 
 class RequestTooLargeError(TuffError):

@@ -1,0 +1,86 @@
+"""`client.sinks`: a replayed epoch is a no-op, an older run is fenced (protocol §5.3)."""
+
+import pytest
+
+import tuff
+from tuff import sink_calls
+from tuff.calls import Response
+
+
+def write(client: tuff.Client, topic: tuff.TopicId, epoch: int, run_id: str) -> bool:
+    """Whether this run has written the epoch; it may have been written before."""
+    begun = client.sinks.begin("writer/1", epoch, run_id, lease=60)
+    assert (begun.sink, begun.epoch) == ("writer/1", epoch)
+    if begun.transaction is None:
+        return False
+    entry = tuff.PublishEntry(topic=topic, payloads=(b"epoch %d" % epoch,))
+    client.transactions.commit(begun.transaction, publish=[entry])
+    return True
+
+
+def test_epochs_are_written_once(client: tuff.Client, topic: tuff.TopicId) -> None:
+    written = [write(client, topic, epoch, run) for epoch, run in (
+        (0, "a"), (0, "a"), (1, "a"), (1, "b"), (2, "b"), (2, "c"),
+    )]  # fmt: skip
+
+    found = [message.payload for message in client.poll(topic, isolation="committed")]
+    assert written == [True, False, True, False, True, False]
+    assert found == [b"epoch 0", b"epoch 1", b"epoch 2"]
+
+
+def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
+    begin = client.sinks.begin
+    first = begin("refuses", 5, "a")
+    assert begin("refuses", 5, "a") == first
+    second = begin("refuses", 5, "b")
+    assert second.transaction is not None
+
+    with pytest.raises(tuff.SinkFencedError):
+        begin("refuses", 5, "a")
+    with pytest.raises(tuff.SinkEpochOpenError) as early:
+        begin("refuses", 6, "b")
+    with pytest.raises(tuff.SinkEpochSupersededError) as late:
+        begin("refuses", 4, "b")
+    with pytest.raises(tuff.SinkInUseError):
+        client.sinks.delete("refuses")
+    client.transactions.invalidate(second.transaction)
+    with pytest.raises(tuff.TransactionInvalidatedError):
+        begin("refuses", 5, "b")
+    shown = client.sinks.get("refuses")
+    client.sinks.delete("refuses")
+    with pytest.raises(tuff.SinkNotFoundError):
+        client.sinks.get("refuses")
+
+    assert early.value.members == late.value.members == {"epoch": 5}
+    assert (shown.epoch, shown.run_id, shown.state) == (5, "b", "invalid")
+    assert shown.transaction_id == second.transaction.transaction_id
+    assert "refuses" not in [sink.sink for sink in client.sinks.list()]
+
+
+async def test_tasks_of_a_loop_use_sinks_as_well(client: tuff.Client) -> None:
+    async with tuff.connect_async(client.url) as other:
+        begun = await other.sinks.begin("async", 0, "a", client="me")
+        assert begun.transaction is not None
+        await other.transactions.commit(begun.transaction)
+        shown = await other.sinks.get("async")
+        assert shown in await other.sinks.list()
+        assert (await other.sinks.begin("async", 0, "b")).transaction is None
+        await other.sinks.delete("async")
+
+    assert shown.state == "committed"
+
+
+def test_a_begin_is_sent_again_after_a_lost_answer_and_names_are_escaped() -> None:
+    call = sink_calls.begin("a/b", 7, "r", lease_s=None, client="c")
+
+    assert (call.request.method, call.request.path) == ("POST", "/v1/sinks/a%2Fb/epochs/7")
+    assert call.request.is_repeatable
+    assert not sink_calls.delete("a/b").request.is_repeatable
+
+
+def test_an_answer_that_is_no_epoch_is_an_internal_error() -> None:
+    call = sink_calls.begin("s", 7, "r", lease_s=None, client="c")
+    body = b'{"sink":"s","epoch":7,"runId":"r","state":"begun","transaction":7}'
+
+    with pytest.raises(tuff.InternalError):
+        call.answer(Response(200, {}, body))

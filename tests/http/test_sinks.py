@@ -1,0 +1,197 @@
+"""Sinks over HTTP, and kills between a begin, its commit and the answer (protocol §5.3)."""
+
+from itertools import count
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
+from tests.http.client import Client, Reply, ok, refused
+from tests.http.conftest import NewServer
+
+_numbers = count()
+
+
+class Sink:
+    """A sink, by a name of its own."""
+
+    def __init__(self, client: Client, name: str = "") -> None:
+        self.client = client
+        self.name = name or f"sink-{next(_numbers)}"
+        self.path = f"/v1/sinks/{quote(self.name, safe='')}"
+
+    def ask(self, epoch: object, run_id: object = "a", **body: object) -> Reply:
+        return self.client.post(f"{self.path}/epochs/{epoch}", {"runId": run_id, **body})
+
+    def begin(self, epoch: int, run_id: str = "a", **body: object) -> Tx:
+        found = ok(self.ask(epoch, run_id, **body)).json
+        assert (found["sink"], found["epoch"]) == (self.name, epoch)
+        assert (found["runId"], found["state"]) == (run_id, "begun")
+        return Tx(self.client, found["transaction"])
+
+    def show(self) -> Any:
+        return ok(self.client.get(self.path)).json
+
+
+@pytest.fixture
+def sink(client: Client) -> Sink:
+    return Sink(client)
+
+
+def test_an_epoch_is_written_once_however_often_it_is_replayed(sink: Sink, topic: Topic) -> None:
+    for run_id in ("a", "b", "c"):
+        for epoch in range(3):
+            found = ok(sink.ask(epoch, run_id)).json if run_id == "a" or epoch == 2 else None
+            if found is None or found["transaction"] is None:
+                continue
+            tx = Tx(sink.client, found["transaction"])
+            pointer = ok(tx.checkpoint()).json["writePointer"]
+            ok(topic.store(f"{epoch}", tx=pointer))
+            ok(tx.commit(publish=[entry(topic, pointer=pointer)]))
+
+    assert topic.committed() == ["0", "1", "2"]
+    assert ok(sink.ask(2, "d")).json == {
+        "sink": sink.name, "epoch": 2, "runId": "a", "state": "committed", "transaction": None,
+    }  # fmt: skip
+
+
+def test_all_tasks_of_a_run_are_told_one_transaction(sink: Sink) -> None:
+    first = sink.begin(1, lease=60, client="etl")
+
+    second = sink.begin(1, lease=5, client="other")
+
+    assert second.id == first.id
+    assert second.object["type"] == "long"
+    assert (second.object["lease"], second.object["client"]) == (60, "etl")
+    assert sink.show() == {
+        "sink": sink.name, "epoch": 1, "runId": "a", "state": "in_progress",
+        "transactionId": first.id, "updatedAt": first.object["startedAt"],
+    }  # fmt: skip
+    assert sink.show() in ok(sink.client.get("/v1/sinks")).json["sinks"]
+
+
+def test_an_older_run_is_fenced_with_all_it_wrote(sink: Sink, topic: Topic) -> None:
+    first = sink.begin(1, "a")
+    ok(topic.publish("of the first", tx=first.id))
+
+    second = sink.begin(1, "b")
+    ok(topic.publish("of the second", tx=second.id))
+
+    refused(first.commit(), 409, "transaction_invalidated")
+    refused(topic.publish("late", tx=first.id), 409, "transaction_invalidated")
+    refused(sink.ask(1, "a"), 409, "sink_fenced", naming="'b'")
+    ok(second.commit())
+    assert topic.committed() == ["of the second"]
+
+
+def test_what_is_wrong_with_an_epoch_is_told_with_the_recorded_one(sink: Sink) -> None:
+    ok(sink.begin(4).commit())
+    lost = sink.begin(5)
+
+    assert refused(sink.ask(3, "b"), 409, "sink_epoch_superseded")["epoch"] == 5
+    assert refused(sink.ask(6, "b"), 409, "sink_epoch_open")["epoch"] == 5
+    ok(lost.invalidate())
+    problem = refused(sink.ask(5, "a"), 409, "transaction_invalidated", naming="start another run")
+    assert problem["reason"] == "invalidated"
+    assert sink.show()["state"] == "invalid"
+
+
+def test_a_sink_is_forgotten(sink: Sink) -> None:
+    tx = sink.begin(1)
+    refused(sink.client.delete(sink.path), 409, "sink_in_use", naming=tx.id)
+    ok(tx.commit())
+
+    ok(sink.client.delete(sink.path))
+
+    for reply in (sink.client.delete(sink.path), sink.client.get(sink.path)):
+        refused(reply, 404, "sink_not_found", naming=sink.name)
+    ok(sink.begin(0).abort())
+
+
+@pytest.mark.parametrize("name", ["a/b", "replay/ns:t/2026-11-22", "x" * 128, "0.-_"])
+def test_a_name_is_percent_decoded(client: Client, name: str) -> None:
+    sink = Sink(client, name)
+    tx = sink.begin(0)
+
+    assert sink.show()["sink"] == name
+    ok(tx.invalidate())
+    ok(client.delete(sink.path))
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "x" * 129, "a%b", "a?b"])
+def test_a_bad_name_is_refused(client: Client, name: str) -> None:
+    sink = Sink(client, name)
+
+    for reply in (sink.ask(0), client.get(sink.path), client.delete(sink.path)):
+        refused(reply, 400, "invalid_name")
+
+
+@pytest.mark.parametrize("epoch", ["-1", "x", "1.5", "9223372036854775808", "+1", "1" * 30])
+def test_a_bad_epoch_is_refused(sink: Sink, epoch: str) -> None:
+    refused(sink.ask(epoch), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "body", [None, {}, {"runId": 1}, {"runId": None}, {"runId": ""}, {"runId": "r" * 129},
+             {"runId": "a", "lease": "1"}, {"runId": "a", "epoch": 1}, []],
+)  # fmt: skip
+def test_a_bad_begin_is_refused_and_records_nothing(sink: Sink, body: object) -> None:
+    refused(sink.client.post(f"{sink.path}/epochs/1", body), 400, "bad_request")
+    refused(sink.ask(1, lease=3601), 400, "invalid_timeout")
+    refused(sink.client.get(sink.path), 404, "sink_not_found")
+
+
+def test_the_largest_epoch_is_taken(sink: Sink) -> None:
+    ok(sink.begin((1 << 63) - 1).abort())
+
+    assert sink.show()["epoch"] == (1 << 63) - 1
+
+
+def test_a_killed_server_knows_what_was_begun_committed_and_fenced(new_server: NewServer) -> None:
+    first = new_server("tx.outcome_retention=0", "tx.sinks_max=4")
+    client = first.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    begun, done = Sink(client, "begun"), Sink(client, "done")
+    fenced, lost = Sink(client, "fenced"), Sink(client, "lost")
+    open_one = begun.begin(1, lease=600)
+    pointer = ok(open_one.checkpoint()).json["writePointer"]
+    ok(topic.store("kept", tx=pointer))
+    ok(done.begin(7).commit(publish=[entry(topic, "done")]))
+    fenced.begin(2, "old")
+    fenced.begin(2, "new")
+    ok(lost.begin(3).invalidate())
+    before = ok(client.get("/v1/sinks")).json
+    first.kill()
+
+    second = new_server("tx.outcome_retention=0", "tx.sinks_max=4", home=first.home)
+    client = second.client()
+
+    assert ok(client.get("/v1/sinks")).json == before
+    for name in ("begun", "done", "fenced", "lost"):
+        refused(Sink(client, f"{name}-too").ask(0), 409, "too_many_sinks")
+    again = Sink(client, "begun").begin(1)
+    assert again.id == open_one.id
+    topic = Topic(client, "default", "t")
+    ok(again.commit(publish=[entry(topic, pointer=pointer)]))
+    assert ok(Sink(client, "begun").ask(1, "b")).json["state"] == "committed"
+    assert ok(Sink(client, "done").ask(7, "b")).json["state"] == "committed"
+    refused(Sink(client, "fenced").ask(2, "old"), 409, "sink_fenced")
+    refused(Sink(client, "lost").ask(4, "b"), 409, "sink_epoch_open")
+    ok(Sink(client, "lost").begin(3, "b").commit())
+    assert topic.committed() == ["done", "kept"]
+    assert "tuff_epochs_fenced_total 0.0\n" in ok(client.send("GET", "/metrics")).body.decode()
+
+
+def test_a_stopped_service_knows_no_sinks(new_server: NewServer) -> None:
+    client = new_server().client()
+    ok(client.post(f"{TRANSACTIONS}/service/stop"))
+
+    for reply in (
+        Sink(client, "s").ask(0), client.get("/v1/sinks"), client.get("/v1/sinks/s"),
+        client.delete("/v1/sinks/s"),
+    ):  # fmt: skip
+        refused(reply, 503, "transactions_unavailable")
+    ok(client.post(f"{TRANSACTIONS}/service/start"))
+    assert begin(client).object["inProgress"] == []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tx.epochs import ask, begin, commit, state
 from tests.tx.harness import Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
@@ -24,39 +25,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.transaction import TransactionType
 from tx.records import OpenTransaction
 from tx.settings import TransactionSettings
-from tx.sinks import FENCED_COUNT_MAX, EpochRequest
-
-
-async def ask(
-    service: Service,
-    epoch: int,
-    run_id: str,
-    *,
-    sink: str = "s",
-    lease_s: float | None = None,
-    client: str = "c",
-) -> OpenTransaction | None:
-    """The transaction of the epoch; None where it has committed."""
-    asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id)
-    found, opened = await service.manager.epochs.begin(asked, lease_s=lease_s, client=client)
-    assert (found.name, found.epoch) == (sink, epoch)
-    return opened
-
-
-async def begin(service: Service, epoch: int, run_id: str, *, sink: str = "s") -> OpenTransaction:
-    opened = await ask(service, epoch, run_id, sink=sink)
-    assert opened is not None
-    return opened
-
-
-async def state(service: Service, sink: str = "s") -> tuple[int, str, str]:
-    found, told = await service.manager.epochs.show(sink)
-    return found.epoch, found.run_id, told
-
-
-async def commit(service: Service, tx: OpenTransaction) -> None:
-    await service.manager.commit(tx.transaction_id)
-
+from tx.sinks import FENCED_COUNT_MAX
 
 # A replayed epoch is a no-op.
 
@@ -219,24 +188,26 @@ async def test_a_fence_waits_for_a_commit_whose_rows_are_being_written(service: 
     assert await waiting is None
 
 
-async def test_a_fence_that_waits_too_long_is_unavailable(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(ending_timeout_s=0.01)).open()
+async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> None:
     first = await begin(service, 1, "a")
-    service.rows.writing.clear()
+    service.settings = TransactionSettings(ending_timeout_s=0.001)
+    hasty = await service.restart()
+    hasty.rows.writing.clear()
     committing = asyncio.create_task(
-        service.manager.commit(first.transaction_id, publish=[entry(b"x")])
+        hasty.manager.commit(first.transaction_id, publish=[entry(b"x")])
     )
     await turns()
 
     for run in ("a", "b"):
         with pytest.raises(TransactionsUnavailableError, match="still under way"):
-            await ask(service, 1, run)
+            await ask(hasty, 1, run)
 
-    service.rows.writing.set()
-    with pytest.raises(TransactionsUnavailableError):
-        await committing
-    assert await ask(service, 1, "b") is None
-    await service.kill()
+    hasty.rows.writing.set()
+    await asyncio.gather(committing, return_exceptions=True)
+    hasty.settings = TransactionSettings()
+    patient = await hasty.restart()
+    assert await ask(patient, 1, "b") is None
+    await patient.kill()
 
 
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
@@ -391,166 +362,3 @@ async def test_a_lease_or_a_client_out_of_range_is_refused(service: Service) -> 
         await ask(service, 0, "a", client="c" * 257)
     with pytest.raises(SinkNotFoundError):
         await service.manager.epochs.show("s")
-
-
-# Crashes.
-
-
-async def test_a_begin_waits_until_both_its_parts_are_durable(service: Service) -> None:
-    """Answered earlier, a crash could leave tasks with a transaction that no sink knows: it would
-    be committed, and the replay as well."""
-    service.disk.hold()
-    first = asyncio.create_task(begin(service, 1, "a"))
-    second = asyncio.create_task(begin(service, 1, "a"))
-    await turns()
-    assert not first.done()
-    assert not second.done()
-
-    service.disk.release()
-
-    assert (await first).transaction_id == (await second).transaction_id
-    again = await service.crash()
-    assert (await begin(again, 1, "a")).transaction_id == (await first).transaction_id
-    await again.kill()
-
-
-async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Service) -> None:
-    service.disk.hold()
-    asking = asyncio.create_task(ask(service, 1, "a"))
-    await turns()
-
-    again = await service.crash()
-    asking.cancel()
-
-    with pytest.raises(SinkNotFoundError):
-        await again.manager.epochs.show("s")
-    assert await ask(again, 1, "b") is not None
-    await again.kill()
-
-
-async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Service) -> None:
-    log = max(service.directory.glob("txlog.*"), key=lambda path: path.stat().st_mtime_ns)
-    made_size = log.stat().st_size
-    tx = await begin(service, 1, "a")
-    whole = log.read_bytes()
-    await service.kill()
-    found = set()
-
-    for size in (*range(made_size, len(whole), 16), len(whole)):
-        directory = service.directory / f"cut-{size}"
-        directory.mkdir()
-        for path in service.directory.iterdir():
-            if path.is_file():
-                (directory / path.name).write_bytes(path.read_bytes())
-        (directory / log.name).write_bytes(whole[:size])
-        again = await Service(directory).open()
-        shown = await again.manager.epochs.show_all()
-        is_open = tx.transaction_id in again.manager.snapshot().in_progress
-        found.add((len(shown), is_open))
-        await again.kill()
-
-    assert found == {(0, False), (1, True)}
-
-
-async def test_what_is_told_of_a_sink_is_durable(service: Service) -> None:
-    tx = await begin(service, 1, "a")
-    service.disk.hold()
-    committing = asyncio.create_task(commit(service, tx))
-    await turns()
-    asking = asyncio.create_task(ask(service, 1, "b"))
-    showing = asyncio.create_task(service.manager.epochs.show("s"))
-    listing = asyncio.create_task(service.manager.epochs.show_all())
-    await turns()
-    assert [task.done() for task in (asking, showing, listing)] == [False] * 3
-
-    service.disk.release()
-
-    await committing
-    assert await asking is None
-    assert (await showing)[1] == "committed"
-    assert [told for _, told in await listing] == ["committed"]
-
-
-async def test_a_forgetting_that_is_not_durable_is_told_to_nobody(service: Service) -> None:
-    await commit(service, await begin(service, 1, "a"))
-    service.disk.hold()
-    forgetting = asyncio.create_task(service.manager.epochs.forget("s"))
-    await turns()
-    showing = asyncio.create_task(service.manager.epochs.show("s"))
-    await turns()
-    assert not forgetting.done()
-    assert not showing.done()
-
-    again = await service.crash()
-    forgetting.cancel()
-    showing.cancel()
-
-    assert await state(again) == (1, "a", "committed")
-    await again.kill()
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-async def test_everything_of_a_sink_survives(service: Service, is_clean: bool) -> None:
-    await commit(service, await begin(service, 3, "a", sink="done"))
-    await begin(service, 1, "a", sink="fenced")
-    open_one = await begin(service, 1, "b", sink="fenced")
-    lost = await begin(service, 9, "a", sink="lost")
-    await service.manager.invalidate(lost.transaction_id)
-    before = [sink for sink, _ in await service.manager.epochs.show_all()]
-
-    again = await service.restart() if is_clean else await service.crash()
-
-    assert [sink for sink, _ in await again.manager.epochs.show_all()] == before
-    assert (await begin(again, 1, "b", sink="fenced")).transaction_id == open_one.transaction_id
-    with pytest.raises(SinkFencedError):
-        await ask(again, 1, "a", sink="fenced")
-    await again.kill()
-
-
-async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_committed(
-    service: Service,
-) -> None:
-    tx = await begin(service, 1, "a")
-    service.disk.hold()
-    committing = asyncio.create_task(
-        service.manager.commit(tx.transaction_id, publish=[entry(b"x")])
-    )
-    await turns()
-    assert service.rows.finals == {tx.transaction_id}
-
-    again = await service.crash()
-    committing.cancel()
-
-    assert await state(again) == (1, "a", "invalid")
-    with pytest.raises(TransactionInvalidatedError) as refusal:
-        await ask(again, 1, "a")
-    assert refusal.value.members == {"reason": "lost_in_crash"}
-    assert await ask(again, 1, "b") is not None
-    await again.kill()
-
-
-async def test_a_log_that_failed_decides_by_what_it_holds(service: Service) -> None:
-    tx = await begin(service, 1, "a")
-    service.disk.fails = True
-    with pytest.raises(TransactionsUnavailableError):
-        await commit(service, tx)
-    with pytest.raises(TransactionsUnavailableError):
-        await ask(service, 1, "a")
-    service.disk.fails = False
-
-    await service.manager.start_service()
-
-    assert await state(service) == (1, "a", "in_progress")
-    assert (await begin(service, 1, "a")).transaction_id == tx.transaction_id
-
-
-async def test_a_stopped_service_begins_nothing(service: Service) -> None:
-    await begin(service, 1, "a")
-    await service.manager.stop_service()
-
-    for call in (
-        ask(service, 1, "a"), service.manager.epochs.show("s"), service.manager.epochs.show_all(),
-        service.manager.epochs.forget("s"),
-    ):  # fmt: skip
-        with pytest.raises(TransactionsUnavailableError):
-            await call

@@ -25,6 +25,7 @@ from tx.edits import (
     encode_edit,
 )
 from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
+from tx.inspect import snapshot_rows
 from tx.packing import to_bytes
 from tx.snapshots import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
@@ -124,3 +125,15 @@ def test_a_version_that_nobody_knows_yet_is_refused(kind: FileKind, version: int
 
     with pytest.raises(DamagedFilesError, match=f"format {version}"):
         read_header("a file", kind, data)
+
+
+def test_people_are_shown_leases_and_sinks(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.1"
+    path.write_bytes(pack_snapshot(HEADER, image()))
+
+    rows = list(snapshot_rows(path))
+
+    assert [row["lease_ms"] for row in rows if row["kind"] == "open"] == [60_000, 60_000]
+    (first, _) = [row for row in rows if row["kind"] == "sink"]
+    assert (first["name"], first["epoch"], first["fenced"]) == ("a/b", 7, ["run-1"])
+    assert first["transaction_id"] == str(P + 4)

@@ -1,0 +1,36 @@
+"""Epochs of a sink as tests of the service ask for them."""
+
+from tests.tx.harness import Service
+from tx.records import OpenTransaction
+from tx.sinks import EpochRequest
+
+
+async def ask(
+    service: Service,
+    epoch: int,
+    run_id: str,
+    *,
+    sink: str = "s",
+    lease_s: float | None = None,
+    client: str = "c",
+) -> OpenTransaction | None:
+    """The transaction of the epoch; None where it has committed."""
+    asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id)
+    found, opened = await service.manager.epochs.begin(asked, lease_s=lease_s, client=client)
+    assert (found.name, found.epoch) == (sink, epoch)
+    return opened
+
+
+async def begin(service: Service, epoch: int, run_id: str, *, sink: str = "s") -> OpenTransaction:
+    opened = await ask(service, epoch, run_id, sink=sink)
+    assert opened is not None
+    return opened
+
+
+async def state(service: Service, sink: str = "s") -> tuple[int, str, str]:
+    found, told = await service.manager.epochs.show(sink)
+    return found.epoch, found.run_id, told
+
+
+async def commit(service: Service, tx: OpenTransaction) -> None:
+    await service.manager.commit(tx.transaction_id)

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from process.openapi import ENDPOINTS, Endpoint
-from process.openapi_schemas import ARROW, AVRO, AVRO_OF_SCHEMA, SCHEMAS, Schema, ref
+from process.openapi_forms import ARROW, AVRO, AVRO_OF_SCHEMA
+from process.openapi_schemas import SCHEMAS, Schema, ref
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.media import PROBLEM_TYPE, MediaType
 

@@ -9,7 +9,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from process.openapi import ENDPOINTS
 from process.openapi_document import document
-from process.openapi_schemas import AVRO
+from process.openapi_forms import AVRO
 from tuff.protocol.errors import BY_CODE
 
 

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from tuff.publisher import Publisher
     from tuff.replies import (
         Epoch,
+        Hold,
+        NamedPosition,
         Offsets,
         Outcome,
         Poll,
@@ -92,7 +94,8 @@ _HOMES = {
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.publisher": ("Publisher",),
     "tuff.replies": (
-        "Epoch", "Offsets", "Outcome", "Poll", "Published", "Sink", "Split", "Splits", "TopicInfo",
+        "Epoch", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll", "Published", "Sink", "Split",
+        "Splits", "TopicInfo",
     ),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
@@ -102,7 +105,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "connect", "Client", "connect_async", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
-    "Published", "TopicInfo", "PollQuestion", "PollBatch", "Split", "Splits",
+    "Published", "TopicInfo", "PollQuestion", "PollBatch", "Split", "Splits", "Hold",
+    "NamedPosition",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 Payload = str | bytes | bytearray | memoryview
 Payloads = Payload | Iterable[Payload]
+_ONE_PAYLOAD = (str, bytes, bytearray, memoryview)  # each of which could be iterated over as well
 Start = MessageId | str | datetime | int
 
 
@@ -153,14 +154,15 @@ def query(**parameters: str | float | None) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def payloads_of(messages: Payloads) -> list[bytes]:
+def payloads_of(messages: object) -> list[bytes]:
     """The payloads of one message, or of an iterable of them; a string is its UTF-8 bytes.
 
     Raises:
         BadRequestError: one of them is neither a string nor bytes.
     """
-    is_one = isinstance(messages, str | bytes | bytearray | memoryview)
-    return [_payload(one) for one in ((messages,) if is_one else messages)]
+    if isinstance(messages, Iterable) and not isinstance(messages, _ONE_PAYLOAD):
+        return [_payload(one) for one in messages]
+    return [_payload(messages)]
 
 
 def _payload(message: object) -> bytes:
@@ -331,7 +333,7 @@ def topic_path(topic: TopicId) -> str:
 def _consume_request(question: PollQuestion) -> dict[str, object]:
     body: dict[str, object] = {"inclusive": question.inclusive}
     if question.start is not None:
-        body["startFrom"] = _start_form(question.start)
+        body["startFrom"] = start_form(question.start)
     if question.limit is not None:
         body["limit"] = question.limit
     if isinstance(question.transaction, Transaction):
@@ -339,7 +341,8 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
     return body
 
 
-def _start_form(start: Start) -> str | int:
+def start_form(start: Start) -> str | int:
+    """A place as JSON has it. Raises: BadRequestError: a time without a zone."""
     match start:
         case MessageId():
             return start.hex()

@@ -85,6 +85,27 @@ class Splits(Sequence[Split]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What keeps messages from the topic's time to live, from `first` on. Times are ms since the
+    epoch."""
+
+    name: str
+    first: MessageId
+    set_at_ms: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPosition:
+    """How far somebody says to have read, of this generation of the topic."""
+
+    name: str
+    position: MessageId
+    generation: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
     """Where a topic begins and how far it is decided for this reader; None where it is empty."""
 

@@ -4,14 +4,17 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from tuff import calls, job_calls
-from tuff.calls import Call
+from tuff.calls import Call, Start
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
-from tuff.replies import Splits, TopicInfo
+from tuff.replies import Hold, NamedPosition, Splits, TopicInfo
 
 T = TypeVar("T")
 
-Names = list[str]  # inside the classes, `list` is a method
+# Inside the classes, `list` is a method.
+Names = list[str]
+Holds = list[Hold]
+NamedPositions = list[NamedPosition]
 Properties = Mapping[str, str | int]
 
 
@@ -88,6 +91,47 @@ class Topics:
         """
         return self._send(job_calls.splits(topic, count, start=start, end=end))
 
+    def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
+        """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time
+        to live, for `max_age` seconds; durably. Set it again to renew it, or to move it on.
+
+        Its `first` is later than `start` where messages had expired already. A message's own ttl
+        still holds.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
+        """
+        return self._send(job_calls.set_hold(topic, name, start, max_age_s=max_age))
+
+    def holds(self, topic: TopicId) -> Holds:
+        """The holds of a topic that are not over, by name."""
+        return self._send(job_calls.list_holds(topic))
+
+    def release(self, topic: TopicId, name: str) -> None:
+        """End a hold: the topic's time to live counts again at once.
+
+        Raises:
+            HoldNotFoundError: there is none of that name, or it is over.
+        """
+        self._send(job_calls.delete_hold(topic, name))
+
+    def set_position(self, topic: TopicId, name: str, position: MessageId | str) -> NamedPosition:
+        """Record how far somebody has read, durably. It holds nothing back."""
+        return self._send(job_calls.set_position(topic, name, position))
+
+    def position(self, topic: TopicId, name: str) -> NamedPosition:
+        """How far somebody says to have read. Raises: PositionNotFoundError."""
+        return self._send(job_calls.get_position(topic, name))
+
+    def positions(self, topic: TopicId) -> NamedPositions:
+        """The named positions of a topic, by name."""
+        return self._send(job_calls.list_positions(topic))
+
+    def delete_position(self, topic: TopicId, name: str) -> None:
+        """Forget a position. Raises: PositionNotFoundError."""
+        self._send(job_calls.delete_position(topic, name))
+
     def namespaces(self) -> Names:
         """The namespaces that hold a topic, in byte order."""
         return self._send(calls.list_namespaces())
@@ -133,6 +177,36 @@ class AsyncTopics:
     ) -> Splits:
         """As `Topics.splits`."""
         return await self._send(job_calls.splits(topic, count, start=start, end=end))
+
+    async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
+        """As `Topics.hold`."""
+        return await self._send(job_calls.set_hold(topic, name, start, max_age_s=max_age))
+
+    async def holds(self, topic: TopicId) -> Holds:
+        """As `Topics.holds`."""
+        return await self._send(job_calls.list_holds(topic))
+
+    async def release(self, topic: TopicId, name: str) -> None:
+        """As `Topics.release`."""
+        await self._send(job_calls.delete_hold(topic, name))
+
+    async def set_position(
+        self, topic: TopicId, name: str, position: MessageId | str
+    ) -> NamedPosition:
+        """As `Topics.set_position`."""
+        return await self._send(job_calls.set_position(topic, name, position))
+
+    async def position(self, topic: TopicId, name: str) -> NamedPosition:
+        """As `Topics.position`."""
+        return await self._send(job_calls.get_position(topic, name))
+
+    async def positions(self, topic: TopicId) -> NamedPositions:
+        """As `Topics.positions`."""
+        return await self._send(job_calls.list_positions(topic))
+
+    async def delete_position(self, topic: TopicId, name: str) -> None:
+        """As `Topics.delete_position`."""
+        await self._send(job_calls.delete_position(topic, name))
 
     async def namespaces(self) -> Names:
         """As `Topics.namespaces`."""

@@ -6,7 +6,7 @@ import tuff
 from tuff.calls import Response
 from tuff.columns import poll_batch
 from tuff.launch import ServerProcess
-from tuff.protocol.errors import InternalError
+from tuff.protocol.errors import HoldNotFoundError, InternalError, PositionNotFoundError
 
 ALL = tuff.PollQuestion()
 
@@ -65,3 +65,45 @@ def test_a_reply_that_is_no_stream_is_told_as_such(content_type: str) -> None:
 
     with pytest.raises(InternalError, match="in a form that no Tuff server uses"):
         poll_batch(tuff.TopicId("a", "b"), ALL).answer(Response(200, headers, b"[]"))
+
+
+def test_holds_and_positions_live_their_lives(client: tuff.Client, topic: tuff.TopicId) -> None:
+    published = client.publish(topic, ["a", "b"])
+
+    hold = client.topics.hold(topic, "job", published.last_id, max_age=9.5)
+    position = client.topics.set_position(topic, "job", published.first_id)
+
+    assert (hold.first, hold.expires_at_ms - hold.set_at_ms) == (published.last_id, 9_500)
+    assert client.topics.holds(topic) == [hold]
+    assert (position.position, position.generation) == (published.first_id, 1)
+    assert client.topics.position(topic, "job") == position
+    assert client.topics.positions(topic) == [position]
+    client.topics.release(topic, "job")
+    client.topics.delete_position(topic, "job")
+    with pytest.raises(HoldNotFoundError):
+        client.topics.release(topic, "job")
+    with pytest.raises(PositionNotFoundError):
+        client.topics.position(topic, "job")
+
+
+async def test_the_asyncio_client_has_them_too(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    async with tuff.connect_async(server.url) as loop_client:
+        hold = await loop_client.topics.hold(topic, "job", 0, max_age=9)
+        position = await loop_client.topics.set_position(topic, "job", "0" * 40)
+
+        assert await loop_client.topics.holds(topic) == client.topics.holds(topic) == [hold]
+        assert await loop_client.topics.position(topic, "job") == position
+        assert await loop_client.topics.positions(topic) == [position]
+        await loop_client.topics.release(topic, "job")
+        await loop_client.topics.delete_position(topic, "job")
+    assert client.topics.holds(topic) == client.topics.positions(topic) == []
+
+
+def test_a_message_that_is_none_is_refused_with_what_one_may_be(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    for wrong in (5, None, 1.5, [5], {"a": 1}.items()):
+        with pytest.raises(tuff.BadRequestError, match="a message is a string or bytes, not"):
+            client.publish(topic, wrong)  # type: ignore[arg-type] # what a slip may pass

@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from tuff.cli.blockers import blockers
+from tuff.cli.bookmarks import holds, positions
 from tuff.cli.completion import VARIABLE, complete, completion
 from tuff.cli.files import log, snapshot, table
 from tuff.cli.options import Session
@@ -32,6 +33,11 @@ EXIT_INTERRUPTED = 130
 _NEXT = {
     "topic_not_found": "tuff topics ls",
     "topic_already_exists": "tuff topics show TOPIC",
+    "topic_held": "tuff holds ls TOPIC",
+    "too_many_holds": "tuff holds ls TOPIC",
+    "hold_not_found": "tuff holds ls TOPIC",
+    "too_many_positions": "tuff positions ls TOPIC",
+    "position_not_found": "tuff positions ls TOPIC",
     "transaction_unknown": "tuff tx ls",
     "transaction_conflict": "tuff tx abort ID",
     "transaction_timed_out": "tuff tx show ID",
@@ -73,7 +79,7 @@ def program(context: click.Context, url: str | None) -> None:
 
 tx.add_command(blockers)
 FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (serve, topics, pub, tail, tx, sinks, *FILES, completion):
+for command in (serve, topics, pub, tail, tx, sinks, holds, positions, *FILES, completion):
     program.add_command(command)
 
 

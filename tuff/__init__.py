@@ -94,8 +94,8 @@ _HOMES = {
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.publisher": ("Publisher",),
     "tuff.replies": (
-        "Epoch", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll", "Published", "Sink", "Split",
-        "Splits", "TopicInfo",
+        "Epoch", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll", "Published", "Sink",
+        "Split", "Splits", "TopicInfo",
     ),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),

@@ -2,6 +2,7 @@
 
     OwnJob       begins one when the job does, and commits it
     JoinedJob    goes into one that somebody else began, and will end
+    EpochJob     takes that of an epoch of a sink, which the server keeps beside its outcome
 
 Each is a value that travels to every task. A task enters, and stores; the driver's host publishes
 what the winning attempts stored, and commits.
@@ -14,6 +15,7 @@ from typing import Protocol
 from pyspark_tuff.storing import Stored
 from tuff.client import Client
 from tuff.protocol.errors import (
+    SinkNotFoundError,
     TransactionCommittedError,
     TransactionNotInProgressError,
     UnavailableError,
@@ -82,6 +84,41 @@ class JoinedJob:
         """Nothing: what was stored is seen by nobody, and the transaction is its owner's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochJob:
+    """One epoch of a sink: written once, however often and by whomever it is run. A later run takes
+    it over from an earlier one, which from then on can't commit (protocol §5.3)."""
+
+    sink: str
+    epoch: int
+    run_id: str
+    lease_s: float
+
+    def enter(self, client: Client) -> int | None:
+        """The transaction of this run, which the first who asks begins.
+
+        Raises:
+            SinkError: a later epoch is recorded, an earlier one is open, or another run has taken
+                over.
+            TransactionNotInProgressError: this run has lost its transaction.
+        """
+        begun = client.sinks.begin(self.sink, self.epoch, self.run_id, lease=self.lease_s)
+        return None if begun.transaction is None else begun.transaction.transaction_id
+
+    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+        transaction = self.enter(client)
+        if transaction is not None:
+            commit(client, transaction, winners)
+
+    def abort(self, client: Client) -> None:
+        try:
+            found = client.sinks.get(self.sink)
+        except SinkNotFoundError:
+            return  # nobody came so far
+        if (found.epoch, found.run_id) == (self.epoch, self.run_id):
+            abort(client, found.transaction_id)
+
+
 def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
     """Publish and commit: all topics appear at once, or, where this raises, none does."""
     try:
@@ -98,12 +135,13 @@ def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
 def references(winners: Sequence[Stored]) -> list[PublishEntry]:
     """What brings the messages of these attempts: each topic in the order of partitions."""
     ordered = sorted(winners, key=lambda stored: stored.partition)
-    topics = sorted({topic for stored in ordered for topic in stored.counts})
+    parts = [part for stored in ordered for part in stored.parts]
+    topics = sorted({topic for part in parts for topic in part.counts})
     return [
-        PublishEntry(topic=topic, payloads=[], pointer=stored.pointer)
+        PublishEntry(topic=topic, payloads=[], pointer=part.pointer)
         for topic in topics
-        for stored in ordered
-        if topic in stored.counts
+        for part in parts
+        if topic in part.counts
     ]
 
 

@@ -1,5 +1,6 @@
 """The batch write: every topic of a job appears at once, each row exactly once (decision 0024)."""
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,8 +10,9 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from pyspark_tuff.heartbeat import Heartbeat
-from pyspark_tuff.jobs import Job, JoinedJob, OwnJob
+from pyspark_tuff.jobs import EpochJob, Job, JoinedJob, OwnJob
 from pyspark_tuff.options import (
+    DEFAULT_EPOCH_LEASE_S,
     DEFAULT_LEASE_S,
     OptionError,
     WriteOptions,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 DRIVER_NAME = "pyspark-write"
+RUN_ID_BYTES = 16  # bytes by chance; two runs of a job never draw the same
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,13 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         if options.transaction is not None:
             return JoinedJob(transaction=options.transaction)
+        if options.sink is not None and options.version is not None:
+            return EpochJob(
+                sink=options.sink,
+                epoch=options.version,
+                run_id=secrets.token_hex(RUN_ID_BYTES),
+                lease_s=options.lease_s or DEFAULT_EPOCH_LEASE_S,
+            )
         lease_s = options.lease_s or DEFAULT_LEASE_S
         with options.connection.connect(DRIVER_NAME) as client:
             transaction = client.transactions.start("long", lease=lease_s)
@@ -75,7 +85,7 @@ def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]
             # Spark waits for its rows to be taken, and they are where they belong already.
             for _ in batches:
                 pass
-            return Written(job, Stored(partition=partition, pointer=None, counts={}))
+            return Written(job, Stored(partition=partition, parts=()))
         with Heartbeat(client, transaction, lease_s=job.lease_s) as heart:
             attempt = Attempt(client, transaction, options, check=heart.check)
             return Written(job, attempt.store(batches, partition=partition))

@@ -7,6 +7,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
 )
@@ -40,6 +41,15 @@ class DefaultSource(DataSource):
         from pyspark_tuff.sink import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> DataSourceStreamWriter:
+        from pyspark_tuff.stream_sink import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from pyspark_tuff.stream import StreamReader

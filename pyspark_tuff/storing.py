@@ -5,6 +5,7 @@ stays done. So every attempt has a checkpoint of the job's transaction for itsel
 stored under it is seen by nobody unless the driver publishes that very pointer (decision 0024).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,16 +23,26 @@ if TYPE_CHECKING:
 
 VALUE = "value"
 FLUSH_COUNT = 5_000  # messages of one store; from there on its cost is that of its messages
+# Messages under one pointer. What one reference brings is read by one task, and is counted by the
+# server before it delivers any of it.
+PART_COUNT = 100_000
 FLUSH_BYTES = 4 << 20  # bytes that wait, of all topics; the server takes 16 MiB in one request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What lies under one pointer: how many messages, by topic."""
+
+    pointer: int
+    counts: Mapping[TopicId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What an attempt has stored. `pointer` None: it had no rows. `counts`: messages by topic."""
+    """What an attempt has stored, in order; nothing where it had no rows."""
 
     partition: int
-    pointer: int | None
-    counts: Mapping[TopicId, int]
+    parts: tuple[Part, ...]
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
@@ -50,7 +61,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 class Attempt:
-    """One attempt of a task: it takes its pointer when the first rows come."""
+    """One attempt of a task: it takes a pointer when rows come, and another one after many."""
 
     def __init__(
         self, client: Client, transaction: int, options: WriteOptions, *, check: Callable[[], None]
@@ -59,8 +70,9 @@ class Attempt:
         self._transaction = transaction
         self._options = options
         self._check = check
+        self._parts: list[Part] = []
         self._pointer: int | None = None
-        self._counts: dict[TopicId, int] = {}
+        self._counts: Counter[TopicId] = Counter()
         self._waiting: dict[TopicId, list[bytes]] = {}
         self._waiting_bytes = 0
 
@@ -75,7 +87,8 @@ class Attempt:
             for topic, values in self._by_topic(batch):
                 self._add(topic, values)
         self._flush_all()
-        return Stored(partition=partition, pointer=self._pointer, counts=self._counts)
+        self._end_part()
+        return Stored(partition=partition, parts=tuple(self._parts))
 
     def _by_topic(self, batch: "RecordBatch") -> Iterator[tuple[TopicId, list[bytes]]]:
         import pyarrow as pa
@@ -114,9 +127,17 @@ class Attempt:
             return
         self._check()
         self._client.store(topic, payloads, transaction=self._own_pointer())
-        self._counts[topic] = self._counts.get(topic, 0) + len(payloads)
+        self._counts[topic] += len(payloads)
         self._waiting_bytes -= sum(map(len, payloads))
         payloads.clear()
+        if self._counts.total() >= PART_COUNT:
+            self._end_part()
+
+    def _end_part(self) -> None:
+        if self._pointer is not None:
+            self._parts.append(Part(pointer=self._pointer, counts=dict(self._counts)))
+        self._pointer = None
+        self._counts.clear()
 
     def _own_pointer(self) -> int:
         if self._pointer is None:

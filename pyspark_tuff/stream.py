@@ -5,6 +5,7 @@ What lies behind a decided place never changes, so a batch that is run again rea
 """
 
 from collections.abc import Iterator, Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -58,6 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Positions | None = None
         self._target: Positions | None = None  # where an AvailableNow run ends
         self._seen: Positions | None = None
+        # Behind which place nothing was when this query looked last, and when that was.
+        self._quiet: dict[TopicId, tuple[Position, float]] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Where a new query starts. Spark asks twice, and must hear the same."""
@@ -82,6 +85,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; no further than a limit allows, but for whole publishes."""
         begin = from_json(start)
         self._seen = ends = self._ends(begin)
+        self._quiet |= {
+            topic: (end, perf_counter()) for topic, end in ends.items() if end == begin.get(topic)
+        }
         if self._target is not None:
             ends = _no_further(ends, self._target, begin)
         if isinstance(limit, ReadMaxRows):
@@ -159,9 +165,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if now.generation != after.generation:
             self._report(f"topic {topic} was created again before this batch was read")
             return False
-        if may_have_lost(client, topic, after, now):
+        if may_have_lost(client, topic, after, now) and not self._was_quiet(client, topic, after):
             self._report(expired(topic, after.id))
         return True
+
+    def _was_quiet(self, client: "Client", topic: TopicId, after: Position) -> bool:
+        """Whether this query has looked behind that place, found nothing there, and came back
+        before what was published since can have expired: an old start alone is no loss."""
+        place, looked_s = self._quiet.get(topic, (None, 0.0))
+        ttl_s = int(client.topics.get(topic).properties["ttl"])
+        return place == after and perf_counter() - looked_s < ttl_s
 
     def _report(self, sentence: str) -> None:
         report_loss(sentence, fails=self._options.fail_on_data_loss)

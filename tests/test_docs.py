@@ -19,6 +19,7 @@ DOCUMENTS = sorted(
 )
 PROGRAMS = {"sh", "python"}
 OUTPUT = {"text", "json", "toml"}  # what is shown, and not run
+WITH_SPARK = ROOT / "docs/spark.md"  # its programs are run in tests/spark, where there is a JVM
 RUN_WITHIN_S = 60  # seconds; a page that takes longer is no page
 
 # Each error of the server ends the program; the newest flag of curl that is used is from 2021.
@@ -123,7 +124,12 @@ def test_the_shell_lines_of_a_page_do_what_it_says(
 
 
 @pytest.mark.parametrize(
-    ("document", "blocks"), [pytest.param(*each, id=each[0].name) for each in by_document("python")]
+    ("document", "blocks"),
+    [
+        pytest.param(*each, id=each[0].name)
+        for each in by_document("python")
+        if each[0] != WITH_SPARK
+    ],
 )
 def test_the_python_lines_of_a_page_run(
     document: Path, blocks: list[Block], server: ServerProcess, tmp_path: Path

@@ -5,10 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
 HOW_TO = (
@@ -54,13 +58,15 @@ def set_up() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
-def make_session(warehouse: Path) -> "Iterator[object]":
+def make_session(
+    warehouse: Path, *, master: str = MASTER, **conf: str
+) -> "Generator[SparkSession]":
     """A session, which is stopped afterwards together with its JVM."""
     from pyspark.sql import SparkSession
 
     set_up()
-    builder = SparkSession.builder.master(MASTER).appName("tuff-tests")
-    for name, value in {**CONF, "spark.sql.warehouse.dir": str(warehouse)}.items():
+    builder = SparkSession.builder.master(master).appName("tuff-tests")
+    for name, value in {**CONF, "spark.sql.warehouse.dir": str(warehouse), **conf}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     gateway = session.sparkContext._gateway
@@ -73,7 +79,7 @@ def make_session(warehouse: Path) -> "Iterator[object]":
         gateway.proc.wait(30)
 
 
-def spark_fixture(request: pytest.FixtureRequest, warehouse: Path) -> "Iterator[object]":
+def spark_fixture(request: pytest.FixtureRequest, warehouse: Path) -> "Iterator[SparkSession]":
     """The session; without Java the test is skipped, or fails where Spark was asked for."""
     reason = missing()
     if reason is not None:

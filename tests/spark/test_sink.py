@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
-from pyspark.taskcontext import TaskContext
 
 import tuff
 from pyspark_tuff import DefaultSource
@@ -15,6 +14,7 @@ from pyspark_tuff.jobs import OwnJob
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.sink import BatchWriter, Written
 from pyspark_tuff.storing import FLUSH_COUNT
+from tests.spark.tasks import rows, run_task
 from tuff.launch import ServerProcess
 
 ROWS = StructType().add("value", "binary")
@@ -24,9 +24,8 @@ NAMED_ROWS = StructType().add("topic", "string").add("value", "string")
 class Writes:
     """Writes to the tests' server, their tasks run one by one as the test says."""
 
-    def __init__(self, server: ServerProcess, context: TaskContext) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self._url = server.url
-        self._context = context
 
     def begin(
         self, schema: StructType = ROWS, *, overwrite: bool = False, **options: object
@@ -36,31 +35,12 @@ class Writes:
         return pickle.loads(pickle.dumps(source.writer(schema, overwrite)))
 
     def attempt(self, writer: BatchWriter, partition: int, *batches: pa.RecordBatch) -> Written:
-        return self.attempt_of(writer, iter(batches), partition)
-
-    def attempt_of(
-        self, writer: BatchWriter, batches: Iterator[pa.RecordBatch], partition: int = 0
-    ) -> Written:
-        self._context._partitionId = partition
-        return pickle.loads(pickle.dumps(writer.write(batches)))
+        return run_task(writer, iter(batches), partition=partition)
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> TaskContext:
-    """What a task knows of itself: the real value, which Spark's worker fills in likewise."""
-    monkeypatch.setattr(TaskContext, "_taskContext", None)
-    made = TaskContext._getOrCreate()
-    made._attemptNumber, made._localProperties = 0, {}
-    return made
-
-
-@pytest.fixture
-def write(tuff_server: ServerProcess, context: TaskContext) -> Writes:
-    return Writes(tuff_server, context)
-
-
-def rows(*values: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+def write(tuff_server: ServerProcess) -> Writes:
+    return Writes(tuff_server)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -103,7 +83,8 @@ def test_what_an_attempt_that_lost_has_stored_is_never_seen(
 
     writer.commit([winner])
 
-    assert loser.stored.pointer != winner.stored.pointer
+    pointers = {part.pointer for each in (loser, winner) for part in each.stored.parts}
+    assert len(pointers) == 2
     assert read(tuff_client, tuff_topic, isolation="all") == [b"a", b"b"]
 
 
@@ -115,6 +96,25 @@ def test_large_partitions_are_stored_in_several_requests_and_keep_their_order(
 
     writer.commit([write.attempt(writer, 0, rows(*values[:3]), rows(*values[3:]))])
 
+    assert read(tuff_client, tuff_topic) == values
+
+
+def test_very_large_partitions_lie_under_several_pointers_and_keep_their_order(
+    write: Writes,
+    tuff_client: tuff.Client,
+    tuff_topic: tuff.TopicId,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyspark_tuff.storing.PART_COUNT", FLUSH_COUNT)
+    values = numbered(2 * FLUSH_COUNT + 1)
+    writer = write.begin(topic=tuff_topic)
+
+    message = write.attempt(writer, 0, rows(*values))
+    writer.commit([message])
+
+    assert [sum(part.counts.values()) for part in message.stored.parts] == [
+        FLUSH_COUNT, FLUSH_COUNT, 1,
+    ]  # fmt: skip
     assert read(tuff_client, tuff_topic) == values
 
 
@@ -222,7 +222,7 @@ def test_a_task_without_rows_takes_no_pointer(
     message = write.attempt(writer, 0)
     writer.commit([message])
 
-    assert (message.stored.pointer, read(tuff_client, tuff_topic)) == (None, [])
+    assert (message.stored.parts, read(tuff_client, tuff_topic)) == ((), [])
 
 
 def test_a_task_renews_the_lease_while_it_computes(
@@ -237,7 +237,7 @@ def test_a_task_renews_the_lease_while_it_computes(
             pass
         yield rows(b"a")
 
-    writer.commit([write.attempt_of(writer, slow())])
+    writer.commit([run_task(writer, slow())])
 
     assert read(tuff_client, tuff_topic) == [b"a"]
 

@@ -95,3 +95,51 @@ def test_a_topic_that_was_created_again_ends_the_stream_with_a_sentence(
 
     with pytest.raises(StreamingQueryException, match="deleted and created again"):
         stream.read(tuff_topic)
+
+
+def copy(stream: Streams, source: tuff.TopicId, sink: tuff.TopicId, *, fails: bool = False) -> None:
+    """A stream of everything that is available, from one topic to another."""
+    from pyspark.sql.functions import udf
+
+    frame = stream.source(source, maxMessagesPerTrigger=2)
+    if fails:
+        frame = frame.select(udf(fail_once, "binary", useArrow=False)("value").alias("value"))
+    writer = frame.select("value").writeStream.format("tuff").options(url=stream.url, topic=sink)
+    writer = writer.option("checkpointLocation", str(stream.checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(WITHIN_S)
+    finally:
+        query.stop()
+
+
+def fail_once(value: bytes) -> bytes:
+    from pyspark import TaskContext
+
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the first attempt fails")
+    return value
+
+
+def forget_commit(checkpoint: Path, batch: int) -> None:
+    """What a crash leaves that comes after the sink's commit and before Spark's note of it."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (checkpoint / "commits" / name).unlink()
+
+
+def test_a_batch_that_is_run_again_is_written_once(
+    stream: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    sink = tuff.TopicId("tests", f"{tuff_topic.name}-sink")
+    tuff_client.topics.create(sink)
+    for number in range(3):
+        tuff_client.publish(tuff_topic, f"{number}")
+    copy(stream, tuff_topic, sink)
+    forget_commit(stream.checkpoint, 1)
+    tuff_client.publish(tuff_topic, "3")
+
+    copy(stream, tuff_topic, sink, fails=True)
+
+    found = tuff_client.poll(sink, isolation="committed")
+    assert [message.payload for message in found] == [b"0", b"1", b"2", b"3"]
+    assert tuff_client.transactions.overview().in_progress == ()

@@ -251,3 +251,28 @@ def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
     with pytest.raises(DataLossError, match="was deleted before"):
         stream.read(begin, end)
     assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}
+
+
+def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """Wait until nothing of the topic is left; by asking, as time is the server's."""
+    while client.offsets(topic).earliest is not None:
+        pass
+
+
+def test_a_topic_in_which_nothing_happened_for_long_has_lost_nothing(
+    streams: Streams, tuff_client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("tests", "quiet")
+    tuff_client.topics.create(topic, ttl=1)
+    tuff_client.publish(topic, "old")
+    begin = (stream := streams.open(topic)).first()
+    middle = stream.next(begin)
+    expire(tuff_client, topic)
+
+    stream.next(middle)
+    tuff_client.publish(topic, "new")
+    end = stream.next(middle)
+
+    assert stream.read(middle, end) == [b"new"]
+    with pytest.raises(DataLossError, match="may have expired"):
+        streams.open(topic).read(middle, end)

@@ -1,0 +1,81 @@
+"""The streaming write: each micro-batch is written exactly once, whoever runs it how often.
+
+An epoch of the sink is the number of a batch. Spark names neither that nor the query to a writer,
+so tasks take them from what they are told about themselves, and carry them to the commit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from pyspark.taskcontext import TaskContext
+
+from pyspark_tuff.jobs import EpochJob
+from pyspark_tuff.options import DEFAULT_EPOCH_LEASE_S, OptionError, stream_write_options
+from pyspark_tuff.sink import DRIVER_NAME, Written, write_task, written
+from pyspark_tuff.storing import check_columns
+from tuff.protocol.errors import TuffError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+# What Spark 4.2 and 4.3 tell a task of a stream. They are no part of its interface, so a version
+# that does not must fail at once: without them a batch that is run again would be written again.
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"  # the same in every run that goes on from one checkpoint
+RUN_ID = "spark.jobGroup.id"  # another in each run
+
+
+class UnknownEpochError(TuffError):
+    """A task was not told which batch of which query it works for."""
+
+    code = "unknown_epoch"
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a query. Spark makes one in each of several processes, and several in each batch,
+    so none of them knows anything of another."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = stream_write_options(options)
+        if overwrite:
+            raise OptionError("messages are only ever added to a topic; say .outputMode('append')")
+        check_columns(schema, self._options)
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Written:
+        job = EpochJob(
+            sink=self._options.sink or _told(QUERY_ID),
+            epoch=int(_told(BATCH_ID)),
+            run_id=_told(RUN_ID),
+            lease_s=self._options.lease_s or DEFAULT_EPOCH_LEASE_S,
+        )
+        return write_task(job, self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the batch. Once it has returned, running the batch again writes nothing."""
+        winners = written(messages)
+        jobs = {each.job for each in winners}
+        epochs = [job.epoch for job in jobs if isinstance(job, EpochJob)]
+        if epochs != [batchId]:
+            raise UnknownEpochError(f"batch {batchId} was written by tasks of {jobs or 'none'}")
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            jobs.pop().commit(client, [each.stored for each in winners])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """End what this run has begun. Where every task died nobody says which run that was, and
+        the lease ends it."""
+        for job in {each.job for each in written(messages)}:
+            with self._options.connection.connect(DRIVER_NAME) as client:
+                job.abort(client)
+
+
+def _told(name: str) -> str:
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if not value:
+        raise UnknownEpochError(
+            f"this task was not told {name}; use a version of Spark that does, 4.2 or 4.3, and "
+            "write streams with writeStream only"
+        )
+    return value

@@ -1,0 +1,208 @@
+"""Every epoch of a stream is run at least twice, as after a crash; each message is there once.
+
+    python -m tests.spark.replays --epochs 1000
+
+It drives the very writers that Spark would, without a JVM: a run stores and dies, or commits and
+dies before Spark has noted it, or comes back as a zombie while the next one has taken over.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from pathlib import Path
+
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+import tuff
+from pyspark_tuff import DefaultSource
+from pyspark_tuff.sink import Written
+from pyspark_tuff.stream_sink import StreamWriter
+from tests.spark.tasks import rows, run_task, told
+from tuff.launch import ServerProcess
+
+TOPICS = (tuff.TopicId("replays", "left"), tuff.TopicId("replays", "right"))
+PARTITION_COUNT = 2
+MESSAGE_COUNT = 5  # of each partition, on each topic
+QUERY = "c0ffee00-0000-4000-8000-000000000000"
+
+
+class Runs:
+    """Runs of one query, of which each has an id of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._numbers = count(1)
+
+    def start(self) -> "Run":
+        return Run(self._url, f"run-{next(self._numbers)}")
+
+
+class Run:
+    """One life of a driver, as far as a sink sees it."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+
+    def writer(self, topic: tuff.TopicId) -> StreamWriter:
+        given = CaseInsensitiveDict({"url": self._url, "topic": str(topic)})
+        schema = StructType().add("value", "binary")
+        writer = DefaultSource(given).streamWriter(schema, overwrite=False)
+        assert isinstance(writer, StreamWriter)
+        return writer
+
+    def store(
+        self, epoch: int, partitions: Iterable[int] = range(PARTITION_COUNT)
+    ) -> list[Written]:
+        """What the tasks of these partitions do; a topic a task, so that two topics are in it."""
+        return [
+            run_task(
+                self.writer(topic),
+                iter([rows(*values(epoch, partition))]),
+                partition=2 * partition + at,
+                properties=told(query=QUERY, epoch=epoch, run=self._name),
+            )
+            for partition in partitions
+            for at, topic in enumerate(TOPICS)
+        ]
+
+    def commit(self, epoch: int, messages: Sequence[Written]) -> None:
+        self.writer(TOPICS[0]).commit(messages, epoch)
+
+    def abort(self, epoch: int, messages: Sequence[Written]) -> None:
+        self.writer(TOPICS[0]).abort(messages, epoch)
+
+
+def values(epoch: int, partition: int) -> list[bytes]:
+    return [b"%d-%d-%d" % (epoch, partition, number) for number in range(MESSAGE_COUNT)]
+
+
+def died_before_it_stored(runs: Runs, epoch: int) -> None:
+    runs.start().store(epoch, partitions=[])
+    finish(runs.start(), epoch)
+
+
+def died_between_store_and_commit(runs: Runs, epoch: int) -> None:
+    runs.start().store(epoch)
+    finish(runs.start(), epoch)
+
+
+def died_in_the_middle_of_its_tasks(runs: Runs, epoch: int) -> None:
+    runs.start().store(epoch, partitions=[0])
+    finish(runs.start(), epoch)
+
+
+def died_before_spark_noted_the_commit(runs: Runs, epoch: int) -> None:
+    finish(runs.start(), epoch)
+    again = runs.start()
+    messages = again.store(epoch)
+    assert not any(message.stored.parts for message in messages), "it is committed"
+    again.commit(epoch, messages)
+
+
+def was_aborted(runs: Runs, epoch: int) -> None:
+    first = runs.start()
+    first.abort(epoch, first.store(epoch))
+    finish(runs.start(), epoch)
+
+
+def committed_twice_and_was_then_aborted(runs: Runs, epoch: int) -> None:
+    run = runs.start()
+    messages = run.store(epoch)
+    for _ in range(2):
+        run.commit(epoch, messages)
+    run.abort(epoch, messages)
+
+
+def came_back_while_the_next_run_worked(runs: Runs, epoch: int) -> None:
+    zombie, run = runs.start(), runs.start()
+    late = zombie.store(epoch)
+    messages = run.store(epoch)
+    refuses(lambda: zombie.commit(epoch, late))
+    refuses(lambda: zombie.store(epoch))
+    run.commit(epoch, messages)
+
+
+def tried_a_task_again(runs: Runs, epoch: int) -> None:
+    run = runs.start()
+    run.store(epoch, partitions=[1])
+    finish(run, epoch)
+    died_before_spark_noted_the_commit(runs, epoch)
+
+
+STORIES = (
+    died_before_it_stored,
+    died_between_store_and_commit,
+    died_in_the_middle_of_its_tasks,
+    died_before_spark_noted_the_commit,
+    was_aborted,
+    committed_twice_and_was_then_aborted,
+    came_back_while_the_next_run_worked,
+    tried_a_task_again,
+)
+
+
+def finish(run: Run, epoch: int) -> None:
+    run.commit(epoch, run.store(epoch))
+
+
+def refuses(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except tuff.TuffError:
+        return
+    raise AssertionError("a run that another one has fenced went on")
+
+
+def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    found: list[bytes] = []
+    poll = client.poll(topic, isolation="committed")
+    while poll:
+        found += [message.payload for message in poll]
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
+    return found
+
+
+def replay(url: str, stories: Sequence[Callable[[Runs, int], None]]) -> int:
+    """How many messages are there, each once and in order, after one epoch for each story.
+
+    Raises: AssertionError: they are not.
+    """
+    runs = Runs(url)
+    with tuff.connect(url) as client:
+        for topic in TOPICS:
+            client.topics.create(topic)
+        for epoch, story in enumerate(stories):
+            story(runs, epoch)
+        expected = [
+            value
+            for epoch in range(len(stories))
+            for partition in range(PARTITION_COUNT)
+            for value in values(epoch, partition)
+        ]
+        for topic in TOPICS:
+            assert read(client, topic) == expected, f"{topic} has not each message once, in order"
+    return len(TOPICS) * len(expected)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.replays", description=__doc__)
+    parser.add_argument("--epochs", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        with ServerProcess(home / "data", log=home / "log.txt") as server:
+            stories = random.Random(options.seed).choices(STORIES, k=options.epochs)
+            message_count = replay(server.url, stories)
+    print(f"{options.epochs} epochs, each run again: {message_count} messages, each once, in order")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

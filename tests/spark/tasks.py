@@ -1,0 +1,45 @@
+"""Tasks of a write, run here: told what Spark tells a task about itself, and given its rows."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.taskcontext import TaskContext
+
+from pyspark_tuff.sink import Written
+from pyspark_tuff.stream_sink import BATCH_ID, QUERY_ID, RUN_ID
+
+
+class Writer(Protocol):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written: ...
+
+
+def run_task(
+    writer: Writer,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    partition: int = 0,
+    properties: dict[str, str] | None = None,
+) -> Written:
+    """The message of one attempt, having travelled as it would."""
+    before = TaskContext._taskContext
+    context = TaskContext()
+    context._partitionId, context._attemptNumber = partition, 0
+    context._localProperties = properties or {}
+    TaskContext._setTaskContext(context)
+    try:
+        there: Writer = pickle.loads(pickle.dumps(writer))
+        back: Written = pickle.loads(pickle.dumps(there.write(batches)))
+    finally:
+        TaskContext._setTaskContext(before)
+    return back
+
+
+def told(*, query: str, epoch: int, run: str) -> dict[str, str]:
+    """What Spark tells a task of a stream."""
+    return {QUERY_ID: query, BATCH_ID: str(epoch), RUN_ID: run}
+
+
+def rows(*values: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})

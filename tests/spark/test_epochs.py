@@ -1,0 +1,132 @@
+"""Epochs written and run again without Spark: the very writers it would use, in this process."""
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+import tuff
+from pyspark_tuff import DefaultSource
+from pyspark_tuff.sink import BatchWriter
+from pyspark_tuff.stream_sink import BATCH_ID, QUERY_ID, RUN_ID, StreamWriter, UnknownEpochError
+from tests.spark.replays import STORIES, read, replay
+from tests.spark.tasks import rows, run_task, told
+from tuff.launch import ServerProcess
+
+ROWS = StructType().add("value", "binary")
+
+
+@pytest.fixture
+def source(tuff_server: ServerProcess, tuff_topic: tuff.TopicId) -> DefaultSource:
+    return source_of(tuff_server, tuff_topic)
+
+
+def source_of(server: ServerProcess, topic: tuff.TopicId, **options: str) -> DefaultSource:
+    return DefaultSource(CaseInsensitiveDict({"url": server.url, "topic": str(topic), **options}))
+
+
+def stream_writer(source: DefaultSource) -> StreamWriter:
+    return source.streamWriter(ROWS, overwrite=False)
+
+
+def run_epoch(source: DefaultSource, value: bytes, *, query: str, epoch: int, run: str) -> None:
+    properties = told(query=query, epoch=epoch, run=run)
+    message = run_task(stream_writer(source), iter([rows(value)]), properties=properties)
+    stream_writer(source).commit([message], epoch)
+
+
+def test_whatever_becomes_of_a_run_the_next_one_writes_each_message_once(
+    tuff_server: ServerProcess,
+) -> None:
+    assert replay(tuff_server.url, [*STORIES, *STORIES]) == 2 * 2 * 10 * len(STORIES)
+
+
+def test_a_checkpoint_that_is_older_than_its_sink_is_refused(
+    source: DefaultSource, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    for epoch in (0, 1):
+        run_epoch(source, b"%d" % epoch, query="older", epoch=epoch, run="first")
+
+    with pytest.raises(tuff.TuffError) as refused:
+        run_epoch(source, b"again", query="older", epoch=0, run="second")
+
+    assert refused.value.code == "sink_epoch_superseded"
+    assert read(tuff_client, tuff_topic) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("missing", [BATCH_ID, QUERY_ID, RUN_ID])
+def test_a_task_that_is_not_told_its_batch_its_query_or_its_run_fails(
+    source: DefaultSource, missing: str
+) -> None:
+    properties = told(query="q", epoch=0, run="r")
+    del properties[missing]
+
+    with pytest.raises(UnknownEpochError, match=missing):
+        run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
+
+
+def test_a_commit_of_another_batch_than_its_tasks_worked_for_is_refused(
+    source: DefaultSource,
+) -> None:
+    properties = told(query="mixed", epoch=3, run="r")
+    message = run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
+
+    with pytest.raises(UnknownEpochError, match="batch 4"):
+        stream_writer(source).commit([message], 4)
+    with pytest.raises(UnknownEpochError, match="none"):
+        stream_writer(source).commit([], 3)
+    stream_writer(source).abort([message], 3)
+
+
+def test_an_abort_ends_the_transaction_of_this_run_and_of_no_other(
+    source: DefaultSource, tuff_client: tuff.Client
+) -> None:
+    def store(run: str) -> Sequence[object]:
+        properties = told(query="aborted", epoch=0, run=run)
+        return [run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)]
+
+    first = store("first")
+    second = store("second")
+    stream_writer(source).abort(first, 0)
+    in_progress = tuff_client.sinks.get("aborted").state
+    stream_writer(source).abort([*second, None], 0)
+
+    assert (in_progress, tuff_client.sinks.get("aborted").state) == ("in_progress", "invalid")
+
+
+def batch_writer(server: ServerProcess, topic: tuff.TopicId, *, version: int) -> BatchWriter:
+    source = source_of(server, topic, txnAppId="nightly/1", txnVersion=str(version))
+    writer = source.writer(ROWS, False)
+    assert isinstance(writer, BatchWriter)
+    return writer
+
+
+def test_a_repeated_job_writes_nothing_and_its_next_version_does(
+    tuff_server: ServerProcess, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    for version in (1, 1, 2):
+        writer = batch_writer(tuff_server, tuff_topic, version=version)
+        writer.commit([run_task(writer, iter([rows(b"%d" % version)]))])
+
+    assert read(tuff_client, tuff_topic) == [b"1", b"2"]
+
+
+def test_a_job_that_failed_is_done_by_its_next_run(
+    tuff_server: ServerProcess, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    failed = batch_writer(tuff_server, tuff_topic, version=7)
+    run_task(failed, iter([rows(b"lost")]))
+    failed.abort([None])
+    again = batch_writer(tuff_server, tuff_topic, version=7)
+    again.commit([run_task(again, iter([rows(b"kept")]))])
+
+    assert read(tuff_client, tuff_topic) == [b"kept"]
+
+
+def test_an_abort_before_any_task_came_does_nothing(
+    tuff_server: ServerProcess, tuff_topic: tuff.TopicId
+) -> None:
+    source = source_of(tuff_server, tuff_topic, txnAppId="nobody", txnVersion="1")
+
+    source.writer(ROWS, False).abort([])

@@ -113,12 +113,14 @@ class _Between(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def losing(url: str, *, context: SSLContext | None = None) -> Iterator[tuple[str, Losses]]:
+def losing(
+    url: str, *, context: SSLContext | None = None, losses: Losses | None = None
+) -> Iterator[tuple[str, Losses]]:
     """The address of a proxy before the server at `url`, and what it is to lose.
 
     With a `context` the client has to speak TLS with it.
     """
-    losses = Losses()
+    losses = losses or Losses()
     with _Proxy(urlsplit(url).netloc, losses) as proxy:
         if context is not None:
             proxy.socket = context.wrap_socket(proxy.socket, server_side=True)

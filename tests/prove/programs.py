@@ -31,6 +31,10 @@ def _tests(*arguments: str) -> Command:
     return _python("pytest", "-q", *arguments)
 
 
+def _spark(name: str, *arguments: str) -> Command:
+    return _python(f"tests.spark.{name}", *arguments)
+
+
 def _fault(name: str, *arguments: str) -> Command:
     return _python(f"tests.faults.{name}", *arguments)
 
@@ -140,6 +144,34 @@ PROGRAMS: Sequence[Program] = (
         attack="backups of a loaded server, each restored and held against what clients were told",
         scaled=_fault("backups", "--backups", "5"),
         full=_fault("backups", "--backups", "100", "--ballast", "200"),
+    ),
+    Program(
+        name="spark-torn",
+        promises=(4, 5),
+        attack="Spark reads two topics while transactions publish to both; no pair is torn",
+        scaled=_spark("torn", "--pairs", "100000"),
+        full=_spark("torn", "--pairs", "1000000"),
+    ),
+    Program(
+        name="spark-replays",
+        promises=(4, 9),
+        attack="every epoch of a Spark sink run again, as after a crash, and by zombies",
+        scaled=_spark("replays", "--epochs", "1000"),
+        full=_spark("replays", "--epochs", "20000"),
+    ),
+    Program(
+        name="spark-kill",
+        promises=(1, 4, 9),
+        attack="SIGKILL of a Spark driver at each point of a stream's batch, then a new driver",
+        scaled=_spark("kill", "--kills", "20"),
+        full=_spark("kill", "--kills", "200"),
+    ),
+    Program(
+        name="spark-spec",
+        promises=(4,),
+        attack="two workers of Spark run one task at once; its rows are there once",
+        scaled=_spark("speculation"),
+        full=_spark("speculation"),
     ),
     Program(
         name="fuzz",

@@ -1,0 +1,45 @@
+"""A driver to be killed: it copies a topic to two others by a stream, as far as there is something.
+
+python -m tests.spark.driver URL HOME
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.spark.session import make_session
+
+SOURCE = "kill:source"
+SINKS = ("even", "odd")
+BATCH_COUNT = 50  # messages of a micro-batch
+PARTITION_COUNT = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    url, home = arguments[0], Path(arguments[1])
+    session = make_session(home / "warehouse")
+    spark = next(session)
+    try:
+        reader = spark.readStream.format("tuff").options(
+            url=url,
+            subscribe=SOURCE,
+            startingOffsets="earliest",
+            maxMessagesPerTrigger=BATCH_COUNT,
+            minPartitions=PARTITION_COUNT,
+        )
+        named = reader.load().selectExpr(
+            "string(value) as value",
+            "elt(1 + cast(string(value) as int) % 2, 'even', 'odd') as topic",
+        )
+        writer = named.writeStream.format("tuff").options(url=url, namespace="kill")
+        writer = writer.option("checkpointLocation", str(home / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+    finally:
+        session.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""SIGKILL of a driver at each point of its work, and a new one on its checkpoint; again and again.
+
+    python -m tests.spark.kill --kills 20
+
+A proxy before the server sees what the driver and its tasks ask for. At the chosen point, before a
+request arrives, before its answer goes back, or right after, the JVM and the driver are killed;
+their workers live on for a moment, as zombies. In the end each message is in the sinks once, and in
+order.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import tuff
+from tests.client.proxy import Losses, losing
+from tests.spark.driver import BATCH_COUNT, SINKS, SOURCE
+from tests.spark.session import set_up
+from tuff.launch import ServerProcess
+
+LIFE_WITHIN_S = 300.0
+MESSAGE_COUNT = 4 * BATCH_COUNT  # new ones for each life
+EPOCH = "epoch"
+CALLS = (EPOCH, "checkpoint", "store", "commit", "poll", "offsets")
+
+
+class When(Enum):
+    """On which side of a call the driver dies."""
+
+    BEFORE = "before the request"
+    DONE = "before the answer"
+    AFTER = "after the answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The n-th time that such a call passes."""
+
+    call: str
+    when: When
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.when.value} of {self.call} {self.number}"
+
+
+class Points(Losses):
+    """Stops the call at its point, and says so. `_lock` guards the counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.point: Point | None = None
+        self.reached = threading.Event()
+        self.is_dead = threading.Event()
+        self._counts: dict[tuple[str, When], int] = {}
+        self._guard = threading.Lock()
+
+    def aim(self, point: Point | None) -> None:
+        self.point = point
+        self.reached.clear()
+        self.is_dead.clear()
+        self._counts.clear()
+
+    def takes_request(self, call: str) -> bool:
+        return self._passes(call, When.BEFORE)
+
+    def takes_reply(self, call: str) -> bool:
+        if self._passes(call, When.DONE):
+            return True
+        if self._is_at(call, When.AFTER):
+            self.reached.set()
+        return False
+
+    def _passes(self, call: str, when: When) -> bool:
+        if not self._is_at(call, when):
+            return False
+        self.reached.set()
+        self.is_dead.wait(LIFE_WITHIN_S)
+        return True
+
+    def _is_at(self, call: str, when: When) -> bool:
+        # The last part of the path of an epoch is its number.
+        key = (EPOCH if call.isdigit() else call, when)
+        with self._guard:
+            self._counts[key] = self._counts.get(key, 0) + 1
+            return self.point == Point(*key, self._counts[key])
+
+
+class KillProgram:
+    """Lives of a driver before one server."""
+
+    def __init__(self, home: Path, url: str, points: Points, client: tuff.Client) -> None:
+        self._home = home
+        self._url = url
+        self._points = points
+        self._client = client
+        self._count = 0
+
+    def publish(self) -> None:
+        """Something to do for the next life."""
+        numbers = [str(self._count + number) for number in range(MESSAGE_COUNT)]
+        self._client.publish(tuff.TopicId(*SOURCE.split(":")), numbers)
+        self._count += MESSAGE_COUNT
+
+    def live(self, point: Point | None) -> bool:
+        """A driver's life until the point, or to its end; whether it was killed."""
+        self._points.aim(point)
+        with (self._home / "driver.txt").open("ab") as said:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", self._url, str(self._home)],
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        watch = threading.Thread(target=self._kill, args=(driver,))
+        watch.start()
+        code = driver.wait(LIFE_WITHIN_S)
+        self._points.reached.set()
+        watch.join()
+        assert code in (0, -signal.SIGKILL), f"the driver ended with {code}, see {said.name}"
+        return code != 0
+
+    def _kill(self, driver: subprocess.Popen[bytes]) -> None:
+        self._points.reached.wait()
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        self._points.is_dead.set()
+
+    def check(self) -> int:
+        """How many messages are in the sinks. Raises: AssertionError: not each one once."""
+        for parity, name in enumerate(SINKS):
+            expected = [b"%d" % number for number in range(parity, self._count, 2)]
+            found = read(self._client, tuff.TopicId("kill", name))
+            assert found == expected, (
+                f"{name} has {len(found)} messages, {len(set(found))} of them distinct, and not "
+                f"the {len(expected)} there should be, in order"
+            )
+        return self._count
+
+
+def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    found: list[bytes] = []
+    poll = client.poll(topic, isolation="committed")
+    while poll:
+        found += [message.payload for message in poll]
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
+    return found
+
+
+def points(count: int, *, seed: int) -> list[Point]:
+    """Each side of each call first, by chance, and then again for a later batch."""
+    chance = random.Random(seed)
+    found: list[Point] = []
+    number = 1
+    while len(found) < count:
+        every = [Point(call, when, number) for call in CALLS for when in When]
+        found += chance.sample(every, len(every))
+        number += 2
+    return found[:count]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.kill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    set_up()
+    killed = 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        with (
+            ServerProcess(home / "data", log=home / "log.txt") as server,
+            tuff.connect(server.url) as client,
+            losing(server.url, losses=Points()) as (url, losses),
+        ):
+            assert isinstance(losses, Points)
+            for each in (SOURCE, *(f"kill:{sink}" for sink in SINKS)):
+                client.topics.create(tuff.TopicId(*each.split(":")))
+            program = KillProgram(home, url, losses, client)
+            for point in points(options.kills, seed=options.seed):
+                program.publish()
+                was_killed = program.live(point)
+                killed += was_killed
+                print(f"{point}: {'killed' if was_killed else 'not reached'}", flush=True)
+            program.live(None)
+            message_count = program.check()
+    print(f"{killed} kills of the driver, {message_count} messages, each once and in order")
+    return 0 if 2 * killed >= options.kills else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,13 @@
 """`kill -9` of a real server under load: many clients, two readers that never stop, a ledger.
 
     python -m tests.faults.kill --kills 20 --clients 64
+    python -m tests.faults.kill --kills 1000 --tally build/prove/kills.jsonl
 
 Each round loads the server, kills it without warning, starts one on what it left, resolves every
 doubt by asking, and compares what readers find with what clients were told (promises 1 to 5, 9).
 After some rounds all that everybody did and was shown is checked as one history, and a new server
-with empty directories takes over, so that a program may run for hours.
+with empty directories takes over, so that a program may run for hours. With a tally it may be
+interrupted, and goes on where it was when it is started again.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from tests.faults.kill_clients import (
     topic_of,
 )
 from tests.faults.kill_history import attempted, without_lost_copies
+from tests.faults.kill_tally import Tally, version_here
 from tests.faults.ledger import Unit, check_committed, check_prefix
 from tests.http.calls import begin
 from tests.http.client import Client, ok, until
@@ -192,22 +195,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
+    parser.add_argument("--tally", type=Path, metavar="FILE", help="go on where this ends")
     options = parser.parse_args(arguments)
-    started_s, unit_count = time.monotonic(), 0
-    for first in range(0, options.kills, ROUNDS_PER_HOME):
-        rounds = min(ROUNDS_PER_HOME, options.kills - first)
+    tally = Tally(options.tally, version=version_here())
+    if tally.kills:
+        sys.stdout.write(f"before: {_told(tally, clients=options.clients)}")
+    while tally.kills < options.kills:
+        rounds = min(ROUNDS_PER_HOME, options.kills - tally.kills)
+        seed, began_s = options.seed + tally.kills, time.monotonic()
         with tempfile.TemporaryDirectory() as home:
-            program = KillProgram(
-                Path(home), seed=options.seed + first, clients=options.clients, kept=options.keep
-            )
-            unit_count += program.run(rounds)
-        minutes = (time.monotonic() - started_s) / 60
-        sys.stdout.write(
-            f"{first + rounds} kills under {options.clients} clients, {unit_count} units of work "
-            f"accounted for, {(first + rounds) / minutes:.1f} kills a minute, nothing wrong\n"
-        )
+            program = KillProgram(Path(home), seed=seed, clients=options.clients, kept=options.keep)
+            units = program.run(rounds)
+        tally.add(seed=seed, kills=rounds, units=units, seconds=time.monotonic() - began_s)
+        sys.stdout.write(_told(tally, clients=options.clients))
         sys.stdout.flush()
     return 0
+
+
+def _told(tally: Tally, *, clients: int) -> str:
+    return (
+        f"{tally.kills} kills under {clients} clients, {tally.units} units of work accounted for, "
+        f"{tally.kills / tally.seconds * 60:.1f} kills a minute, nothing wrong\n"
+    )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,15 @@ PROGRAMS: Sequence[Program] = (
         promises=(1, 2, 3, 4, 5, 9),
         attack="SIGKILL of a server under 64 clients, and exact accounting of what they were told",
         scaled=_fault("kill", "--kills", "12", "--keep", "build/prove/kill.jsonl"),
-        full=_fault("kill", "--kills", "1000", "--keep", "build/prove/kill.jsonl"),
+        full=_fault(
+            "kill",
+            "--kills",
+            "1000",
+            "--keep",
+            "build/prove/kill.jsonl",
+            "--tally",
+            "build/prove/kills.jsonl",
+        ),
     ),
     Program(
         name="mixed",

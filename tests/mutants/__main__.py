@@ -13,16 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.mutants.planted import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY_COUNT = 2  # bugs at a time
-CAUGHT_WITHIN_S = 60  # a test that hangs has noticed as well
+# A test that hangs has noticed as well: one that takes ten times what it takes without a bug, and as
+# long as pytest may need to begin on a busy machine.
+HANGS_AFTER_TIMES = 10
+BEGINS_WITHIN_S = 15
 BASELINE_WITHIN_S = 900
 IGNORED = shutil.ignore_patterns(
     ".git", ".venv", "build", "data", "__pycache__", ".*_cache", ".hypothesis"
@@ -39,18 +43,21 @@ class Verdict:
     said: str
 
 
-def run_tests(copy: Path, tests: Sequence[str], *, within_s: float) -> tuple[int, str]:
-    """pytest's exit code in that copy, and what it said."""
+def run_tests(
+    copy: Path, tests: Sequence[str], *, within_s: float, report: Path | None = None
+) -> tuple[int, str]:
+    """pytest's exit code in that copy, and what it said; how long each test took is in `report`."""
     # Without Python's own cache, in which a file of the same size and second would stay the old one.
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    command += [] if report is None else [f"--junitxml={report}"]
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace",
             timeout=within_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return 1, f"it hung for {within_s} s"
+        return 1, f"it hung for {within_s:.0f} s"
     return done.returncode, done.stdout
 
 
@@ -59,20 +66,34 @@ def misplaced(mutant: Mutant) -> bool:
     return (ROOT / mutant.file).read_text("utf-8").count(mutant.text) != 1
 
 
-def try_out(mutant: Mutant, copy: Path) -> Verdict:
+def seconds_of(report: Path) -> dict[str, float]:
+    """How long each test took that pytest reports, in seconds, by its name."""
+    seconds: dict[str, float] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        file = case.attrib["classname"].replace(".", "/")
+        test = f"{file}.py::{case.attrib['name'].partition('[')[0]}"
+        seconds[test] = seconds.get(test, 0.0) + float(case.attrib["time"])
+    return seconds
+
+
+def try_out(mutant: Mutant, copy: Path, seconds: Mapping[str, float]) -> Verdict:
     """Plant a bug, run its tests, and take it out again."""
+    takes_s = sum(seconds[test.partition("[")[0]] for test in mutant.tests)
     file, began = copy / mutant.file, time.monotonic()
     whole = file.read_text("utf-8")
     file.write_text(whole.replace(mutant.text, mutant.instead), "utf-8")
     try:
-        code, said = run_tests(copy, mutant.tests, within_s=CAUGHT_WITHIN_S)
+        within_s = BEGINS_WITHIN_S + HANGS_AFTER_TIMES * takes_s
+        code, said = run_tests(copy, mutant.tests, within_s=within_s)
     finally:
         file.write_text(whole, "utf-8")
     # pytest exits with 1 when tests failed; anything else says that they could not be run.
     return Verdict(mutant, code == 1, time.monotonic() - began, said)
 
 
-def try_all(mutants: Sequence[Mutant], copies: Sequence[Path]) -> list[Verdict]:
+def try_all(
+    mutants: Sequence[Mutant], copies: Sequence[Path], seconds: Mapping[str, float]
+) -> list[Verdict]:
     """Every bug, as many at a time as there are copies."""
     free: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for copy in copies:
@@ -81,7 +102,7 @@ def try_all(mutants: Sequence[Mutant], copies: Sequence[Path]) -> list[Verdict]:
     def one(mutant: Mutant) -> Verdict:
         copy = free.get()
         try:
-            verdict = try_out(mutant, copy)
+            verdict = try_out(mutant, copy, seconds)
         finally:
             free.put(copy)
         mark = "caught" if verdict.caught else "SURVIVED"
@@ -107,12 +128,13 @@ def main(arguments: Sequence[str]) -> int:
         for copy in copies:
             shutil.copytree(ROOT, copy, ignore=IGNORED)
         tests = sorted({test for mutant in mutants for test in mutant.tests})
-        code, said = run_tests(copies[0], tests, within_s=BASELINE_WITHIN_S)
+        report = Path(home) / "report.xml"
+        code, said = run_tests(copies[0], tests, within_s=BASELINE_WITHIN_S, report=report)
         if code != 0:
             print(said[-3000:])
             print("a test that is named fails without any bug")
             return 1
-        verdicts = try_all(mutants, copies)
+        verdicts = try_all(mutants, copies, seconds_of(report))
     survived = [each for each in verdicts if not each.caught]
     for each in survived:
         print(f"\n{each.mutant.bug} ({each.mutant.file})\n{each.said[-1500:]}")

@@ -13,7 +13,7 @@ from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.rows import MessageRow, PayloadRow
 from messaging.topics import TopicRecord
-from tests.formats.account import read_state
+from tests.formats.account import State, read_state
 from tests.formats.reader import read_edit, read_log, read_snapshot
 from tests.formats.rows import read_row
 from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
@@ -24,30 +24,14 @@ from tuff.protocol.pointers import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
-from tx.edits import (
-    Aborted,
-    BlockReserved,
-    BlockReturned,
-    Checkpointed,
-    Committed,
-    Committing,
-    Conflict,
-    Edit,
-    Invalidated,
-    InvalidReason,
-    PointerRange,
-    Refused,
-    Restarted,
-    Started,
-    Truncated,
-)
+from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
-from tx.logfile import pack_edits, pack_proof
+from tx.logfile import pack_proof
 from tx.records import EndedState, OpenTransaction, Outcome
-from tx.recovery import StoreMark, recover
+from tx.recovery import Recovered, StoreMark, recover
 from tx.snapshots import pack_snapshot
 from tx.snapshots import read_snapshot as server_read_snapshot
-from tx.state import StateImage
+from tx.state import StateImage, fresh_image
 from tx.view import View, ViewChange
 
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"
@@ -137,37 +121,22 @@ IMAGE = StateImage(
     commits=(CommittedChanges(14, P + 7, "billing", frozenset({b"\x00\xff", b"k"})),),
 )  # fmt: skip
 
-FIRST_EDITS: list[tuple[int, Edit]] = [
-    (21, Restarted(MS + 10, True, (PointerRange(P + 23, P + 64),))),
-    (22, BlockReserved(MS + 10, PointerRange(P + 100, P + 164))),
-]
-BATCH: list[tuple[int, Edit]] = [
-    (23, Started(MS + 11, P + 100, SHORT, 30_000, MS + 30_011, "billing", 22)),
-    (24, Started(MS + 11, P + 101, LONG, 86_400_000, MS + 86_400_011, "", 22)),
-    (25, Checkpointed(MS + 12, P + 100, P + 102)),
-    (26, Committing(MS + 12, P + 100, frozenset({b"key", b"\x00\xff", b""}))),
-    (27, Refused(MS + 12, P + 10, CONFLICT)),
-    (28, Committed(MS + 13, P + 100, frozenset({b"k"}), False, PUBLISHED, ("a:b", "c:d"), "once")),
-    (29, Aborted(MS + 13, P + 10, ("default:t1",))),
-]
-LAST_BATCH: list[tuple[int, Edit]] = [
-    (30, Aborted(MS + 14, P + 5, ())),
-    (31, Invalidated(MS + 14, P + 101, InvalidReason.ABORT_OF_LONG, ("default:t1",))),
-    (32, Truncated(MS + 14, (P + 1, P + 23))),
-    (33, Started(MS + 15, P + 103, SHORT, 1, MS + 16, "last", 29)),
-    (34, Committed(MS + 15, P + 103, frozenset(), True, (), (), None)),
-    (35, BlockReturned(MS + 16)),
-]
+
+def empty_log() -> bytes:
+    """A log as the service makes it, to which nothing was added."""
+    data = pack_header(FileKind.LOG, LOG_HEADER)
+    return data + pack_proof(STORE_ID, offset=len(data), length=len(data))
 
 
-def log_bytes() -> bytes:
-    """The log as the service writes it: made with two edits, then two batches."""
-    data = pack_header(FileKind.LOG, LOG_HEADER) + pack_edits(FIRST_EDITS)
-    made = len(data)
-    data += pack_proof(STORE_ID, offset=made, length=made)
-    for batch in (BATCH, LAST_BATCH):
-        data += pack_proof(STORE_ID, offset=len(data), length=len(data)) + pack_edits(batch)
-    return data
+def golden_of_transactions(name: str) -> bytes:
+    """The golden log, or the snapshot of all its edits."""
+    return bytes.fromhex(json.loads(TRANSACTION_GOLDEN.read_text("utf-8"))[name])
+
+
+def beginning() -> bytes:
+    """The snapshot that the golden log goes on from."""
+    header = FileHeader(sequence=1, store_id=STORE_ID, created_ms=MS, lsn=0)
+    return pack_snapshot(header, fresh_image(now_ms=MS))
 
 
 def golden_snapshot() -> bytes:
@@ -205,21 +174,38 @@ def test_a_stranger_reads_the_golden_rows_of_messages(name: str) -> None:
         assert found["payload"] in {row.payload, None}
 
 
-def test_a_stranger_replays_the_golden_files_to_the_state_of_the_server(tmp_path: Path) -> None:
-    (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
-    (tmp_path / "txlog.1").write_bytes(log_bytes())
+def test_a_stranger_replays_the_golden_log_to_the_state_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.1").write_bytes(beginning())
+    (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
 
     mine = read_state(tmp_path)
-    recovered = recover(tmp_path, StoreMark(STORE_ID, P + 163))
 
+    require_same(mine, recover(tmp_path, StoreMark(STORE_ID, P + 64)))
+    assert mine.read_pointer == P + 4
+    assert mine.in_progress == {P + 5}
+    assert (mine.blocks, mine.highest_reserved, mine.is_clean) == ([], P + 64, True)
+
+
+def test_a_stranger_takes_the_golden_snapshot_for_the_state_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
+    (tmp_path / "txlog.1").write_bytes(empty_log())
+
+    mine = read_state(tmp_path)
+
+    require_same(mine, recover(tmp_path, StoreMark(STORE_ID, P + 63)))
+    assert mine.in_progress == {P + 10, P + 20, P + 21}
+    assert (mine.highest_reserved, mine.is_clean) == (P + 63, False)
+
+
+def require_same(mine: State, recovered: Recovered | None) -> None:
     assert recovered is not None
     state = recovered.state
-    assert mine.read_pointer == state.view.read_pointer == P + 103
+    assert mine.read_pointer == state.view.read_pointer
     assert mine.invalid == set(state.view.invalid)
-    assert mine.in_progress == set(state.view.in_progress) == {P + 20, P + 21}
-    assert (mine.blocks, state.blocks) == ([], ())
+    assert mine.in_progress == set(state.view.in_progress)
+    assert [tuple(block) for block in mine.blocks] == [(b.start, b.stop) for b in state.blocks]
     assert mine.highest_reserved == state.highest_reserved
-    assert (mine.is_clean, state.is_clean) == (True, True)
+    assert mine.is_clean == state.is_clean
     assert mine.ended == {
         each.transaction_id: (each.state.value, each.reason.value if each.reason else None)
         for each in state.outcomes
@@ -230,12 +216,11 @@ def test_a_stranger_replays_the_golden_files_to_the_state_of_the_server(tmp_path
 
 
 def test_a_stranger_takes_the_snapshot_before_a_damaged_one(tmp_path: Path) -> None:
-    (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
-    newer = FileHeader(sequence=6, store_id=STORE_ID, created_ms=MS, lsn=20)
-    (tmp_path / "snapshot.1").write_bytes(pack_snapshot(newer, IMAGE)[:-1])
-    (tmp_path / "txlog.1").write_bytes(log_bytes())
+    (tmp_path / "snapshot.1").write_bytes(beginning())
+    (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
+    (tmp_path / "snapshot.2").write_bytes(golden_of_transactions("snapshot")[:-1])
 
-    assert read_state(tmp_path).is_clean
+    assert read_state(tmp_path).in_progress == {P + 5}
 
 
 def test_the_lists_of_the_golden_snapshot_come_out_of_their_differences() -> None:

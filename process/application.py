@@ -53,11 +53,34 @@ def application(
     app = web.Application(
         middlewares=[_fronted(front, max_request_bytes)], client_max_size=max_request_bytes
     )
-    app.add_routes([*map(_general, routes), *streams])
+    every = list(routes)
+    paths = [route.path for route in every]
+    app.add_routes([*(_general(route, _address(route.path, paths)) for route in every), *streams])
     return app
 
 
-def _general(route: Route) -> web.RouteDef:
+def _address(path: str, paths: Iterable[str]) -> str:
+    """The path as the library has to match it, so that of two routes for one address the one that
+    names it goes before the one that any value matches: else `GET …/run` would ask for a
+    transaction of that name, and `Allow` would speak of both."""
+    segments = path.split("/")
+    others = [found for other in paths if _may_meet(segments, found := other.split("/"))]
+    for place, segment in enumerate(segments):
+        named = sorted({other[place] for other in others if not other[place].startswith("{")})
+        if segment.startswith("{") and named:
+            segments[place] = f"{segment[:-1]}:(?!(?:{'|'.join(named)})(?:/|$))[^/]+}}"
+    return "/".join(segments)
+
+
+def _may_meet(segments: list[str], others: list[str]) -> bool:
+    """Whether some address has both forms."""
+    return len(segments) == len(others) and all(
+        one == other or one.startswith("{") or other.startswith("{")
+        for one, other in zip(segments, others, strict=True)
+    )
+
+
+def _general(route: Route, address: str) -> web.RouteDef:
     async def handle(request: web.Request) -> web.StreamResponse:
         headers = request.headers
         asked = Request(
@@ -72,7 +95,7 @@ def _general(route: Route) -> web.RouteDef:
     # Probes ask with HEAD; as a call of the protocol it would do a read's work for nothing.
     is_head_too = route.method == "GET" and not route.path.startswith(_CALLS)
     options = {"allow_head": is_head_too} if route.method == "GET" else {}
-    return web.RouteDef(route.method, route.path, handle, options)
+    return web.RouteDef(route.method, address, handle, options)
 
 
 def _response(reply: Reply) -> web.Response:

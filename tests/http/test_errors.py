@@ -94,6 +94,26 @@ def test_an_address_where_nothing_is_is_404(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/transactions/run", "POST"),
+        ("/v1/transactions/invalid", "GET"),
+        ("/v1/transactions/snapshot", "GET, POST"),
+        ("/v1/transactions/7", "GET"),
+        ("/v1/transactions/7/commit", "POST"),
+        ("/v1/transactions", "GET, POST"),
+    ],
+)
+def test_a_name_is_no_value_of_the_address_beside_it(
+    client: Client, path: str, allowed: str
+) -> None:
+    reply = client.send("OPTIONS", path)
+
+    refused(reply, 405, "method_not_allowed")
+    assert reply.header("Allow") == allowed
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [
         ("POST", "/v1/namespaces"), ("DELETE", "/v1/namespaces/default/topics"),

@@ -11,7 +11,8 @@ from messaging.handover import RegionRecord, UnreadableRecordError, cleared_ever
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
-from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request
+from tests.messaging.world import AUDIT, NOON_MS, FlakyTable, World, polled, publish, request
+from tuff.protocol.errors import UnavailableError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -121,17 +122,28 @@ async def test_a_topic_that_is_being_changed_is_not_handed_over(
     assert b"default:audit:" not in world.state()
 
 
-async def test_what_was_handed_over_is_recorded_first(world: Observed) -> None:
-    """A server that dies between the two would otherwise show holes."""
+async def test_what_can_not_be_recorded_is_not_handed_over(world: Observed) -> None:
+    """A server that died between the two would otherwise show holes."""
+    flaky = FlakyTable(RegionTable(world.rows, world.regions))
+    world.open_store = lambda: flaky
     async with world.running() as service:
         await service.create_topic(AUDIT, {"ttl": "100"})
-        world.directory.write_text("no directory can be made here")
-        world.clock.now_ms += 60_000
+        flaky.writes_left = 0
 
-        await service.sweep()
+        with pytest.raises(UnavailableError):
+            await service.sweep()
 
-    async with world.running() as service:
-        assert service._live.facts.handed_ms == NOON_MS + 60_000
+    assert not (world.directory / "state").exists()
+
+
+async def test_a_directory_that_can_not_be_written_keeps_nobody_from_sweeping(
+    world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.directory.write_text("no directory can be made here")
+
+    await service.sweep()
+
+    assert "region observers get no newer state" in caplog.text
 
 
 async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_removed(

@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -31,6 +32,12 @@ def servers_are_forked() -> Iterator[None]:
     """One process loads the server, and becomes all those that are to be like any other."""
     with forking():
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay until the end; looking at them again and again cost a tenth."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

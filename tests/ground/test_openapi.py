@@ -19,9 +19,14 @@ def test_the_document_follows_the_rules_of_openapi_3_1() -> None:
 
 def test_a_document_with_a_hole_would_be_found() -> None:
     holed = json.loads(json.dumps(document()))
-    del holed["paths"]["/v1/transactions/{tx}"]["get"]["parameters"]
+    address = "/v1/transactions/{tx}"
+    holed["paths"] = {address: {"get": holed["paths"][address]["get"]}}
+    whole = OpenAPIV31SpecValidator(holed)
+    assert next(whole.iter_errors(), None) is None
 
-    assert list(OpenAPIV31SpecValidator(holed).iter_errors()) != []
+    del holed["paths"][address]["get"]["parameters"]
+
+    assert next(OpenAPIV31SpecValidator(holed).iter_errors(), None) is not None
 
 
 def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:

@@ -2,6 +2,7 @@
 
 import struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -77,8 +78,13 @@ class PointerListMachine(RuleBasedStateMachine):
             assert version.packed() == struct.pack(f">{len(expected)}q", *expected)
 
 
-TestPointerList = PointerListMachine.TestCase
-TestPointerList.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+class TestPointerList(PointerListMachine.TestCase):
+    settings = settings(max_examples=20, stateful_step_count=20)
+
+
+@pytest.mark.slow
+class TestPointerListAtLength(PointerListMachine.TestCase):
+    settings = settings(max_examples=400, stateful_step_count=20)
 
 
 @given(st.lists(POINTERS, max_size=1500), st.integers(-1600, 1600), st.integers(-1600, 1600))

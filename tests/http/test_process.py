@@ -13,6 +13,7 @@ import pytest
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.conftest import NewServer
+from tests.http.forking import Nursery, nursery
 from tests.http.process import ServerProcess
 
 Launch = Callable[..., ServerProcess]
@@ -20,11 +21,17 @@ Launch = Callable[..., ServerProcess]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Starts `server.py` with these very arguments, and does not wait for it to be ready."""
+    """Starts `python server.py` with these very arguments, and does not wait for it to be ready.
+
+    `forks`: who makes it without a new Python, where only what `main` makes of them is looked at.
+    """
     started: list[ServerProcess] = []
 
-    def start(*arguments: str, home: Path | None = None) -> ServerProcess:
-        running = ServerProcess(tmp_path / "home" if home is None else home, *arguments)
+    def start(
+        *arguments: str, home: Path | None = None, forks: Nursery | None = None
+    ) -> ServerProcess:
+        place = tmp_path / "home" if home is None else home
+        running = ServerProcess(place, *arguments, forks=forks)
         started.append(running)
         return running
 
@@ -118,14 +125,11 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
     client.close()
 
 
-# One of each kind; more values stand below, since every refused start costs a process.
 IMPOSSIBLE = [
     ("tx.bogus=1", "bogus"), ("bogus.key=1", "bogus"), ("bogus", "bogus"),
     ("server.port=70000", "server.port"), ("tx.default_timeout=-1", "tx.default_timeout"),
     ("tx.enabled=maybe", "tx.enabled"), ("messaging.store=postgres", "messaging.store"),
     ('messaging.system_topics=["a b"]', "messaging.system_topics"),
-]  # fmt: skip
-ALSO_IMPOSSIBLE = [
     ("tx=1", "tx"), ("=1", "="), ("server.port=-1", "server.port"),
     ("server.port=http", "server.port"), ("tx.default_timeout=0", "tx.default_timeout"),
     ("tx.enabled=5", "tx.enabled"), ("tx.snapshot_retain=0", "tx.snapshot_retain"),
@@ -142,14 +146,11 @@ ALSO_IMPOSSIBLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [*IMPOSSIBLE, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALSO_IMPOSSIBLE)],
-)
+@pytest.mark.parametrize(("setting", "named"), IMPOSSIBLE)
 def test_an_impossible_setting_ends_the_start_and_is_named(
     launch: Launch, setting: str, named: str
 ) -> None:
-    running = launch("--data", "d", "--set", setting)
+    running = launch("--data", "d", "--set", setting, forks=nursery())
 
     assert running.wait_exit() == 2
 
@@ -164,10 +165,10 @@ def test_an_impossible_setting_ends_the_start_and_is_named(
     [
         ("[tx]\nbogus = 1\n", "bogus"),
         ("[tx\n", "own.toml"),
-        pytest.param("[bogus]\nkey = 1\n", "bogus", marks=pytest.mark.slow),
-        pytest.param("[tx]\ndefault_timeout = 0\n", "default_timeout", marks=pytest.mark.slow),
-        pytest.param("port = 5\n", "port", marks=pytest.mark.slow),
-        pytest.param("tx = 5\n", "tx", marks=pytest.mark.slow),
+        ("[bogus]\nkey = 1\n", "bogus"),
+        ("[tx]\ndefault_timeout = 0\n", "default_timeout"),
+        ("port = 5\n", "port"),
+        ("tx = 5\n", "tx"),
     ],
 )
 def test_an_impossible_file_ends_the_start_and_is_named(
@@ -176,13 +177,12 @@ def test_an_impossible_file_ends_the_start_and_is_named(
     path = tmp_path / "own.toml"
     path.write_text(text)
 
-    running = launch("--config", str(path), "--data", "d", "--port", "0")
+    running = launch("--config", str(path), "--data", "d", "--port", "0", forks=nursery())
 
     assert running.wait_exit() == 2
     assert named in one_sentence(running)
 
 
-@pytest.mark.slow
 def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> None:
     running = launch("--config", "nowhere.toml", "--data", "d", "--port", "0")
 
@@ -190,19 +190,9 @@ def test_a_missing_settings_file_ends_the_start_and_is_named(launch: Launch) -> 
     assert "nowhere.toml" in one_sentence(running)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--bogus"],
-        *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in (["--port", "x"], ["--set"], ["surprise"])
-        ),
-    ],
-)
-@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--bogus"], ["--port", "x"], ["--set"], ["surprise"]])
 def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
-    running = launch("--data", "d", *arguments)
+    running = launch("--data", "d", *arguments, forks=nursery())
 
     assert running.wait_exit() == 2
     assert arguments[0].lstrip("-") in one_sentence(running)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -333,5 +334,10 @@ class TableMachine(RuleBasedStateMachine):
         actor.run(self.table.post_commit)
 
 
-TestTable = TableMachine.TestCase
-TestTable.settings = settings(max_examples=30, stateful_step_count=40)
+class TestTable(TableMachine.TestCase):
+    settings = settings(max_examples=12, stateful_step_count=40)
+
+
+@pytest.mark.slow
+class TestTableAtLength(TableMachine.TestCase):
+    settings = settings(max_examples=200, stateful_step_count=40)

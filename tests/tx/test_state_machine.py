@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -272,7 +273,10 @@ class SnapshotIsolation(RuleBasedStateMachine):
         assert replayed.blocks == self.state.blocks
 
 
-SnapshotIsolation.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=60, deadline=None
-)
-TestSnapshotIsolation = SnapshotIsolation.TestCase
+class TestSnapshotIsolation(SnapshotIsolation.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=60)
+
+
+@pytest.mark.slow
+class TestSnapshotIsolationAtLength(SnapshotIsolation.TestCase):
+    settings = settings(max_examples=300, stateful_step_count=60)

@@ -23,7 +23,7 @@ hbase: $(HBASE)/.installed
 
 # What has to be green before a commit, in about two minutes on two cores.
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS) $(MORE)
 
 # The jar that region servers load, build/observer/tuff-observer-1.jar, with its tests.
 observer: $(OBSERVER)/.installed

@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +23,8 @@ settings.load_profile("tuff")
 # Hundreds of servers are started here. Where somebody set this, each would compile itself anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+
+R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 WITH_SPARK = ("tests/spark/", "tests/pipeline/")
 
@@ -47,10 +49,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what the scenario scripts print now into their files; read the diff",
     )
     parser.addoption(
-        "--need-spark",
+        "--no-skips",
         action="store_true",
-        help="fail the tests with Spark, and do not skip them, where there is no Java for it",
+        help="fail the tests that would be skipped here: a tool is missing that they need",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return refuse_skip((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return refuse_skip((yield), collector.config)
+
+
+def refuse_skip(report: R, config: pytest.Config) -> R:
+    """A report of a failure, in place of one of a skip where nothing may be skipped."""
+    is_expected = hasattr(report, "wasxfail")
+    if report.skipped and not is_expected and config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and nothing may be: {report.longrepr}"
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

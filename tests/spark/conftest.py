@@ -12,7 +12,5 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> "Iterator[SparkSession]":
-    yield from spark_fixture(request, tmp_path_factory.mktemp("warehouse"))
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    yield from spark_fixture(tmp_path_factory.mktemp("warehouse"))

@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.calls import Payload, PollQuestion, payloads_of
-from tuff.flows import Backoff, Flow, Hook, attempt, hook, run_all
+from tuff.flows import Backoff, Flow, Hook, attempt, hook, run_all, unless
 from tuff.outgoing import Outgoing
 from tuff.participants import AsyncTransactionAware
 from tuff.protocol.errors import (
@@ -28,6 +28,7 @@ from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
 from tuff.retries import Retries
+from tuff.stopping import Stop, StoppedError
 from tuff.transport import ConnectionLostError
 
 C = TypeVar("C")
@@ -80,11 +81,14 @@ class CommitProtocol:
             )
         return self._current
 
-    def begin(self) -> Flow[None]:
-        """Start a transaction, and let every participant know."""
+    def begin(self, stop: Stop | None = None) -> Flow[None]:
+        """Start a transaction, and let every participant know.
+
+        Raises: StoppedError: `stop` was set before there was one; nobody heard of it.
+        """
         if self._current is not None:
             raise BadRequestError("the context is in a transaction already; use another one")
-        transaction = yield from self._retries.ask(self._start)
+        transaction = yield from self._started(stop)
         started: list[AsyncTransactionAware] = []
         try:
             for participant in self._participants:
@@ -100,6 +104,16 @@ class CommitProtocol:
         self._current = transaction
         self._messages = Outgoing()
         self._failed_store = None
+
+    def _started(self, stop: Stop | None) -> Flow[Transaction]:
+        asked = self._retries.ask(self._start)
+        if stop is None:
+            return (yield from asked)
+        # It may be there all the same. It has written nothing, so it can wait for its time-out.
+        transaction = yield from unless(stop, asked)
+        if transaction is None:
+            raise StoppedError
+        return transaction
 
     def finish(self) -> Flow[None]:
         """Commit; after an error that came before it, roll back, and raise that error."""
@@ -260,9 +274,12 @@ class Opened(Generic[C]):
     context: C
 
 
-def during(protocol: CommitProtocol, work: Flow[T]) -> Flow[T]:
-    """What the flow `work` returns, run in a transaction that is committed after it."""
-    yield from protocol.begin()
+def during(protocol: CommitProtocol, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
+    """What the flow `work` returns, run in a transaction that is committed after it.
+
+    Raises: StoppedError: `stop` was set before it began.
+    """
+    yield from protocol.begin(stop)
     try:
         result = yield from work
     except GeneratorExit:

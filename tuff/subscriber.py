@@ -35,7 +35,7 @@ from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import Retries, is_passing
-from tuff.stopping import Stop
+from tuff.stopping import Stop, StoppedError
 
 if TYPE_CHECKING:
     from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
@@ -136,6 +136,12 @@ class Consumption(Generic[C]):
 
     def step(self) -> Flow[int]:
         """One batch, with all its attempts; how many messages are done now, 0 if none came."""
+        try:
+            return (yield from self._step())
+        except StoppedError:
+            return 0
+
+    def _step(self) -> Flow[int]:
         while True:
             question = self._question or (yield from self._locate())
             poll = yield from self._wait_for_messages(question)
@@ -147,7 +153,7 @@ class Consumption(Generic[C]):
 
     def _locate(self) -> Flow[PollQuestion]:
         opened = self._plan.open_one()
-        self._stored = yield from during(opened.protocol, self._load())
+        self._stored = yield from during(opened.protocol, self._load(), self._stop)
         question = self._plan.question
         if self._stored is not None:
             question = replace(question, start=self._stored, inclusive=False)
@@ -170,7 +176,9 @@ class Consumption(Generic[C]):
     def _try(self, poll: Poll) -> Flow[int]:
         opened = self._plan.open_one()
         try:
-            is_ours = yield from during(opened.protocol, self._process(poll, opened))
+            is_ours = yield from during(opened.protocol, self._process(poll, opened), self._stop)
+        except StoppedError:
+            raise
         except TransactionConflictError:
             # Others were faster, in the position or in the rows: it says nothing of the messages.
             self._question = None
@@ -215,7 +223,8 @@ class Consumption(Generic[C]):
 
     def _publish_letter(self, poll: Poll, letter: bytes) -> Flow[bool]:
         opened = self._plan.open_one()
-        return (yield from during(opened.protocol, self._replace_by_letter(poll, letter, opened)))
+        replacing = self._replace_by_letter(poll, letter, opened)
+        return (yield from during(opened.protocol, replacing, self._stop))
 
     def _replace_by_letter(self, poll: Poll, letter: bytes, opened: Opened[C]) -> Flow[bool]:
         if (yield from self._load()) != self._stored:

@@ -57,6 +57,30 @@ def test_it_ends_within_a_poll_that_waits(
     assert pauses == []
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["for the place", "for the batch"])
+def test_it_ends_where_a_transaction_does_not_start(
+    server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions, is_first: bool
+) -> None:
+    load = positions.load
+
+    def hold_and_load() -> tuff.MessageId | None:
+        losses.hold("transactions", subscriber.stop)
+        return load()
+
+    with losing(server.url) as (url, losses):
+        with tuff.connect(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+            client.publish(topic, "not processed")
+            if not is_first:
+                positions.load = hold_and_load  # type: ignore[method-assign]  # of this one alone
+            subscriber = client.subscriber(topic, never, positions=positions)
+            if is_first:
+                losses.hold("transactions", subscriber.stop)
+
+            subscriber.run()
+
+        assert losses.seen.count("transactions") == (1 if is_first else 2)
+
+
 async def test_it_ends_within_a_poll_that_waits_on_a_loop(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:

@@ -61,6 +61,7 @@ def test_it_ends_within_a_poll_that_waits(
 def test_it_ends_where_a_transaction_does_not_start(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions, is_first: bool
 ) -> None:
+    pauses: list[float] = []
     load = positions.load
 
     def hold_and_load() -> tuff.MessageId | None:
@@ -69,6 +70,7 @@ def test_it_ends_where_a_transaction_does_not_start(
 
     with losing(server.url) as (url, losses):
         with tuff.connect(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+            client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
             client.publish(topic, "not processed")
             if not is_first:
                 positions.load = hold_and_load  # type: ignore[method-assign]  # of this one alone
@@ -79,6 +81,7 @@ def test_it_ends_where_a_transaction_does_not_start(
             subscriber.run()
 
         assert losses.seen.count("transactions") == (1 if is_first else 2)
+    assert pauses == []
 
 
 async def test_it_ends_within_a_poll_that_waits_on_a_loop(

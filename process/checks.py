@@ -36,6 +36,16 @@ class Data:
         """As the server has it with `--data`; without, the snapshots are somewhere else."""
         return cls(directory / "messages", snapshots or directory / "snapshots")
 
+    @classmethod
+    def found(cls, directory: Path, snapshots: Path | None) -> "Data":
+        """Of a server that was started with `--data`, or without: then its snapshots lie beside
+        the data, in a directory of that name."""
+        beside = directory.absolute().parent / "snapshots"
+        is_beside = not (directory / "snapshots").exists() and beside.is_dir()
+        if snapshots is None and is_beside and list_files(beside):
+            return cls.below(directory, beside)
+        return cls.below(directory, snapshots)
+
     def require_there(self) -> None:
         """Raises: NoDataError: no server ever wrote here."""
         has_files = self.snapshots.is_dir() and bool(list_files(self.snapshots))
@@ -43,6 +53,11 @@ class Data:
             raise NoDataError(
                 f"there is no data in {self.messages.parent}: neither messages/ nor snapshot files"
             )
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the snapshots are no part of the data directory."""
+        return self.snapshots.parent != self.messages.parent
 
     @property
     def has_messages(self) -> bool:

@@ -40,7 +40,9 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
 
 
 def _with_data(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
-    data = Data.below(options.directory, options.snapshots)
+    # What is restored was copied by us, with all that belongs to it.
+    place = Data.below if options.command == "restore" else Data.found
+    data = place(options.directory, options.snapshots)
     with ExitStack() as held:
         data.require_there()
         data.hold(held)
@@ -56,7 +58,8 @@ def _fsck(data: Data, *, now_ms: int) -> int:
     for finding in findings:
         _print(_row(finding))
     damage_count = sum(finding.is_damage for finding in findings)
-    _print({"kind": "checked", "rows": row_count, "damages": damage_count})
+    places = {"snapshots": str(data.snapshots)} if data.is_apart else {}
+    _print({"kind": "checked", "rows": row_count, "damages": damage_count, **places})
     return EXIT_DAMAGED if damage_count else 0
 
 

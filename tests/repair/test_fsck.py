@@ -6,6 +6,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
+from process.checks import Data
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin
 from tests.http.client import ok
@@ -138,8 +139,24 @@ def test_rows_that_others_speak_of_are_missed(data: Path, table: str) -> None:
     assert expected[table] in reasons
 
 
-def test_who_forgot_where_the_snapshots_are_is_reminded(data: Path, tmp_path: Path) -> None:
+def test_snapshots_beside_the_data_are_found_and_named(data: Path, tmp_path: Path) -> None:
     (data / "snapshots").rename(tmp_path / "snapshots")
+
+    done = fsck(data)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.endswith(f"damages 0, snapshots {tmp_path / 'snapshots'}\n")
+
+
+def test_what_lies_beside_data_that_has_its_own_is_not_looked_at(past: Past, data: Path) -> None:
+    (data.parent / "snapshots").mkdir()
+    (data.parent / "snapshots" / "txlog.1").write_text("of somebody else")
+
+    assert (fsck(data).returncode, Data.found(data, None)) == (0, Data.below(data, None))
+
+
+def test_who_forgot_where_the_snapshots_are_is_reminded(data: Path, tmp_path: Path) -> None:
+    (data / "snapshots").rename(tmp_path / "elsewhere")
 
     [finding] = found_in(data)
 

@@ -31,7 +31,7 @@ REASON_LENGTH_MAX = 2_000  # characters; a sentence that says what was lost is s
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
 _SNAPSHOTS = click.option(
-    "--snapshots", type=_DATA, help="Where the snapshots are, if not in DIRECTORY/snapshots."
+    "--snapshots", type=_DATA, help="Where the snapshots are, if not in or beside DIRECTORY."
 )
 
 

@@ -139,6 +139,26 @@ def test_the_python_lines_of_a_page_run(
     run([sys.executable, "-W", "error", "-"], program, server, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("document", "blocks"),
+    [
+        pytest.param(document, blocks, id=f"{document.name}, {language}")
+        for language in ("sh", "python")
+        for document, blocks in by_document(language)
+        if document.parent.name == "howto"
+    ],
+)
+def test_who_runs_a_page_again_finds_nothing_in_the_way(
+    document: Path, blocks: list[Block], server: ServerProcess, tmp_path: Path
+) -> None:
+    program = "\n".join(block.text for block in blocks)
+    command = ["bash", "-euo", "pipefail"] if blocks[0].language == "sh" else [sys.executable, "-"]
+
+    for _ in range(2):
+        run(command, program, server, tmp_path)
+
+
 def test_every_make_target_that_a_page_names_exists() -> None:
     named = {
         target

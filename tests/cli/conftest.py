@@ -1,27 +1,16 @@
 """A server for each module, and the command with its address."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-import tuff
 from tests.cli.command import tuff_command
-from tests.http.process import ServerProcess, serve
+from tests.client.conftest import client as client
+from tests.client.conftest import server as server
+from tests.http.process import ServerProcess
 
 Tuff = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serve(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(server.url, client="tests") as made:
-        yield made
 
 
 @pytest.fixture

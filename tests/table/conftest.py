@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.conftest import client as client
+from tests.client.conftest import server as server
 from tests.table.service import Service
 from tuff.table import TransactionalTable
 

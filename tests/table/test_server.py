@@ -11,24 +11,12 @@ from threading import Thread
 import pytest
 
 import tuff
-from tests.http.process import ServerProcess, serve
+from tests.http.process import ServerProcess
 from tests.table import transfers
 from tests.table.transfers import TOTAL, account, move, total
 
 KILL_ROUNDS = 3
 TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serve(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(server.url, client="tests") as made:
-        yield made
 
 
 @pytest.fixture

@@ -67,7 +67,12 @@ def tail(
 
 
 class _Reader:
-    """Reads on from a place, and says on standard error what it waits for."""
+    """Reads on from a place, and says on standard error what it waits for.
+
+    `tuff.subscription` reads on, too, but in silence, and to no end. Here a person is told who
+    holds messages back and that the server is away; and the reading ends where nothing is left, or
+    at a number of messages, which each poll asks for.
+    """
 
     def __init__(self, client: Client, topic: TopicId, *, isolation: str, follow: bool) -> None:
         self._client = client

@@ -17,6 +17,13 @@ from tests.scripts.transcript import Remark, ScriptError, Step, parse, render
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
+@pytest.fixture(autouse=True)
+def nothing_waits_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is in the log when its command is through, and not some real milliseconds later:
+    whether a crash lost it was left to chance, and a script tells one story."""
+    monkeypatch.setattr("tx.log.UNWANTED_S_MAX", 0)
+
+
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in SCRIPTS])
 async def test_a_script_prints_what_it_says(
     path: Path, tmp_path: Path, request: pytest.FixtureRequest

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tuff.calls import Call
+from tuff.calls import Call, Request
+from tuff.protocol.avro import decode_publish_request
+from tuff.protocol.media import MediaType
+from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
 T = TypeVar("T")
@@ -97,14 +100,14 @@ class Service:
         self._record = record
         self._transaction = Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
         self.entries: list[Mapping[str, object]] = []
-        self.stored: list[Mapping[str, object]] = []
+        self.stored: list[PublishRequest] = []
 
     def close(self) -> None:
         pass
 
     def send(self, call: Call[T], *, stop: object = None) -> T:
         tail = call.request.path.rpartition("/")[2].replace("-", "_")
-        body = json.loads(call.request.body or b"{}")
+        body = _body_of(call.request)
         answer: object = None
         match tail:
             case "transactions":
@@ -119,8 +122,13 @@ class Service:
                 self.entries = body["publish"]
                 self._record.note("commit", said=" read-only" if body["readOnly"] else "")
             case "store":
-                self.stored.append(body)
+                self.stored.append(decode_publish_request(call.request.body or b""))
                 self._record.note("store")
             case _:
                 self._record.note(tail)
         return answer  # type: ignore[return-value]  # the played answer is of the call's type
+
+
+def _body_of(request: Request) -> Any:
+    is_json = request.body is not None and request.content_type == MediaType.JSON.value
+    return json.loads(request.body or b"") if is_json else {}

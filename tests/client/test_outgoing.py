@@ -43,8 +43,8 @@ def test_what_does_not_fit_into_memory_is_stored_and_referred_to_behind_the_rest
         tx.publish(TopicId("shop", "audit"), "y" * 200)
 
     assert record.steps == ["start", "store", "store", "store", "commit"]
-    assert [entry["messages"] for entry in service.stored] == [
-        ["stored"], ["stored as well"], ["y" * 200],
+    assert [tuple(request.payloads) for request in service.stored] == [
+        (b"stored",), (b"stored as well",), (b"y" * 200,),
     ]  # fmt: skip
     assert [(entry["topic"], len(entry["messages"])) for entry in service.entries] == [
         ("orders", 2), ("orders", 0), ("audit", 0),

@@ -68,6 +68,9 @@ SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, log
 # A writer thread that is back from its sync waits that long for the interpreter; with Python's own
 # 5 ms the disk stands idle under load.
 SWITCH_INTERVAL_S = 0.0005
+# What is young is looked at when there are so many. Python's own 700 are a dozen requests under
+# way, whose objects go by themselves a moment later.
+YOUNG_COUNT_MAX = 2_000
 
 
 class Server:
@@ -122,6 +125,7 @@ class Server:
         # What lives until the end is never garbage; looking at it again and again costs pauses.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         host = f"[{server.host}]" if ":" in server.host else server.host
         print(f"tuff ready on http://{host}:{port}", flush=True)
         await self._stop.wait()

@@ -11,12 +11,13 @@ scan of messages. `ms` is when it was written, for `max_block`.
 import struct
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from messaging.keys import INDEX, count_between, index_key, place_in, prefix_of, split_prefix
 from messaging.rows import DamagedRowError, NewerRowError, frame, unframe_plain
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
+from tuff.protocol.values import value
 
 MESSAGE_ROWS = b"m"
 PAYLOAD_ROWS = b"p"  # stored, and not yet brought by a reference row
@@ -29,7 +30,7 @@ assert (_VALUE.size, _POINTER.size) == (19, 8)
 _KIND_AT = len(INDEX) + _POINTER.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class IndexedRange:
     """Neighbouring rows that one write left under a pointer; both places are included."""
 
@@ -87,6 +88,13 @@ class IndexedRange:
         )
 
 
+class _Settling(NamedTuple):
+    """The index rows that go with the next batch, and the topics they are of."""
+
+    keys: list[bytes]
+    topics: frozenset[TopicId]
+
+
 class PointerIndex:
     """The index in memory, the same as on disk but for what the batch under way changes. Lives on
     the event loop."""
@@ -98,16 +106,17 @@ class PointerIndex:
         self._publishes: dict[int, tuple[int, int]] = {}
         # Committed, and their rows of the index still on disk: forgotten by transactions too early,
         # a crash would leave an index row whose outcome nobody knows.
-        self._settling: dict[int, list[IndexedRange]] = {}
+        self._settling: dict[int, _Settling] = {}
         # Where the readers of those that just ended wait; their index rows may be gone by then.
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
     def add(self, entry: IndexedRange) -> None:
+        key = entry.key
         ranges = self._ranges.setdefault(entry.pointer, {})
-        if entry.kind == MESSAGE_ROWS and entry.key not in ranges:
+        if entry.kind == MESSAGE_ROWS and key not in ranges:
             count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))
             self._publishes[entry.pointer] = count + 1, min(first_ms, entry.written_ms)
-        ranges[entry.key] = entry
+        ranges[key] = entry
 
     def discard(self, entry: IndexedRange) -> None:
         """Forget one range; one that is not there is fine."""
@@ -147,11 +156,13 @@ class PointerIndex:
 
     def topics(self, pointers: Iterable[int]) -> set[TopicId]:
         """Every topic with index rows of these pointers."""
-        return {
-            entry.topic
-            for pointer in pointers
-            for entry in (*self.ranges(pointer), *self._settling.get(pointer, ()))
-        }
+        found: set[TopicId] = set()
+        for pointer in pointers:
+            if pointer in self._ranges:
+                found.update([entry.topic for entry in self._ranges[pointer].values()])
+            if pointer in self._settling:
+                found.update(self._settling[pointer].topics)
+        return found
 
     def final_pointers(self) -> set[int]:
         return {
@@ -179,16 +190,17 @@ class PointerIndex:
         for pointer in pointers:
             self._publishes.pop(pointer, None)
             if ranges := self._ranges.pop(pointer, None):
-                self._note_ended(pointer, {entry.topic for entry in ranges.values()})
-                self._settling[pointer] = list(ranges.values())
+                topics = frozenset([entry.topic for entry in ranges.values()])
+                self._note_ended(pointer, topics)
+                self._settling[pointer] = _Settling(list(ranges), topics)
 
     def settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
         """Committed pointers and the index rows of theirs to delete, up to so many rows."""
         taken: list[tuple[int, list[bytes]]] = []
         count = 0
-        for pointer, entries in self._settling.items():
-            taken.append((pointer, [entry.key for entry in entries]))
-            count += len(entries)
+        for pointer, (keys, _) in self._settling.items():
+            taken.append((pointer, keys))
+            count += len(keys)
             if count >= count_max:
                 break
         return taken
@@ -214,10 +226,11 @@ class PointerIndex:
         """The topics on which readers may wait for one of these pointers."""
         found = self.topics(pointers)
         for pointer in pointers:
-            found |= self._ended_topics.pop(pointer, frozenset())
+            if pointer in self._ended_topics:
+                found |= self._ended_topics.pop(pointer)
         return found
 
-    def _note_ended(self, pointer: int, topics: Collection[TopicId]) -> None:
-        self._ended_topics[pointer] = frozenset(topics)
+    def _note_ended(self, pointer: int, topics: frozenset[TopicId]) -> None:
+        self._ended_topics[pointer] = topics
         while len(self._ended_topics) > ENDED_COUNT_MAX:
             self._ended_topics.popitem(last=False)

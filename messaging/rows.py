@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from tuff.protocol.ids import Place
+from tuff.protocol.values import value
 
 PLAIN = 0  # the flags of a message row that is nothing but its payload
 PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
@@ -68,7 +69,7 @@ class PayloadRange:
 NO_PAYLOADS = PayloadRange(Place(0, 0), Place(0, 0), 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MessageRow:
     """One row of the Message Table: an inline payload, or a reference to stored ones.
 

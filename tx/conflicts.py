@@ -7,13 +7,13 @@ started; so the rule asks for visibility and nothing else.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tuff.protocol.transaction import Transaction
+from tuff.protocol.values import value
 from tx.edits import Conflict
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class CommittedChanges:
     """What one transaction committed, by the edit of this LSN."""
 
@@ -37,11 +37,12 @@ class Committers:
 
     def add(self, commit: CommittedChanges) -> None:
         self._in_order.append(commit)
-        for change in commit.changes:
-            self._last[change] = commit
+        self._last.update(dict.fromkeys(commit.changes, commit))
 
     def conflict(self, transaction: Transaction, changes: frozenset[bytes]) -> Conflict | None:
         """The smallest change whose last committer this transaction can't see."""
+        if self._last.keys().isdisjoint(changes):
+            return None
         unseen = [
             change
             for change in changes
@@ -60,7 +61,7 @@ class Committers:
         while self._in_order and self._in_order[0].lsn <= lsn:
             commit = self._in_order.popleft()
             for change in commit.changes:
-                if self._last.get(change) is commit:
+                if self._last[change] is commit:
                     del self._last[change]
 
     def in_order(self) -> tuple[CommittedChanges, ...]:

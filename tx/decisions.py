@@ -290,4 +290,5 @@ def invalid_before(state: TransactionState, before_ms: int) -> list[int]:
 
 
 def _started_at_ms(state: TransactionState, pointer: int) -> int:
-    return state.find(pointer).started_at_ms
+    known = state.outcomes.started_at_ms(pointer)
+    return state.find(pointer).started_at_ms if known is None else known

@@ -14,6 +14,7 @@ from typing import Any
 from tuff.protocol.ids import Place
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tuff.protocol.values import value
 from tx.packing import (
     BLOB,
     COUNT,
@@ -80,7 +81,7 @@ class BlockReturned:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Started:
     """A transaction started. `seen` is the LSN up to which endings were in its snapshot."""
 
@@ -150,7 +151,7 @@ class Checkpointed:
     pointer: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Committing:
     """The transaction named changes, and may commit them."""
 
@@ -168,7 +169,7 @@ class Refused:
     conflict: Conflict
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Committed:
     """The transaction committed, with these changes besides those it named before."""
 

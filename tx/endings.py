@@ -7,12 +7,12 @@ rows are being written, which has passed its check and holds a claim.
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from tuff.disk.steps import Steps
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.values import value
 from tx import decisions
 from tx.claims import Claims
 from tx.edits import Aborted, Committed, Committing, Conflict, InvalidReason, Refused
@@ -25,7 +25,7 @@ from tx.surroundings import Surroundings
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CommitRequest:
     """What a commit asks for. `changes` None: it leaves them to the can-commits before."""
 

@@ -2,20 +2,22 @@
 (design §4, Endings)."""
 
 import asyncio
+from collections import deque
 
 from tuff.protocol.errors import TransactionsUnavailableError
 
 
 class _Gate:
-    __slots__ = ("empty", "is_closed", "turn", "user_count", "write_count")
+    """Made and dropped for nearly every commit, so it has no lock until somebody has to wait."""
+
+    __slots__ = ("empty", "is_closed", "turns", "user_count", "write_count")
 
     def __init__(self) -> None:
         self.write_count = 0
         self.user_count = 0  # endings that have, or wait for, their turn, and markings
-        self.is_closed = False
-        self.turn = asyncio.Lock()
-        self.empty = asyncio.Event()
-        self.empty.set()
+        self.is_closed = False  # somebody has the turn
+        self.turns: deque[asyncio.Future[None]] | None = None  # those who wait for theirs
+        self.empty: asyncio.Event | None = None  # for those who wait until all writes are done
 
 
 class Gates:
@@ -38,13 +40,13 @@ class Gates:
         """Count a write in; `leave` counts it out."""
         gate = self._gate(transaction_id)
         gate.write_count += 1
-        gate.empty.clear()
 
     def leave(self, transaction_id: int) -> None:
         gate = self._gates[transaction_id]
         gate.write_count -= 1
-        if gate.write_count == 0:
+        if gate.write_count == 0 and gate.empty is not None:
             gate.empty.set()
+            gate.empty = None
         self._release(transaction_id, gate)
 
     def has_writes(self, transaction_id: int) -> bool:
@@ -60,35 +62,55 @@ class Gates:
     def has_ending(self, transaction_id: int) -> bool:
         """Whether an ending has its turn."""
         gate = self._gates.get(transaction_id)
-        return gate is not None and gate.turn.locked()
+        return gate is not None and gate.is_closed
 
     async def emptied(self, transaction_id: int) -> None:
         """Wait until every write that passed the gate is done."""
         gate = self._gates.get(transaction_id)
         if gate is not None:
-            await gate.empty.wait()
+            await _emptied(gate)
 
     async def close(self, transaction_id: int) -> None:
         """What `ending` begins with; `reopen` ends it."""
         gate = self._gate(transaction_id)
         gate.user_count += 1
-        try:
-            await gate.turn.acquire()
-        except BaseException:
-            gate.user_count -= 1
-            self._release(transaction_id, gate)
-            raise
+        if gate.is_closed:
+            await self._turn(transaction_id, gate)
         gate.is_closed = True
+        if gate.write_count:
+            try:
+                await _emptied(gate)
+            except BaseException:
+                self.reopen(transaction_id)
+                raise
+
+    async def _turn(self, transaction_id: int, gate: _Gate) -> None:
+        """Wait for one's turn. Whoever has it hands it over, so that nobody can come between."""
+        turn = asyncio.get_running_loop().create_future()
+        if gate.turns is None:
+            gate.turns = deque()
+        gate.turns.append(turn)
         try:
-            await gate.empty.wait()
+            await turn
         except BaseException:
-            self.reopen(transaction_id)
+            if turn.done() and not turn.cancelled():
+                self.reopen(transaction_id)  # it was handed over, and goes on to the next
+            else:
+                if turn in gate.turns:
+                    gate.turns.remove(turn)
+                gate.user_count -= 1
+                self._release(transaction_id, gate)
             raise
 
     def reopen(self, transaction_id: int) -> None:
         gate = self._gates[transaction_id]
         gate.is_closed = False
-        gate.turn.release()
+        while gate.turns:
+            turn = gate.turns.popleft()
+            if not turn.done():
+                gate.is_closed = True
+                turn.set_result(None)
+                break
         gate.user_count -= 1
         self._release(transaction_id, gate)
 
@@ -101,6 +123,13 @@ class Gates:
     def _release(self, transaction_id: int, gate: _Gate) -> None:
         if gate.write_count == 0 and gate.user_count == 0:
             self._gates.pop(transaction_id, None)
+
+
+async def _emptied(gate: _Gate) -> None:
+    while gate.write_count:
+        if gate.empty is None:
+            gate.empty = asyncio.Event()
+        await gate.empty.wait()
 
 
 class _Ending:

@@ -94,7 +94,8 @@ class Ledger:
         self.epoch = 0
         self.store_id = ""
         self.notes: list[str] = []
-        self.status = ServiceStatus(ServiceState.DOWN, "transactions have not been recovered yet")
+        self._running: TransactionState | None = None  # the state, while the service is running
+        self._set_status(ServiceState.DOWN, "transactions have not been recovered yet")
         self.snapshot_name: str | None = None
         self.snapshot_at_ms = 0
         self._snapshot_lsn = 0
@@ -102,12 +103,13 @@ class Ledger:
     @property
     def state(self) -> TransactionState:
         """Raises: TransactionsUnavailableError: the service is not running."""
-        self.require_running()
-        return self._live
+        if self._running is None:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._running
 
     def require_running(self) -> None:
         """Raises: TransactionsUnavailableError: the service is not running."""
-        if self.status.state is not ServiceState.RUNNING:
+        if self._running is None:
             raise TransactionsUnavailableError(self.status.reason)
 
     @property
@@ -129,7 +131,7 @@ class Ledger:
         Raises:
             TransactionsUnavailableError: the service is down.
         """
-        state = self._live
+        state = self._running or self._live
         lsn = self._whole_log.append(edit)
         state.apply(lsn, edit)
         return lsn
@@ -201,13 +203,13 @@ class Ledger:
         """Refuse what is new until `resume`; what was decided goes on to the disk."""
         self._stop_reason = reason
         if self.status.state is ServiceState.RUNNING:
-            self.status = ServiceStatus(ServiceState.STOPPED, reason)
+            self._set_status(ServiceState.STOPPED, reason)
 
     def resume(self) -> None:
         """Take up again what `stop` left."""
         self._stop_reason = None
         if self.status.state is ServiceState.STOPPED:
-            self.status = ServiceStatus(ServiceState.RUNNING, "")
+            self._set_status(ServiceState.RUNNING, "")
 
     async def run(self) -> None:
         """Write what is recorded, log after log, until `close`."""
@@ -349,7 +351,7 @@ class Ledger:
         self._mark = StoreMark(self.store_id, state.highest_reserved)
         self._retry_interval_ms = RETRY_INTERVAL_MS
         self.epoch += 1
-        self.status = ServiceStatus(ServiceState.RUNNING, "")
+        self._set_status(ServiceState.RUNNING, "")
         if self._stop_reason is not None:
             self.stop(self._stop_reason)
         log.info(
@@ -362,7 +364,11 @@ class Ledger:
         self._events.opened(state)
 
     def _go_down(self, reason: str) -> None:
-        self.status = ServiceStatus(ServiceState.DOWN, reason)
+        self._set_status(ServiceState.DOWN, reason)
+
+    def _set_status(self, state: ServiceState, reason: str) -> None:
+        self.status = ServiceStatus(state, reason)
+        self._running = self._state if state is ServiceState.RUNNING else None
 
     def _failed(self, reason: str) -> None:
         self._go_down(reason)

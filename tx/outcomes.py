@@ -3,28 +3,103 @@ reply).
 
 The memory is bounded by time, by count and by size. What it drops is no edit: a replay remembers a
 little longer, and the next tick drops it again.
+
+All but the newest are kept as the bytes that a snapshot file has for them. As values, a million of
+them were looked at again and again by the garbage collector, which stopped everything for that long
+each time, and packed anew for each snapshot (decision 0022).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
 
-from tx.records import Outcome
+from tx.edits import PUBLISHED, REASON, TOPICS, TYPE
+from tx.packing import (
+    COUNT,
+    POINTER,
+    TEXT,
+    TIME_MS,
+    enum_of,
+    from_bytes,
+    items,
+    optional,
+    record,
+    to_bytes,
+    tuple_of,
+)
+from tx.records import EndedState, Outcome
 
 OUTCOME_COUNT_MAX = 1_000_000  # outcomes
-OUTCOME_BYTES_MAX = 64 * 1024 * 1024  # bytes, as `Outcome.size_bytes` counts them
+OUTCOME_BYTES_MAX = 64 * 1024 * 1024  # bytes, as they are packed
 LOOKED_AT_COUNT_MAX = 2_000  # outcomes of one pass; keeps a tick to a few milliseconds
+NEWEST_COUNT_MAX = 256  # outcomes that are kept as values: whoever waits for a commit looks at it
+
+STATE = enum_of(EndedState)
+OUTCOME = record(
+    Outcome, POINTER, STATE, optional(REASON), TYPE, TEXT, TIME_MS, TIME_MS, TIME_MS,
+    tuple_of(POINTER), PUBLISHED, TOPICS, optional(TEXT), COUNT,
+)  # fmt: skip
+_ID, _STATE, _STARTED, _CHECKPOINTS = 0, 1, 5, 8  # places of fields in a packed outcome
+
+
+class Ending(NamedTuple):
+    """As much of an outcome as its rows need."""
+
+    transaction_id: int
+    state: EndedState
+    pointers: tuple[int, ...]
+
+
+class PackedOutcomes(Sequence[Outcome]):
+    """Outcomes as they were at one moment. Whoever looks at one has it unpacked."""
+
+    def __init__(self, kept: Iterable[Outcome | bytes]) -> None:
+        self._kept = tuple(kept)
+
+    def packed(self) -> list[bytes]:
+        """Each as MessagePack."""
+        return [each if isinstance(each, bytes) else _pack(each) for each in self._kept]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return map(_unpack, self._kept)
+
+    @overload
+    def __getitem__(self, index: int) -> Outcome: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Outcome]: ...
+    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
+        if isinstance(index, slice):
+            return list(map(_unpack, self._kept[index]))
+        return _unpack(self._kept[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedOutcomes) and self.packed() == other.packed()
+
+    __hash__ = None  # type: ignore[assignment]  # a list, that nobody looks up
+
+
+# Transaction id, LSN, and time of an ending. A plain tuple of numbers, since of these the garbage
+# collector knows that there is nothing behind them.
+_Place = tuple[int, int, int]
 
 
 class Outcomes:
     """Ended transactions by id, in the order in which they ended."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
-        self._by_id: dict[int, Outcome] = {}
+        self._by_id: dict[int, Outcome | bytes] = {}
+        self._lsns: dict[int, int] = {}
+        self._newest: deque[Outcome] = deque()
+        self._checkpoints: dict[int, tuple[int, ...]] = {}  # of the few that have any
         self._owners: dict[int, int] = {}
+        self._requests: dict[int, str] = {}  # of the few that have one
         self._by_request: dict[str, int] = {}
-        self._in_order: deque[Outcome] = deque()
+        self._in_order: deque[_Place] = deque()
         # Too old, and yet needed: on the invalid list, or rows still carry them.
-        self._held: deque[Outcome] = deque()
+        self._held: deque[_Place] = deque()
         self.size_bytes = 0
         for outcome in outcomes:
             self.put(outcome)
@@ -33,30 +108,74 @@ class Outcomes:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Outcome]:
-        return iter(self._by_id.values())
+        return map(_unpack, self._by_id.values())
+
+    def __contains__(self, pointer: int) -> bool:
+        return self._owners.get(pointer, pointer) in self._by_id
+
+    def image(self) -> PackedOutcomes:
+        """All of them as they are; later endings don't change it."""
+        return PackedOutcomes(self._by_id.values())
+
+    def endings(self) -> Iterator[Ending]:
+        """All of them, and of each what its rows need."""
+        for kept in self._by_id.values():
+            if isinstance(kept, bytes):
+                row = items(from_bytes(kept))
+                checkpoints = tuple(map(POINTER.unpack, items(row[_CHECKPOINTS])))
+                transaction_id = POINTER.unpack(row[_ID])
+                state = STATE.unpack(row[_STATE])
+                yield Ending(transaction_id, state, (transaction_id, *checkpoints))
+            else:
+                yield Ending(kept.transaction_id, kept.state, kept.pointers)
 
     def put(self, outcome: Outcome) -> None:
         """Remember this, instead of what was known of that transaction."""
-        self._drop(outcome.transaction_id)
-        self._by_id[outcome.transaction_id] = outcome
-        for pointer in outcome.checkpoints:
-            self._owners[pointer] = outcome.transaction_id
+        transaction_id = outcome.transaction_id
+        if transaction_id in self._by_id:
+            self._drop(transaction_id)
+        self._by_id[transaction_id] = outcome
+        self._lsns[transaction_id] = outcome.lsn
+        if outcome.checkpoints:
+            self._checkpoints[transaction_id] = outcome.checkpoints
+            for pointer in outcome.checkpoints:
+                self._owners[pointer] = transaction_id
         if outcome.request_id is not None:
-            self._by_request[outcome.request_id] = outcome.transaction_id
-        self.size_bytes += outcome.size_bytes
-        self._in_order.append(outcome)
+            self._requests[transaction_id] = outcome.request_id
+            self._by_request[outcome.request_id] = transaction_id
+        self._in_order.append((transaction_id, outcome.lsn, outcome.ended_at_ms))
+        self._newest.append(outcome)
+        if len(self._newest) > NEWEST_COUNT_MAX:
+            self._pack_oldest(self._newest.popleft())
+
+    def _pack_oldest(self, outcome: Outcome) -> None:
+        if self._by_id.get(outcome.transaction_id) is outcome:
+            packed = _pack(outcome)
+            self._by_id[outcome.transaction_id] = packed
+            self.size_bytes += len(packed)
 
     def find(self, pointer: int) -> Outcome | None:
         """By transaction id or checkpoint pointer; None where nothing is remembered."""
-        return self._by_id.get(self._owners.get(pointer, pointer))
+        kept = self._by_id.get(self._owners.get(pointer, pointer))
+        return None if kept is None else _unpack(kept)
+
+    def started_at_ms(self, pointer: int) -> int | None:
+        """When this one started; None where nothing is remembered."""
+        kept = self._by_id.get(self._owners.get(pointer, pointer))
+        if isinstance(kept, bytes):
+            return TIME_MS.unpack(items(from_bytes(kept))[_STARTED])
+        return None if kept is None else kept.started_at_ms
 
     def of_request(self, request_id: str) -> Outcome | None:
         """The committed run of that request; None where nothing is remembered."""
         transaction_id = self._by_request.get(request_id)
-        return None if transaction_id is None else self._by_id.get(transaction_id)
+        return None if transaction_id is None else self.find(transaction_id)
 
-    def forget(self, *, ended_before_ms: int, is_needed: Callable[[Outcome], bool]) -> None:
-        """Drop what ended before that time, and the oldest above the bounds, unless it is needed.
+    def forget(
+        self, *, ended_before_ms: int, is_needed: Callable[[int, tuple[int, ...]], bool]
+    ) -> None:
+        """Drop what ended before that time, and the oldest above the bounds, unless it is needed:
+        what `is_needed` says of the LSN of its ending, and its pointers.
 
         A pass looks at a bounded number, so that it may take several.
         """
@@ -67,28 +186,40 @@ class Outcomes:
                 return
             self._release(self._in_order.popleft(), is_needed)
 
-    def _is_due(self, outcome: Outcome, ended_before_ms: int) -> bool:
+    def _is_due(self, place: _Place, ended_before_ms: int) -> bool:
+        transaction_id, lsn, ended_at_ms = place
         return (
-            outcome.ended_at_ms < ended_before_ms
-            or self._by_id.get(outcome.transaction_id) is not outcome
+            ended_at_ms < ended_before_ms
+            or self._lsns.get(transaction_id) != lsn
             or len(self._by_id) - len(self._held) > OUTCOME_COUNT_MAX
             or self.size_bytes > OUTCOME_BYTES_MAX
         )
 
-    def _release(self, outcome: Outcome, is_needed: Callable[[Outcome], bool]) -> None:
-        if self._by_id.get(outcome.transaction_id) is not outcome:
+    def _release(self, place: _Place, is_needed: Callable[[int, tuple[int, ...]], bool]) -> None:
+        transaction_id, lsn, _ = place
+        if self._lsns.get(transaction_id) != lsn:
             return  # it ended once more, and stands further behind
-        if is_needed(outcome):
-            self._held.append(outcome)
+        checkpoints = self._checkpoints.get(transaction_id, ())
+        if is_needed(lsn, (transaction_id, *checkpoints)):
+            self._held.append(place)
         else:
-            self._drop(outcome.transaction_id)
+            self._drop(transaction_id)
 
     def _drop(self, transaction_id: int) -> None:
-        outcome = self._by_id.pop(transaction_id, None)
-        if outcome is None:
-            return
-        self.size_bytes -= outcome.size_bytes
-        for pointer in outcome.checkpoints:
+        kept = self._by_id.pop(transaction_id)
+        del self._lsns[transaction_id]
+        if isinstance(kept, bytes):
+            self.size_bytes -= len(kept)
+        for pointer in self._checkpoints.pop(transaction_id, ()):
             self._owners.pop(pointer, None)
-        if outcome.request_id is not None:
-            self._by_request.pop(outcome.request_id, None)
+        request_id = self._requests.pop(transaction_id, None)
+        if request_id is not None:
+            self._by_request.pop(request_id, None)
+
+
+def _pack(outcome: Outcome) -> bytes:
+    return to_bytes(OUTCOME.pack(outcome))
+
+
+def _unpack(kept: Outcome | bytes) -> Outcome:
+    return OUTCOME.unpack(from_bytes(kept)) if isinstance(kept, bytes) else kept

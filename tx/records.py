@@ -1,6 +1,5 @@
 """What is known of one transaction: while it is open, and once it has ended (protocol §5)."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tuff.protocol.errors import (
@@ -14,10 +13,9 @@ from tuff.protocol.errors import (
 from tuff.protocol.forms import payload_to_json, pointer_to_json
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from tuff.protocol.values import value
 from tx.edits import Conflict, InvalidReason
 
-OUTCOME_BYTES = 48  # bytes; what a record takes besides its texts, lists and answers
-PUBLISHED_BYTES = 40  # bytes of one answer to a publish
 UNKNOWN_CLIENT = "unknown"
 
 
@@ -29,7 +27,7 @@ class EndedState(Enum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class OpenTransaction:
     """A transaction in progress.
 
@@ -70,7 +68,7 @@ class OpenTransaction:
         return "in_progress" if self.changes is None else "committing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Outcome:
     """A transaction that has ended, by the edit of this `lsn`. `reason` is None unless it is
     invalid; `published` is what its commit answers."""
@@ -97,17 +95,6 @@ class Outcome:
     def pointers(self) -> tuple[int, ...]:
         """The transaction id and its checkpoint pointers, ascending."""
         return (self.transaction_id, *self.checkpoints)
-
-    @property
-    def size_bytes(self) -> int:
-        """About what the record takes in a snapshot file."""
-        texts = len(self.client) + len(self.request_id or "") + sum(map(len, self.topics))
-        return (
-            OUTCOME_BYTES
-            + texts
-            + PUBLISHED_BYTES * len(self.published)
-            + 9 * len(self.checkpoints)
-        )
 
 
 def lost_outcome(pointer: int) -> Outcome:

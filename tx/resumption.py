@@ -43,15 +43,15 @@ class Resumption:
         self._starts.opened(state)
         self._leases.begin_all(state)
         # What a crash kept from being told, or done, to the rows of those that have ended.
-        for outcome in state.outcomes:
-            if outcome.state is not EndedState.COMMITTED:
-                self._markings.mark_if_needed(outcome.transaction_id, outcome.pointers)
-            elif any(map(self._rows.is_carried, outcome.pointers)):
-                self._rows.settle(outcome.pointers)
+        for transaction_id, ended, pointers in state.outcomes.endings():
+            if ended is not EndedState.COMMITTED:
+                self._markings.mark_if_needed(transaction_id, pointers)
+            elif any(map(self._rows.is_carried, pointers)):
+                self._rows.settle(pointers)
             # A log that failed, and has this ending all the same, left readers asleep behind it.
-            self._rows.wake_readers(outcome.pointers)
+            self._rows.wake_readers(pointers)
         for pointer in state.invalid:
-            if state.outcomes.find(pointer) is None:
+            if pointer not in state.outcomes:
                 self._markings.mark_if_needed(pointer, (pointer,))
                 self._rows.wake_readers((pointer,))
 

@@ -18,9 +18,7 @@ from tx.conflicts import CommittedChanges
 from tx.edits import (
     CONFLICT,
     POINTER_RANGE,
-    PUBLISHED,
     REASON,
-    TOPICS,
     TYPE,
     Conflict,
     InvalidReason,
@@ -35,6 +33,7 @@ from tx.files import (
     pack_header,
     read_header,
 )
+from tx.outcomes import OUTCOME, STATE, PackedOutcomes
 from tx.packing import (
     COUNT,
     FLAG,
@@ -43,15 +42,15 @@ from tx.packing import (
     TEXT,
     TIME_MS,
     MalformedError,
-    enum_of,
     from_bytes,
     items,
+    joined,
     optional,
     record,
     to_bytes,
     tuple_of,
 )
-from tx.records import EndedState, OpenTransaction, Outcome
+from tx.records import OpenTransaction, Outcome
 from tx.sinks import Sink
 from tx.state import StateImage
 from tx.view import View, ViewChange, with_all
@@ -63,18 +62,13 @@ T = TypeVar("T")
 _END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _LEASES, _SINKS = range(9)
 
 _POINTERS = tuple_of(POINTER)
-_STATE = enum_of(EndedState)
-_OUTCOME = record(
-    Outcome, POINTER, _STATE, optional(REASON), TYPE, TEXT, TIME_MS, TIME_MS, TIME_MS, _POINTERS,
-    PUBLISHED, TOPICS, optional(TEXT), COUNT,
-)  # fmt: skip
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
 _SINK = record(
-    Sink, TEXT, COUNT, TEXT, POINTER, optional(_STATE), optional(REASON), TIME_MS, COUNT,
+    Sink, TEXT, COUNT, TEXT, POINTER, optional(STATE), optional(REASON), TIME_MS, COUNT,
     tuple_of(TEXT),
 )  # fmt: skip
 _CHANGE = record(
-    ViewChange, POINTER, optional(_STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
+    ViewChange, POINTER, optional(STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
 )  # fmt: skip
 
 
@@ -116,14 +110,19 @@ _OPENED = record(
 
 def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The whole file. Takes time in proportion to the state: run it in a thread."""
-    frames = [pack_frame(to_bytes(body)) for body in _bodies(image)]
+    frames = [pack_frame(body) for body in _bodies(image)]
     end = pack_frame(to_bytes([_END, len(frames)]))
     return b"".join((pack_header(FileKind.SNAPSHOT, header, version=_version(image)), *frames, end))
 
 
 def _version(image: StateImage) -> int:
     """As low as it can be, so that an older server reads whatever it can know."""
-    has_lapsed = any(each.reason is InvalidReason.LEASE_EXPIRED for each in image.outcomes)
+    lapsed = InvalidReason.LEASE_EXPIRED
+    has_lapsed = any(
+        OUTCOME.unpack(from_bytes(each)).reason is lapsed
+        for each in image.outcomes.packed()
+        if lapsed.value.encode() in each  # nearly none; and a client may have that name
+    )
     is_new = has_lapsed or image.sinks or _leases(image)
     return JOBS_VERSION if is_new else FORMAT_VERSION
 
@@ -136,7 +135,7 @@ def _leases(image: StateImage) -> list[list[object]]:
     ]
 
 
-def _bodies(image: StateImage) -> Iterator[list[object]]:
+def _bodies(image: StateImage) -> Iterator[bytes]:
     numbers = _Numbers(
         image.lsn,
         image.seen,
@@ -145,23 +144,25 @@ def _bodies(image: StateImage) -> Iterator[list[object]]:
         image.blocks,
         image.is_clean,
     )
-    yield [_NUMBERS, _NUMBERS_FORM.pack(numbers)]
+    yield to_bytes([_NUMBERS, _NUMBERS_FORM.pack(numbers)])
     lists = _SharedLists()
     for chunk in _chunks(image.open):
-        yield [_OPEN, *(_pack_open(opened, lists) for opened in chunk)]
+        yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
     for leases in _chunks(_leases(image)):
-        yield [_LEASES, *leases]
+        yield to_bytes([_LEASES, *leases])
     view = image.view
     changes = lists.pack(view.in_progress, view.invalid)
-    yield [_VIEW, view.read_pointer, changes, _POINTERS.pack(tuple(view.short_in_progress))]
+    yield to_bytes(
+        [_VIEW, view.read_pointer, changes, _POINTERS.pack(tuple(view.short_in_progress))]
+    )
     for pending in _chunks(image.pending):
-        yield [_PENDING, *([lsn, _CHANGE.pack(change)] for lsn, change in pending)]
-    for outcomes in _chunks(image.outcomes):
-        yield [_OUTCOMES, *map(_OUTCOME.pack, outcomes)]
+        yield to_bytes([_PENDING, *([lsn, _CHANGE.pack(change)] for lsn, change in pending)])
+    for outcomes in _chunks(image.outcomes.packed()):
+        yield joined(to_bytes(_OUTCOMES), *outcomes)
     for commits in _chunks(image.commits):
-        yield [_COMMITS, *map(_COMMIT.pack, commits)]
+        yield to_bytes([_COMMITS, *map(_COMMIT.pack, commits)])
     for sinks in _chunks(image.sinks):
-        yield [_SINKS, *map(_SINK.pack, sinks)]
+        yield to_bytes([_SINKS, *map(_SINK.pack, sinks)])
 
 
 def _chunks(records: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -251,7 +252,7 @@ class _Reader:
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
-            _OUTCOMES: lambda records: self._outcomes.extend(map(_OUTCOME.unpack, records)),
+            _OUTCOMES: lambda records: self._outcomes.extend(map(OUTCOME.unpack, records)),
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
             _LEASES: self._take_leases,
             _SINKS: lambda records: self._sinks.extend(map(_SINK.unpack, records)),
@@ -333,7 +334,7 @@ class _Reader:
             view=self._view,
             pending=tuple(self._pending),
             open=self._leased(),
-            outcomes=tuple(self._outcomes),
+            outcomes=PackedOutcomes(self._outcomes),
             commits=tuple(self._commits),
             sinks=tuple(self._sinks),
         )

@@ -30,7 +30,7 @@ from tx.edits import (
     StartedWithLease,
     Truncated,
 )
-from tx.outcomes import Outcomes
+from tx.outcomes import Outcomes, PackedOutcomes
 from tx.records import EndedState, OpenTransaction, Outcome, lost_outcome
 from tx.sinks import Sink, Sinks
 from tx.view import View, ViewChange, with_all
@@ -58,7 +58,7 @@ class StateImage:
     view: View
     pending: tuple[tuple[int, ViewChange], ...]
     open: tuple[OpenTransaction, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: PackedOutcomes
     commits: tuple[CommittedChanges, ...]
     sinks: tuple[Sink, ...] = ()
 
@@ -77,7 +77,7 @@ def fresh_image(*, now_ms: int) -> StateImage:
         view=View(pointer, nothing, nothing, nothing),
         pending=(),
         open=(),
-        outcomes=(),
+        outcomes=PackedOutcomes(()),
         commits=(),
     )
 
@@ -90,7 +90,7 @@ class TransactionState:
         self.seen = image.seen
         self.last_pointer = image.last_pointer
         self.highest_reserved = image.highest_reserved
-        self.blocks = image.blocks
+        self._blocks = image.blocks
         self.is_clean = image.is_clean
         self.view = image.view
         self.open = {opened.transaction_id: opened for opened in image.open}
@@ -118,7 +118,7 @@ class TransactionState:
             view=self.view,
             pending=tuple(self._pending),
             open=tuple(self.open.values()),
-            outcomes=tuple(self.outcomes),
+            outcomes=self.outcomes.image(),
             commits=self.committers.in_order(),
             sinks=tuple(self.sinks),
         )
@@ -145,10 +145,19 @@ class TransactionState:
         return None if owner is None else self.open[owner]
 
     @property
+    def blocks(self) -> tuple[PointerRange, ...]:
+        """What is reserved and not handed out yet, ascending."""
+        lowest = self.last_pointer + 1
+        return tuple(
+            PointerRange(max(block.start, lowest), block.stop)
+            for block in self._blocks
+            if block.stop > lowest
+        )
+
+    @property
     def next_block_start(self) -> int:
         """The lowest pointer that no block holds and that nobody was given."""
-        stops = [block.stop for block in self.blocks]
-        return max(self.last_pointer + 1, *stops) if stops else self.last_pointer + 1
+        return max(self.last_pointer + 1, *(block.stop for block in self._blocks), 0)
 
     def apply(self, lsn: int, edit: Edit) -> None:
         """Change the state by the next edit of the log."""
@@ -177,9 +186,9 @@ class TransactionState:
         """Let the view hold every ending up to this LSN, whose edits are durable now."""
         reached = []
         while self._pending and self._pending[0][0] <= lsn:
-            _, change = self._pending.popleft()
-            self.view = self.view.changed(change)
-            reached.append(change)
+            reached.append(self._pending.popleft()[1])
+        if reached:
+            self.view = self.view.after(reached)
         self.seen = max(self.seen, lsn)
         self._forget_commits()
         return reached
@@ -192,7 +201,8 @@ class TransactionState:
     def _start(self, edit: Started | StartedWithLease | EpochBegun) -> None:
         # What was durable when the snapshot was taken, and nothing more: a commit that was pending
         # then must stay invisible to this transaction, and conflict with it, after a replay too.
-        self.advance_view(edit.seen)
+        if edit.seen > self.seen:
+            self.advance_view(edit.seen)
         is_short = edit.type is TransactionType.SHORT
         self.open[edit.pointer] = OpenTransaction(
             transaction=self.view.transaction(edit.pointer, edit.type),
@@ -220,11 +230,6 @@ class TransactionState:
 
     def _hand_out(self, pointer: int, *, is_short: bool) -> None:
         self.last_pointer = pointer
-        self.blocks = tuple(
-            PointerRange(max(block.start, pointer + 1), block.stop)
-            for block in self.blocks
-            if block.stop > pointer + 1
-        )
         self.view = self.view.with_started(pointer, is_short=is_short)
 
     def _note(self, edit: Committing | Refused) -> None:
@@ -241,27 +246,30 @@ class TransactionState:
             assert isinstance(edit, Aborted), f"{edit} ends what has ended"
             self._abort_invalid(edit)
             return
-        for pointer in opened.pointers:
+        pointers = opened.pointers
+        for pointer in pointers:
             del self._owners[pointer]
-        self._seen_by_short.pop(opened.transaction_id, None)
-        outcome = _outcome(self.lsn, edit, opened)
+        self._seen_by_short.pop(edit.transaction_id, None)
+        state = _ENDED_STATES[type(edit)]
+        outcome = _outcome(self.lsn, edit, state, opened)
         self.outcomes.put(outcome)
         self.sinks.end(outcome)
+        invalidated: tuple[int, ...] = ()
         if isinstance(edit, Committed):
             self._remember_changes(edit, opened)
-        is_invalid = isinstance(edit, Invalidated)
-        if is_invalid:
-            self.invalid = with_all(self.invalid, opened.pointers)
+        elif isinstance(edit, Invalidated):
+            invalidated = pointers
+            self.invalid = with_all(self.invalid, pointers)
         change = ViewChange(
-            opened.transaction_id,
-            _ENDED_STATES[type(edit)],
-            ended=opened.pointers,
-            invalidated=opened.pointers if is_invalid else (),
+            edit.transaction_id,
+            state,
+            ended=pointers,
+            invalidated=invalidated,
             # An invalid long one ended without anybody having undone it: it moves nothing.
-            read_pointer=0 if is_invalid and not opened.is_short else opened.pointers[-1],
+            read_pointer=0 if invalidated and not opened.is_short else pointers[-1],
         )
         if isinstance(edit, Committed) and edit.is_read_only:
-            self.view = self.view.changed(change)
+            self.view = self.view.after([change])
             self._forget_commits()
         else:
             self._pending.append((self.lsn, change))
@@ -283,7 +291,7 @@ class TransactionState:
         self._pending.append((self.lsn, change))
 
     def _remember_changes(self, edit: Committed, opened: OpenTransaction) -> None:
-        changes = edit.changes | (opened.changes or frozenset())
+        changes = edit.changes | opened.changes if opened.changes else edit.changes
         if changes:
             self.committers.add(
                 CommittedChanges(self.lsn, opened.transaction_id, opened.client, changes)
@@ -291,9 +299,9 @@ class TransactionState:
 
     def _reserve(self, edit: BlockReserved | BlockReturned) -> None:
         if isinstance(edit, BlockReturned):
-            self.blocks = ()
+            self._blocks = ()
             return
-        self.blocks = (*self.blocks, edit.block)
+        self._blocks = (*self.blocks, edit.block)
         self.highest_reserved = max(self.highest_reserved, edit.block.stop - 1)
 
     def _drop(self, edit: Truncated | SinkForgotten) -> None:
@@ -306,7 +314,7 @@ class TransactionState:
     def _restart(self, edit: Restarted) -> None:
         self.advance_view(self.lsn - 1)
         lost = tuple(pointer for r in edit.lost for pointer in range(r.start, r.stop))
-        self.blocks = ()
+        self._blocks = ()
         if lost:
             self.last_pointer = max(self.last_pointer, lost[-1])
             self.invalid = with_all(self.invalid, lost)
@@ -331,10 +339,12 @@ def _decided_invalid(image: StateImage) -> PointerList:
     return invalid
 
 
-def _outcome(lsn: int, edit: Committed | Aborted | Invalidated, opened: OpenTransaction) -> Outcome:
+def _outcome(
+    lsn: int, edit: Committed | Aborted | Invalidated, state: EndedState, opened: OpenTransaction
+) -> Outcome:
     return Outcome(
-        transaction_id=opened.transaction_id,
-        state=_ENDED_STATES[type(edit)],
+        transaction_id=edit.transaction_id,
+        state=state,
         reason=edit.reason if isinstance(edit, Invalidated) else None,
         type=opened.transaction.type,
         client=opened.client,

@@ -5,7 +5,6 @@ import logging
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.inquiries import InvalidList
 from tx.ledger import Ledger
-from tx.records import Outcome
 from tx.settings import PRUNE_INTERVAL_MS
 from tx.surroundings import Surroundings
 
@@ -48,14 +47,13 @@ class Upkeep:
     def _forget(self) -> None:
         state = self._ledger.state
 
-        def is_remembered(outcome: Outcome) -> bool:
-            return outcome.lsn > state.seen or any(
-                pointer in state.invalid or self._rows.is_carried(pointer)
-                for pointer in outcome.pointers
+        def is_needed(lsn: int, pointers: tuple[int, ...]) -> bool:
+            return lsn > state.seen or any(
+                pointer in state.invalid or self._rows.is_carried(pointer) for pointer in pointers
             )
 
         kept_ms = round(self._settings.outcome_retention_s * 1000)
-        state.outcomes.forget(ended_before_ms=self._now_ms() - kept_ms, is_needed=is_remembered)
+        state.outcomes.forget(ended_before_ms=self._now_ms() - kept_ms, is_needed=is_needed)
 
     async def _snapshot_in_background(self) -> None:
         try:

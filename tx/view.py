@@ -5,12 +5,13 @@ log: they exclude more, or concern nothing anybody could see. What makes writes 
 excluding them, waits for its fsync, so that nobody is shown what a crash would undo.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, TransactionType
+from tuff.protocol.values import value
 from tx.records import EndedState
 
 # The transaction of a reader that has none. No pointer is 0, so that it owns nothing.
@@ -18,7 +19,7 @@ READER_POINTER = 0
 ONE_BY_ONE_COUNT_MAX = 16  # pointers; more are merged at once, since each addition copies a chunk
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ViewChange:
     """What an edit does to the view once it is durable. `state` is how `transaction_id` ended; None
     where no transaction did."""
@@ -31,7 +32,7 @@ class ViewChange:
     read_pointer: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class View:
     """One version of the view; versions share what they have in common."""
 
@@ -41,26 +42,30 @@ class View:
     invalid: PointerList
 
     def with_started(self, pointer: int, *, is_short: bool) -> "View":
+        running = self.in_progress.with_added(pointer)
         shorts = self.short_in_progress
-        return View(
-            self.read_pointer,
-            self.in_progress.with_added(pointer),
-            shorts.with_added(pointer) if is_short else shorts,
-            self.invalid,
-        )
+        if is_short:
+            # As long as there are no long ones, the two are one list.
+            shorts = running if shorts is self.in_progress else shorts.with_added(pointer)
+        return View(self.read_pointer, running, shorts, self.invalid)
 
-    def changed(self, change: ViewChange) -> "View":
-        invalid = self.invalid
-        if change.cleared:
-            invalid = invalid.without(change.cleared)
-        if change.invalidated:
-            invalid = with_all(invalid, change.invalidated)
-        return View(
-            max(self.read_pointer, change.read_pointer),
-            self.in_progress.without(change.ended),
-            self.short_in_progress.without(change.ended),
-            invalid,
-        )
+    def after(self, changes: Sequence[ViewChange]) -> "View":
+        """The view once all of these are in it."""
+        read_pointer, invalid = self.read_pointer, self.invalid
+        ended: list[int] = []
+        for change in changes:
+            read_pointer = max(read_pointer, change.read_pointer)
+            ended += change.ended
+            if change.cleared:
+                invalid = invalid.without(change.cleared)
+            if change.invalidated:
+                invalid = with_all(invalid, change.invalidated)
+        running = self.in_progress.without(ended)
+        shorts = self.short_in_progress
+        shorts = running if shorts is self.in_progress else shorts.without(ended)
+        if len(shorts) == len(running):
+            shorts = running  # the last long one has ended
+        return View(read_pointer, running, shorts, invalid)
 
     def transaction(self, pointer: int, kind: TransactionType) -> Transaction:
         """A transaction that starts now, in this snapshot."""

@@ -27,6 +27,7 @@ from tx.conflicts import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
 from tx.logfile import pack_proof
+from tx.outcomes import PackedOutcomes
 from tx.records import EndedState, OpenTransaction, Outcome
 from tx.recovery import Recovered, StoreMark, recover
 from tx.snapshots import pack_snapshot
@@ -117,7 +118,7 @@ IMAGE = StateImage(
     pending=(
         (20, ViewChange(P + 22, EndedState.COMMITTED, ended=(P + 22,), read_pointer=P + 22)),
     ),
-    open=OPEN, outcomes=OUTCOMES,
+    open=OPEN, outcomes=PackedOutcomes(OUTCOMES),
     commits=(CommittedChanges(14, P + 7, "billing", frozenset({b"\x00\xff", b"k"})),),
 )  # fmt: skip
 

@@ -38,8 +38,8 @@ class Damage:
 def pack_frame(body: bytes) -> bytes:
     """The bytes of one record."""
     assert len(body) <= FRAME_BYTES_MAX
-    length = struct.pack(">I", len(body))
-    return length + struct.pack(">I", crc32(body, crc32(length))) + body
+    size = len(body)
+    return _HEAD.pack(size, crc32(body, crc32(size.to_bytes(4, "big")))) + body
 
 
 def read_frame(data: bytes, offset: int) -> Frame | Damage:

@@ -41,12 +41,15 @@ class PointerList(Sequence[int]):
         chunks = []
         while chunk := tuple(islice(values, CHUNK_COUNT_MAX)):
             chunks.append(_Chunk(chunk))
-        self._set(tuple(chunks))
+        self._set_all(tuple(chunks))
 
-    def _set(self, chunks: tuple[_Chunk, ...]) -> None:
-        self._chunks = chunks
-        self._firsts = [chunk.values[0] for chunk in chunks]
-        self._size = sum([len(chunk.values) for chunk in chunks])
+    def _set_all(self, chunks: tuple[_Chunk, ...]) -> "PointerList":
+        size = sum([len(chunk.values) for chunk in chunks])
+        return self._set(chunks, [chunk.values[0] for chunk in chunks], size)
+
+    def _set(self, chunks: tuple[_Chunk, ...], firsts: list[int], size: int) -> "PointerList":
+        self._chunks, self._firsts, self._size = chunks, firsts, size
+        return self
 
     def __len__(self) -> int:
         return self._size
@@ -97,7 +100,9 @@ class PointerList(Sequence[int]):
         # Nearly always it is a new transaction's, above all others.
         newest = self._chunks[-1].values
         if pointer > newest[-1] and len(newest) < CHUNK_COUNT_MAX:
-            return self._of((*self._chunks[:-1], _Chunk((*newest, pointer))))
+            chunks = (*self._chunks[:-1], _Chunk((*newest, pointer)))
+            made = PointerList.__new__(PointerList)
+            return made._set(chunks, self._firsts, self._size + 1)  # noqa: SLF001 - of the same class
         if pointer in self:
             return self
         index = self._chunk_of(pointer)
@@ -112,6 +117,12 @@ class PointerList(Sequence[int]):
 
     def without(self, pointers: Iterable[int]) -> "PointerList":
         """This list less these pointers; those it does not hold don't matter."""
+        if len(self._chunks) == 1:  # nearly always: few are in progress
+            gone = set(pointers)
+            kept = tuple([value for value in self._chunks[0].values if value not in gone])
+            if len(kept) == self._size:
+                return self
+            return self._of((_Chunk(kept),) if kept else ())
         gone_by_chunk: dict[int, set[int]] = {}
         for pointer in pointers:
             if pointer in self:
@@ -125,7 +136,7 @@ class PointerList(Sequence[int]):
                 at = bisect_left(values, *gone)
                 kept = values[:at] + values[at + 1 :]
             else:
-                kept = tuple(value for value in values if value not in gone)
+                kept = tuple([value for value in values if value not in gone])
             chunks[index] = _Chunk(kept)
         return self._of(tuple(chunk for chunk in chunks if chunk.values))
 
@@ -150,9 +161,7 @@ class PointerList(Sequence[int]):
 
     @staticmethod
     def _of(chunks: tuple[_Chunk, ...]) -> "PointerList":
-        made = PointerList.__new__(PointerList)
-        made._set(chunks)  # noqa: SLF001 - of the same class
-        return made
+        return PointerList.__new__(PointerList)._set_all(chunks)  # noqa: SLF001 - of the same class
 
 
 def holds(pointers: Sequence[int], pointer: int) -> bool:

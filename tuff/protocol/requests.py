@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
+from tuff.protocol.values import value
 
 
 class PublishRequest(NamedTuple):
@@ -24,7 +25,7 @@ class PublishRequest(NamedTuple):
     ttls_s: Sequence[int | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PublishEntry:
     """One of the publishes that a commit carries (protocol §5.2).
 
@@ -37,7 +38,7 @@ class PublishEntry:
     pointer: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RollbackDetail:
     """First and last place of one transactional publish; clients pass it back as it came."""
 

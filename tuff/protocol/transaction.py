@@ -14,11 +14,12 @@ SNAPSHOT; any type but SHORT is LONG.
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, IntEnum
 
 from tuff.protocol.errors import InvalidTransactionError
 from tuff.protocol.pointers import POINTER_MAX, holds, packed
+from tuff.protocol.values import value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
 POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
@@ -39,7 +40,7 @@ class VisibilityLevel(IntEnum):
     SNAPSHOT_ALL = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Transaction:
     """One transaction and the snapshot it reads in. All lists are ascending.
 

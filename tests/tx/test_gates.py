@@ -1,0 +1,85 @@
+"""Turns at a gate: one ending at a time, in the order in which they came (design §4, Endings)."""
+
+import asyncio
+
+from tests.tx.harness import turns
+from tx.gates import Gates
+
+
+class Ending:
+    """One ending that takes its turn, and holds it until it is told to end."""
+
+    def __init__(self, gates: Gates, order: list[str], name: str) -> None:
+        self.done = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run(gates, order, name))
+
+    async def _run(self, gates: Gates, order: list[str], name: str) -> None:
+        async with gates.ending(1):
+            order.append(name)
+            await self.done.wait()
+
+
+async def test_endings_take_turns_in_their_order() -> None:
+    gates, order = Gates(), list[str]()
+    endings = [Ending(gates, order, name) for name in "abc"]
+    await turns()
+    assert order == ["a"]
+
+    for ending in endings:
+        ending.done.set()
+        await ending.task
+
+    assert order == ["a", "b", "c"]
+    assert not gates.has_ending(1)
+
+
+async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() -> None:
+    gates, order = Gates(), list[str]()
+    first, second, third = (Ending(gates, order, name) for name in "abc")
+    await turns()
+
+    second.task.cancel()
+    await turns()
+    first.done.set()
+    await turns()
+    assert order == ["a", "c"]
+
+    third.done.set()
+    await third.task
+    assert not gates.has_ending(1)
+
+
+async def test_one_that_gives_up_as_it_is_handed_the_turn_hands_it_on() -> None:
+    gates, order = Gates(), list[str]()
+    first, second, third = (Ending(gates, order, name) for name in "abc")
+    await turns()
+
+    gates.enter(1)  # a write under way: the turn is taken, and the gate not empty yet
+    first.done.set()
+    await turns(1)
+    second.task.cancel()
+    await turns()
+    gates.leave(1)
+    await turns()
+    assert order == ["a", "c"]
+
+    third.done.set()
+    await third.task
+    assert not gates.has_ending(1)
+
+
+async def test_an_ending_waits_for_every_write_that_passed() -> None:
+    gates, order = Gates(), list[str]()
+    gates.enter(1)
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+
+    gates.leave(1)
+    await turns()
+    assert order == []
+    gates.leave(1)
+    await turns()
+
+    assert order == ["a"]
+    ending.done.set()
+    await ending.task

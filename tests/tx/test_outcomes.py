@@ -1,0 +1,86 @@
+"""What is remembered of endings: bounded, found again, and kept as bytes (protocol §5.2)."""
+
+from dataclasses import replace
+
+from tests.tx.harness import NOW_MS
+from tuff.protocol.ids import Place
+from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.transaction import TransactionType
+from tx.edits import InvalidReason
+from tx.outcomes import NEWEST_COUNT_MAX, Outcomes
+from tx.records import EndedState, Outcome
+
+
+def ended(number: int, *, state: EndedState = EndedState.COMMITTED, lsn: int = 0) -> Outcome:
+    return Outcome(
+        transaction_id=10 * number,
+        state=state,
+        reason=InvalidReason.TIMED_OUT if state is EndedState.INVALID else None,
+        type=TransactionType.SHORT,
+        client="c",
+        started_at_ms=NOW_MS + number,
+        expires_at_ms=NOW_MS + number + 30_000,
+        ended_at_ms=NOW_MS + number + 5,
+        checkpoints=(10 * number + 1,) if number % 2 else (),
+        published=(RollbackDetail(10 * number, Place(NOW_MS, 0), Place(NOW_MS, 1)),),
+        topics=("default:t",),
+        request_id=f"r{number}" if number % 3 == 0 else None,
+        lsn=lsn or number + 1,
+    )
+
+
+def test_an_outcome_is_the_same_whether_it_is_new_or_packed() -> None:
+    all_of_them = [ended(number) for number in range(2 * NEWEST_COUNT_MAX)]
+
+    outcomes = Outcomes(all_of_them)
+
+    assert list(outcomes) == list(outcomes.image()) == all_of_them
+    assert outcomes.find(10) == outcomes.find(11) == all_of_them[1]
+    assert outcomes.of_request("r3") == all_of_them[3]
+    assert outcomes.started_at_ms(31) == NOW_MS + 3
+    assert [(each.transaction_id, each.state, each.pointers) for each in all_of_them] == list(
+        outcomes.endings()
+    )
+
+
+def test_the_garbage_collector_has_no_more_to_look_at_however_many_ended() -> None:
+    outcomes = Outcomes(ended(number) for number in range(4 * NEWEST_COUNT_MAX))
+
+    kept = outcomes._by_id.values()
+    assert sum(not isinstance(each, bytes) for each in kept) == NEWEST_COUNT_MAX
+
+
+def test_an_image_does_not_change_with_what_ends_later() -> None:
+    outcomes = Outcomes([ended(1)])
+    image = outcomes.image()
+
+    outcomes.put(ended(2))
+    outcomes.put(ended(1, state=EndedState.ABORTED, lsn=9))
+
+    assert list(image) == [ended(1)]
+    assert image == Outcomes([ended(1)]).image()
+
+
+def test_what_ended_once_more_stands_behind_and_is_counted_once() -> None:
+    outcomes = Outcomes(ended(number) for number in range(2 * NEWEST_COUNT_MAX))
+    size_bytes = outcomes.size_bytes
+
+    again = replace(ended(1), state=EndedState.ABORTED, lsn=10_000)
+    outcomes.put(again)
+
+    assert list(outcomes)[-1] == again
+    assert len(outcomes) == 2 * NEWEST_COUNT_MAX
+    outcomes.put(ended(2 * NEWEST_COUNT_MAX))  # another one is packed for it
+    assert abs(outcomes.size_bytes - size_bytes) < 200
+
+
+def test_forgetting_leaves_nothing_of_it() -> None:
+    outcomes = Outcomes(ended(number) for number in range(2 * NEWEST_COUNT_MAX))
+
+    outcomes.forget(ended_before_ms=NOW_MS * 2, is_needed=lambda lsn, pointers: 10 in pointers)
+
+    assert [each.transaction_id for each in outcomes] == [10]
+    assert outcomes.find(31) is None
+    assert outcomes.of_request("r3") is None
+    outcomes.forget(ended_before_ms=NOW_MS * 2, is_needed=lambda lsn, pointers: False)
+    assert (len(outcomes), outcomes.size_bytes) == (0, 0)

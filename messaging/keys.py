@@ -26,6 +26,7 @@ INDEX = b"i"
 FACTS = b"s"
 HOLDS = b"h"
 POSITIONS = b"r"
+ALL_TABLES = (FACTS, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
 # Messages and payloads stand side by side, so that one scan passes over both.
 ROWS_STOP = b"q"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from messaging.keys import INDEX, TOPICS, prefix_stop
+from messaging.keys import ALL_TABLES, prefix_stop
 from messaging.rows import is_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store
@@ -26,7 +26,7 @@ from tx.snapshots import read_snapshot
 Row = tuple[bytes, bytes]
 
 TRANSACTIONS, ROWS = 1, 2
-FIRST_KEY, KEYS_STOP = INDEX, prefix_stop(TOPICS)  # every table of the store
+FIRST_KEY, KEYS_STOP = min(ALL_TABLES), prefix_stop(max(ALL_TABLES))
 PIECE_BYTES = 1 << 20  # bytes of a snapshot file in one part; what one write to a socket takes well
 ROWS_BYTES = 256 << 10  # bytes of rows in one part; a thread makes one in a few milliseconds
 BATCH_BYTES = 4 << 20  # bytes of rows in one synced write of a restore; few syncs, little memory

@@ -237,8 +237,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a message's own time to live is ignored",
         "messaging/retention.py",
-        "    ttl_s = topic.ttl_s if row.ttl_s is None else min(row.ttl_s, topic.ttl_s)\n",
-        "    ttl_s = topic.ttl_s\n",
+        "    if is_over or row.place < max(topic.floor, ",
+        "    if row.place < max(topic.floor, ",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
@@ -251,21 +251,21 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "payloads are dropped at their time to live, whenever they are published",
         "messaging/retention.py",
-        "    kept_ms = topic.ttl_s * 1000 + state.longest_transaction_ms\n",
-        "    kept_ms = topic.ttl_s * 1000\n",
+        "    published_ms = row.place.timestamp_ms + state.longest_transaction_ms\n",
+        "    published_ms = row.place.timestamp_ms\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
         "the floor does not rise with what expired",
         "messaging/sweep.py",
-        "                raised = with_floor(record, MessageId(floor_ms, 0))\n",
+        "                raised = with_floor(record, MessageId(*floor))\n",
         "                raised = record\n",
         ("tests/messaging/test_sweep.py",),
     ),
     Mutant(
         "a deleted topic keeps its generation",
         "messaging/topics.py",
-        "    return replace(record, generation=-record.generation)\n",
+        "    return replace(record, generation=-record.generation, holds={}, positions={})\n",
         "    return record\n",
         (
             "tests/messaging/test_topics.py::test_topics_survive_a_restart_deleted_ones_with_their_generation",
@@ -371,7 +371,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the fast way believes a payload without its checksum",
         "messaging/plain.py",
-        "flags == PLAIN and crc32(payload, crc32(key + _PLAIN_MARK)) == checksum\n",
+        "flags == PLAIN and crc32(payload, crc32(key + PLAIN_MARK)) == checksum\n",
         "flags == PLAIN\n",
         (
             "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",

@@ -1,0 +1,105 @@
+"""Bugs to plant in what jobs ask for: columns, parts, holds and named positions."""
+
+from collections.abc import Sequence
+
+from tests.mutants.planted import Mutant
+
+_HOLDS = "tests/messaging/test_holds.py"
+_ARROW = "tests/messaging/test_arrow.py"
+
+JOB_MUTANTS: Sequence[Mutant] = (
+    Mutant(
+        "nobody asks the holds what is live",
+        "messaging/retention.py",
+        "        return min((by_ttl, *held))\n",
+        "        return by_ttl\n",
+        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_is_over",),
+    ),
+    Mutant(
+        "a hold has no end",
+        "messaging/retention.py",
+        "for each in self.holds if now_ms < each.expires_at_ms)\n",
+        "for each in self.holds)\n",
+        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_is_over",),
+    ),
+    Mutant(
+        "the payloads of a held reference are dropped",
+        "messaging/retention.py",
+        "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
+        "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
+        (f"{_HOLDS}::test_a_group_is_held_with_its_stored_payloads",),
+    ),
+    Mutant(
+        "a hold brings back what has expired",
+        "messaging/topics.py",
+        "        first=max(first, record.floor, live_from),\n",
+        "        first=max(first, record.floor),\n",
+        (
+            f"{_HOLDS}::test_what_has_expired_does_not_come_back",
+            "tests/messaging/test_holds_model.py",
+        ),
+    ),
+    Mutant(
+        "a hold counts for readers only once it is durable",
+        "messaging/topics.py",
+        "        return replace(rule, holds=(*rule.holds, *decided.holds.values()))\n",
+        "        return rule\n",
+        (f"{_HOLDS}::test_a_hold_on_its_way_to_the_disk_counts_for_readers_already",),
+    ),
+    Mutant(
+        "a truncation takes what is held",
+        "messaging/topics.py",
+        "    if names and floor > record.floor:\n",
+        "    if False:\n",
+        (f"{_HOLDS}::test_truncation_beyond_a_hold_is_refused_with_its_name",),
+    ),
+    Mutant(
+        "region observers are told of no hold",
+        "messaging/retention.py",
+        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=())\n",
+        "        return replace(self, holds=())\n",
+        ("tests/messaging/test_retention.py",),
+    ),
+    Mutant(
+        "a damaged hold is passed over",
+        "messaging/loading.py",
+        "        if key.startswith(HOLDS) or isinstance(error, NewerRowError):\n",
+        "        if isinstance(error, NewerRowError):\n",
+        (f"{_HOLDS}::test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted",),
+    ),
+    Mutant(
+        "holds and positions outlive their topic",
+        "messaging/topic_changes.py",
+        "                    batch.delete(bookmark_key(table, prefix, name))\n",
+        "                    pass\n",
+        (f"{_HOLDS}::test_holds_and_positions_survive_a_restart_and_die_with_the_topic",),
+    ),
+    Mutant(
+        "a part ends within what one reference brings",
+        "messaging/splits.py",
+        "MessageId.from_int((cut << _INNER_BITS) - 1)",
+        "MessageId.from_int((cut << _INNER_BITS) + 5)",
+        ("tests/messaging/test_splits.py::test_no_part_ends_inside_of_what_one_reference_brings",),
+    ),
+    Mutant(
+        "rows that the files do not hold yet count for nothing",
+        "messaging/splits.py",
+        "    rows, sums = _walk(store, prefix, walked_from, stop)\n",
+        "    rows, sums = [], []\n",
+        ("tests/messaging/test_splits.py::test_rows_that_are_walked_over_are_dealt_out_evenly",),
+    ),
+    Mutant(
+        "a column of pointers tells who was rolled back",
+        "messaging/reader.py",
+        "            self._pointers[len(items)] = abs(pointer)\n",
+        "            self._pointers[len(items)] = pointer\n",
+        (f"{_ARROW}::test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro",),
+    ),
+    Mutant(
+        "payloads of several lengths are cut alike",
+        "messaging/arrow.py",
+        "    if _payload_at(smallest) == _payload_at(largest):\n",
+        "    if True:\n",
+        (f"{_ARROW}::test_payloads_of_every_length_come_out_whole",),
+    ),
+)

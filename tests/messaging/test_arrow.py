@@ -137,13 +137,16 @@ async def test_a_reply_from_memory_names_the_pointers_too(
     await publish(service, b"a")
     await publish(service, b"b", b"c", pointer=pointer)
     await publish(service, b"d", ttl_s=5)
+    rolled_back = world.transactions.start(66)
+    await publish(service, b"e", pointer=rolled_back)
+    await service.mark_rolled_back([rolled_back])
 
     result = await service.poll(AUDIT, Poll())
 
     batch = batch_of(result.page.arrow(generation=result.generation))
-    assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d"]
-    assert batch["write_pointer"].to_pylist() == [None, 55, 55, None]
-    assert batch["generation"].to_pylist() == [1, 1, 1, 1]
+    assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"e"]
+    assert batch["write_pointer"].to_pylist() == [None, 55, 55, None, 66]
+    assert batch["generation"].to_pylist() == [1, 1, 1, 1, 1]
 
 
 async def test_without_the_library_a_poll_is_refused_before_it_waits(

@@ -79,7 +79,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/splits.py",
         "MessageId.from_int((cut << _INNER_BITS) - 1)",
         "MessageId.from_int((cut << _INNER_BITS) + 5)",
-        ("tests/messaging/test_splits.py::test_no_part_ends_inside_of_what_one_reference_brings",),
+        ("tests/messaging/test_splits.py::test_a_reference_weighs_what_it_brings",),
     ),
     Mutant(
         "rows that the files do not hold yet count for nothing",
@@ -93,7 +93,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/reader.py",
         "            self._pointers[len(items)] = abs(pointer)\n",
         "            self._pointers[len(items)] = pointer\n",
-        (f"{_ARROW}::test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro",),
+        (f"{_ARROW}::test_a_reply_from_memory_names_the_pointers_too",),
     ),
     Mutant(
         "payloads of several lengths are cut alike",

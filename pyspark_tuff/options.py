@@ -31,6 +31,7 @@ DEFAULT_FETCH_SIZE = (
 )
 DEFAULT_LEASE_S = 3_600.0  # seconds; a job may compute this long before its first task writes
 DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its first moment
+DEFAULT_HOLD_MAX_AGE_S = 86_400.0  # seconds; a query that is away for longer loses its hold
 RETRY_COUNT = 8  # attempts, about ten seconds: a server that is restarted is back by then
 PARTITION_COUNT_MAX = 10_000
 
@@ -40,7 +41,9 @@ READ_OPTIONS = (
     "isolation", "minPartitions", "fetchSize", "failOnDataLoss", "includeTransaction",
 )  # fmt: skip
 BATCH_READ_OPTIONS = (*READ_OPTIONS, "endingOffsets", "endingTimestamp")
-STREAM_READ_OPTIONS = (*READ_OPTIONS, "maxMessagesPerTrigger")
+STREAM_READ_OPTIONS = (
+    *READ_OPTIONS, "maxMessagesPerTrigger", "positionName", "holdName", "holdMaxAge",
+)  # fmt: skip
 WRITE_OPTIONS = (*CONNECTION_OPTIONS, "topic", "lease", "ignoreExtraColumns")
 BATCH_WRITE_OPTIONS = (*WRITE_OPTIONS, "transaction", "txnAppId", "txnVersion")
 STREAM_WRITE_OPTIONS = (*WRITE_OPTIONS, "sinkId")
@@ -131,6 +134,9 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_transaction: bool
     max_messages: int | None
+    position_name: str | None
+    hold_name: str | None
+    hold_max_age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +283,9 @@ def _read_options(
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_transaction=options.flag("includeTransaction", default=False),
         max_messages=options.number("maxMessagesPerTrigger", at_least=1),
+        position_name=options.text("positionName"),
+        hold_name=options.text("holdName"),
+        hold_max_age_s=options.seconds("holdMaxAge") or DEFAULT_HOLD_MAX_AGE_S,
     )
 
 

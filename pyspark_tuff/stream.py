@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_tuff.columns import check_projection
+from pyspark_tuff.keeping import Keeping
 from pyspark_tuff.limiting import limited
 from pyspark_tuff.offsets import BEGINNING, Position, Positions, from_json, to_json
 from pyspark_tuff.options import stream_read_options
@@ -54,6 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = stream_read_options(options)
         self._schema = schema
         check_projection(schema, include_transaction=self._options.include_transaction)
+        self._keeping = Keeping(self._options)
         self._view = View(isolation=self._options.isolation)
         self._client: Client | None = None
         self._first: Positions | None = None
@@ -85,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; no further than a limit allows, but for whole publishes."""
         begin = from_json(start)
         self._seen = ends = self._ends(begin)
+        self._keeping.keep(self._connected(), {t: begin[t] for t in ends if t in begin})
         self._quiet |= {
             topic: (end, perf_counter()) for topic, end in ends.items() if end == begin.get(topic)
         }

@@ -59,7 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return refuse_skip((yield), item.config)
+    report = refuse_skip((yield), item.config)
+    if report.skipped and "spark" in getattr(item, "fixturenames", ()):
+        # Without Java they are skipped in one line together, and not in one each.
+        report.longrepr = ("tests/spark", 1, report.longrepr[2])
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

@@ -253,6 +253,23 @@ def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
     assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}
 
 
+def test_a_stream_tells_how_far_it_has_written_and_holds_what_it_has_not(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(2)]
+    stream = streams.open(tuff_topic, positionName="copies", holdName="copies", holdMaxAge=60)
+    begin = stream.first()
+
+    middle = stream.next(begin, ReadMaxRows(1))
+    before = tuff_client.topics.positions(tuff_topic)
+    stream.next(middle)
+
+    (hold,) = tuff_client.topics.holds(tuff_topic)
+    assert list(before) == []
+    assert tuff_client.topics.position(tuff_topic, "copies").position == ids[0]
+    assert (hold.name, hold.first) == ("copies", ids[0])
+
+
 def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
     """Wait until nothing of the topic is left; by asking, as time is the server's."""
     while client.offsets(topic).earliest is not None:

@@ -1,6 +1,8 @@
 """What an opened store holds, read once: topics, pointer index, mark and facts. Blocks."""
 
 import logging
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -122,34 +124,46 @@ def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
 
 def _load_bookmarks(store: Store, topics: dict[TopicId, TopicRecord | str]) -> None:
     """Give each topic's record its holds and positions."""
+    holds: defaultdict[TopicId, dict[str, Hold]] = defaultdict(dict)
+    positions: defaultdict[TopicId, dict[str, Position]] = defaultdict(dict)
+    for table, topic, name, key, value in _bookmarks(store, topics):
+        try:
+            if table == HOLDS:
+                holds[topic][name] = Hold.from_bytes(key, value)
+            else:
+                positions[topic][name] = Position.from_bytes(key, value)
+        except DamagedRowError as error:
+            what = f"has {_KINDS[table]} {name!r}, which {error.finding}"
+            log.warning("the topic %s %s", topic, what)
+            if table == HOLDS or isinstance(error, NewerRowError):
+                # Passed over, what somebody still needs would expire; kept from any other time
+                # on, what has expired would be back.
+                topics[topic] = f"{what}; {error.advice}"
+    for topic in holds.keys() | positions.keys():
+        record = topics[topic]
+        if isinstance(record, TopicRecord):
+            topics[topic] = replace(record, holds=holds[topic], positions=positions[topic])
+
+
+def _bookmarks(
+    store: Store, topics: dict[TopicId, TopicRecord | str]
+) -> Iterator[tuple[bytes, TopicId, str, bytes, bytes]]:
+    """Table, topic, name, key and value of each that is of its topic's generation."""
     for table in (HOLDS, POSITIONS):
         for key, value in store.scan(table, prefix_stop(table)):
-            try:
-                topic, generation, name = split_bookmark(key)
-            except ValueError as error:
-                raise StoreDamagedError(
-                    f"the row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
-                ) from None
+            topic, generation, name = _split(key)
             record = topics.get(topic)
             if isinstance(record, TopicRecord) and record.generation == generation:
-                topics[topic] = _with_bookmark(record, topic, key, value, name)
+                yield table, topic, name, key, value
 
 
-def _with_bookmark(
-    record: TopicRecord, topic: TopicId, key: bytes, value: bytes, name: str
-) -> TopicRecord | str:
+def _split(key: bytes) -> tuple[TopicId, int, str]:
     try:
-        if key.startswith(HOLDS):
-            return replace(record, holds={**record.holds, name: Hold.from_bytes(key, value)})
-        found = Position.from_bytes(key, value)
-        return replace(record, positions={**record.positions, name: found})
-    except DamagedRowError as error:
-        log.warning("%s of the topic %s, named %s, %s", _KINDS[key[:1]], topic, name, error.finding)
-        if key.startswith(HOLDS) or isinstance(error, NewerRowError):
-            # Passed over, what somebody still needs would expire; kept from any other time on, what
-            # has expired would be back.
-            return f"has {_KINDS[key[:1]]} {name!r}, which {error.finding}; {error.advice}"
-        return record
+        return split_bookmark(key)
+    except ValueError as error:
+        raise StoreDamagedError(
+            f"the row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+        ) from None
 
 
 _KINDS = {HOLDS: "a hold", POSITIONS: "a position"}

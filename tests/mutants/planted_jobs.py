@@ -63,8 +63,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a damaged hold is passed over",
         "messaging/loading.py",
-        "        if key.startswith(HOLDS) or isinstance(error, NewerRowError):\n",
-        "        if isinstance(error, NewerRowError):\n",
+        "            if table == HOLDS or isinstance(error, NewerRowError):\n",
+        "            if isinstance(error, NewerRowError):\n",
         (f"{_HOLDS}::test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted",),
     ),
     Mutant(

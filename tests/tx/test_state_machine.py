@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.tx.harness import NOW_MS, STORE_ID
+from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx import decisions
 from tx.edits import (
@@ -17,6 +18,7 @@ from tx.edits import (
     Committed,
     Committing,
     Edit,
+    EpochBegun,
     Invalidated,
     InvalidReason,
     PointerRange,
@@ -27,6 +29,7 @@ from tx.edits import (
 from tx.files import FileHeader
 from tx.records import OpenTransaction
 from tx.settings import TransactionSettings
+from tx.sinks import EpochRequest, Step, next_step
 from tx.snapshots import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
 
@@ -56,6 +59,23 @@ class Model:
     transactions: dict[int, Tx] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     truncated: set[int] = field(default_factory=set)
+    begun: list[tuple[int, str, int]] = field(default_factory=list)  # epoch, run, transaction
+
+    def next_of_sink(self, epoch: int, run: str) -> str:
+        """What a run that asks for an epoch is told, by everything that was ever begun."""
+        if not self.begun:
+            return "BEGIN"
+        newest, its_run, one = self.begun[-1]
+        state = self.transactions[one].state
+        if newest > epoch or (newest == epoch and state == "committed"):
+            return "SinkEpochSupersededError" if newest > epoch else "NOTHING"
+        if run != its_run and run in {each for _, each, _ in self.begun}:
+            return "SinkFencedError"
+        if newest < epoch:
+            return "BEGIN" if state == "committed" else "SinkEpochOpenError"
+        if run == its_run:
+            return "GO_ON" if state == "open" else "TransactionInvalidatedError"
+        return "FENCE" if state == "open" else "BEGIN"
 
     def committed(self, *, durable: int) -> frozenset[int]:
         return frozenset(
@@ -201,6 +221,36 @@ class SnapshotIsolation(RuleBasedStateMachine):
         self.model.truncated.add(pointer)
         self.remember()
 
+    @rule(epoch=st.integers(0, 2), run=st.sampled_from("abcd"))
+    def ask_for_an_epoch(self, epoch: int, run: str) -> None:
+        asked = EpochRequest(sink="s", epoch=epoch, run_id=run)
+        sink = self.state.sinks.find("s")
+        expected = self.model.next_of_sink(epoch, run)
+        try:
+            step = next_step(sink, asked, count=len(self.state.sinks), count_max=1)
+            assert step.name == expected
+        except TuffError as error:
+            assert type(error).__name__ == expected  # noqa: PT017 - the model says which one
+            return
+        if step is Step.FENCE:
+            assert sink is not None
+            one = sink.transaction_id
+            self.record(Invalidated(NOW_MS, one, InvalidReason.INVALIDATED, ()))
+            tx = self.model.transactions[one]
+            tx.state, tx.ended_lsn = "invalid", self.state.lsn
+        elif step is Step.BEGIN:
+            pointer = self.next_pointer()
+            self.record(
+                EpochBegun(
+                    NOW_MS, pointer, 30_000, NOW_MS + 30_000, "c", self.state.seen, None, "s",
+                    epoch, run,
+                )
+            )  # fmt: skip
+            sees = self.model.committed(durable=self.durable)
+            self.model.transactions[pointer] = Tx(False, sees, [pointer])
+            self.model.begun.append((epoch, run, pointer))
+        self.remember()
+
     @rule(choice=CHOICE)
     def sync(self, choice: int) -> None:
         """A sync reaches some of what is pending: what was decided meanwhile waits for the next."""
@@ -245,6 +295,21 @@ class SnapshotIsolation(RuleBasedStateMachine):
             assert (self.state.open[one].conflict is not None) == tx.is_refused
 
     @invariant()
+    def of_each_epoch_at_most_one_transaction_committed(self) -> None:
+        committed = [
+            epoch
+            for epoch, _, one in self.model.begun
+            if self.model.transactions[one].state == "committed"
+        ]
+        assert committed == sorted(set(committed))
+        if self.model.begun:
+            newest, run, one = self.model.begun[-1]
+            sink, state = self.state.sinks.find("s"), self.model.transactions[one].state
+            assert sink is not None
+            assert (sink.epoch, sink.run_id, sink.transaction_id) == (newest, run, one)
+            assert (sink.state.value if sink.state else "open") == state
+
+    @invariant()
     def every_snapshot_shows_what_had_durably_committed(self) -> None:
         for one, opened in self.state.open.items():
             self._check(opened.transaction, self.model.transactions[one].sees, own=one)
@@ -271,6 +336,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
         assert replayed.view == self.state.view
         assert list(replayed.outcomes) == list(self.state.outcomes)
         assert replayed.blocks == self.state.blocks
+        assert list(replayed.sinks) == list(self.state.sinks)
 
 
 class TestSnapshotIsolation(SnapshotIsolation.TestCase):

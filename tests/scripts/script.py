@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.scripts.message_verbs import MessageVerbs
 from tests.scripts.server_verbs import ServerVerbs
 from tests.scripts.session import Lines, RefusedError, Session, Verb
+from tests.scripts.sink_verbs import SinkVerbs
 from tests.scripts.transaction_verbs import TransactionVerbs
 from tests.scripts.words import Words, split
 
@@ -20,6 +21,7 @@ class Script:
         self._verbs = {
             **MessageVerbs(self._session).verbs(),
             **TransactionVerbs(self._session).verbs(),
+            **SinkVerbs(self._session).verbs(),
             **ServerVerbs(self._session).verbs(),
             "meanwhile": Verb(self._meanwhile),
             "answer": Verb(self._answer),

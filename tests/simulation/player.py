@@ -4,6 +4,7 @@ import random
 from contextlib import suppress
 
 from messaging.polls import Isolation, Poll, Undecided
+from tests.simulation import writers
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
@@ -51,6 +52,15 @@ class Player:
 
     def start_brief(self) -> None:
         self.send(self.client.start(is_long=False, timeout_s=(0.5, 2, 4)[self.a % 3]))
+
+    def epoch(self) -> None:
+        writer = self.world.writers[self.b % 2 and self.a % 3 == 0]
+        epoch, run = writer.next_question(self.a, self.c)
+        self.send(writers.ask(self.facts, self.world.life, writer, epoch=epoch, run=run))
+
+    def renew(self) -> None:
+        if tx := self.tx():
+            self.send(_willing(self.world.life.transactions.renew(tx.pointers[-1])))
 
     def checkpoint(self) -> None:
         if tx := self.tx():

@@ -19,6 +19,15 @@ class Profile:
 
 PROFILES = (
     Profile(
+        "writers of numbered batches, with zombies among their runs, and crashes between",
+        {
+            "epoch": 20, "commit_publish": 6, "commit": 6, "checkpoint": 2, "renew": 3, "abort": 2,
+            "invalidate": 1, "kill": 3, "power": 3, "restart": 2, "snapshot": 2, "hold_log": 2,
+            "heal": 3, "wait": 3, "wait_long": 1, "clear_invalid": 2, "ask": 2, "recoveries": 2,
+            "stop_service": 1, "start_service": 1,
+        },
+    ),
+    Profile(
         "several endings and can-commits of one transaction at once, with conflicts",
         {
             "start": 10, "can_commit": 8, "commit": 8, "burst": 10, "abort": 3, "invalidate": 2,

@@ -16,6 +16,7 @@ from tests.simulation.facts import Facts, Fate, Lifetime, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
 from tests.simulation.loop import Clock
+from tests.simulation.writers import Writer, epochs_commit_once
 from tuff.protocol.errors import TuffError
 from tuff.protocol.names import TopicId
 from tx.ledger import ServiceState
@@ -35,6 +36,7 @@ class World:
         self.clock = Clock(START_MS)
         self.facts = Facts(list(TOPICS))
         self.facts.prunes = self.settings.tx.prune_invalid
+        self.writers = (Writer("w"), Writer("v"))
         self.tasks: list[asyncio.Task[object]] = []
         self.trace: list[str] = []
         self.running_since_ms = 0
@@ -212,6 +214,8 @@ class World:
 
     def _read_everything(self, chance: random.Random) -> None:
         self.ask_everything(chance)
+        for writer in self.writers:
+            require(9, epochs_commit_once(writer))
         self._require_awake(chance)
         left = [tx for tx in self.facts.transactions.values() if not tx.is_over]
         read = self.client.readers.read

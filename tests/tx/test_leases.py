@@ -196,6 +196,20 @@ async def test_a_log_that_failed_gives_everybody_a_whole_lease(service: Service)
     assert await service.state_of(tx.transaction_id) == ("in_progress", None)
 
 
+async def test_a_service_that_was_stopped_gives_everybody_a_whole_lease(
+    service: Service,
+) -> None:
+    """Nobody could renew while it was stopped: its start would end every job at once."""
+    tx = await leased(service)
+    await service.manager.stop_service()
+    service.now_ms += 60_000
+
+    await service.manager.start_service()
+    await service.later(9_999)
+
+    assert await service.state_of(tx.transaction_id) == ("in_progress", None)
+
+
 async def test_a_start_of_a_service_that_runs_renews_nothing(service: Service) -> None:
     tx = await leased(service)
     service.now_ms += 9_000

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS, Target
@@ -20,6 +22,7 @@ BUILD = ROOT / "build" / "fuzz"
 MEMORY_MB_MAX = 1_024  # of the process, of which Python and the instrumented code take 150
 INPUT_S_MAX = 10  # for one input
 INPUT_BYTES_MAX = 4_096
+AT_ONCE = 2  # processes; to instrument what one imports takes longer than a short round itself
 START_S_MAX = 120  # until the instrumented imports are done, on a busy machine
 
 
@@ -61,12 +64,13 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [each for each in TARGETS if options.only in (None, each.name)]
     each_s = max(1, options.seconds // len(chosen))
     began, total, findings = time.monotonic(), 0, []
-    for target in chosen:
-        count, finding = fuzz(target, seconds=each_s)
-        print(f"{target.name:16} {count:>12,} inputs  {finding or 'ok'}", flush=True)
-        total += count
-        if finding is not None:
-            findings.append(finding)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        results = threads.map(partial(fuzz, seconds=each_s), chosen)
+        for target, (count, finding) in zip(chosen, results, strict=True):
+            print(f"{target.name:16} {count:>12,} inputs  {finding or 'ok'}", flush=True)
+            total += count
+            if finding is not None:
+                findings.append(finding)
     for finding in findings:
         print(finding)
     print(

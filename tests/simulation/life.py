@@ -38,14 +38,18 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The rooms find the simulated disk, and the store that runs on it."""
-    before = process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN
+    before = process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN, tx.blocks.BLOCK_COUNT_MAX
     process.rooms.engine = _engine  # type: ignore[assignment]  # its paths are simulated too
-    tx.blocks.BLOCK_COUNT_MIN = BLOCK_COUNT  # type: ignore[misc]  # of this process only
+    # Of this process only. In a time that stands still every rate of starts is a high one.
+    tx.blocks.BLOCK_COUNT_MIN = BLOCK_COUNT  # type: ignore[misc]  # see above
+    tx.blocks.BLOCK_COUNT_MAX = 2 * BLOCK_COUNT  # type: ignore[misc]  # see above
     try:
         with mounted():
             yield
     finally:
-        process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN = before  # type: ignore[misc]  # as above
+        (  # type: ignore[misc]  # see above
+            process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN, tx.blocks.BLOCK_COUNT_MAX,
+        ) = before  # fmt: skip
 
 
 def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:

@@ -325,7 +325,7 @@ BUGS = (
         "readers-sleep-behind-what-a-failed-log-held",
         (
             Change(
-                "tx/manager.py",
+                "tx/resumption.py",
                 "            self._rows.wake_readers(outcome.pointers)\n",
                 "            pass\n",
             ),

@@ -26,6 +26,7 @@ from messaging.storage.hbase_layout import (
     JOURNAL,
     MESSAGE,
     METADATA,
+    TABLES,
     Layout,
     cells_of,
     value_of,
@@ -117,6 +118,7 @@ class HBaseStore:
         self._now_ms = now_ms
         self._token = secrets.token_bytes(journal.TOKEN_SIZE)
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        self._require_enabled()
         self._layout = Layout(self._salt_count())
         self._lock = Lock()
         self._carried: dict[bytes, bytes | None] = {}
@@ -190,6 +192,16 @@ class HBaseStore:
             value = merged[key]
             if value is not None:
                 yield key, value
+
+    def _require_enabled(self) -> None:
+        # A gateway tries to put into a disabled table until its time is over, and then says nothing
+        # of the reason.
+        for name in TABLES:
+            table = self._table(name)
+            if not self._gateways.call(lambda each, name=table: each.client.isTableEnabled(name)):
+                raise StoreError(
+                    f"HBase refuses: the table {table.decode()} is disabled; enable it"
+                )
 
     def _salt_count(self) -> int:
         cells = self._cells(JOURNAL, journal.LAYOUT_ROW)

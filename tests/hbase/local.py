@@ -155,11 +155,9 @@ class LocalHBase:
         """Start it again after `kill`, on the same ports."""
         self.jvm = Jvm(self.home, self.ports)
 
-    def gateway(self, part: str = "thrift") -> tuple[Jvm, int]:
-        """One more gateway in a JVM of its own, to be killed or stopped; and its port."""
-        port = Ports.free().thrift
-        ports = self.ports._replace(thrift=port, thrift2=port)
-        return Jvm(self.home / f"gateway-{port}", ports, part), port
+    def gateway(self, port: int) -> Jvm:
+        """One more gateway, in a JVM of its own, to be killed or paused."""
+        return Jvm(self.home / f"gateway-{port}", self.ports._replace(thrift=port), "thrift")
 
     def stop(self) -> None:
         self.jvm.stop()

@@ -1,0 +1,176 @@
+"""Whatever fails of HBase: nothing acknowledged is lost, nothing undecided is seen, one order for
+all readers, one clear sentence for who asks, and it comes back by itself (promises 1 to 4)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.hbase.local import Jvm, LocalHBase, Ports, why_missing
+
+happybase = pytest.importorskip("happybase")
+
+from messaging.storage.hbase_layout import Layout
+from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_tables import TableAdmin
+from tests.hbase.load import Load
+from tests.hbase.tables import SALTS, deploy, settings_of
+from tests.http.process import ServerProcess, serve
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.hbase,
+    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+]
+
+SHORT_S = 6.0  # seconds; the time-out of a call where a gateway is to hang beyond it
+
+NewServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[NewServer]:
+    """Starts servers on tables that are made for them."""
+    started: list[ServerProcess] = []
+
+    def start(place: HBaseSettings, *settings: str) -> ServerProcess:
+        server = serve(
+            tmp_path / f"server-{len(started)}",
+            "messaging.store=hbase",
+            "server.max_request_bytes=8388608",
+            f"hbase.gateways={list(place.gateways)}",
+            f"hbase.prefix={place.prefix}",
+            *settings,
+        )
+        # What failed is logged with its trace, once, where the server tells it.
+        server.may_log_traces = True
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.end()
+
+
+@contextmanager
+def loaded(server: ServerProcess) -> Iterator[Load]:
+    """A load that runs, and is checked when it is over."""
+    with Load(server).running() as load:
+        load.goes_on()
+        yield load
+        load.goes_on()
+    load.check()
+
+
+def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
+    """The same tables, reached through other gateways."""
+    return HBaseSettings(
+        gateways=tuple(f"127.0.0.1:{port}" for port in ports), prefix=place.prefix, salts=SALTS
+    )
+
+
+def warm_gateway(hbase: LocalHBase, port: int) -> Jvm:
+    """One that has found its region servers: the first call takes seconds on a busy machine."""
+    gateway = hbase.gateway(port)
+    with closing(happybase.Connection("127.0.0.1", port, timeout=60_000)) as connection:
+        connection.tables()
+    return gateway
+
+
+def test_a_gateway_is_killed_and_comes_back(hbase: LocalHBase, new_server: NewServer) -> None:
+    port = Ports.free().thrift
+    gateway = warm_gateway(hbase, port)
+    try:
+        server = new_server(through(deploy(settings_of(hbase.ports)), port))
+        with loaded(server) as load:
+            gateway.kill()
+            load.is_refused("no HBase gateway answers at 127.0.0.1")
+            gateway = warm_gateway(hbase, port)
+    finally:
+        gateway.stop()
+
+
+def test_another_gateway_takes_over(hbase: LocalHBase, new_server: NewServer) -> None:
+    port = Ports.free().thrift
+    gateway = warm_gateway(hbase, port)
+    place = through(deploy(settings_of(hbase.ports)), port, hbase.ports.thrift)
+    with loaded(new_server(place)) as load:
+        gateway.kill()
+        load.goes_on()
+
+
+def test_a_gateway_hangs_longer_than_anybody_waits(
+    hbase: LocalHBase, new_server: NewServer
+) -> None:
+    """What it was told in the meantime it carries out afterwards, or not, and nobody can tell."""
+    port = Ports.free().thrift
+    gateway = warm_gateway(hbase, port)
+    try:
+        place = through(deploy(settings_of(hbase.ports)), port, hbase.ports.thrift)
+        with loaded(new_server(place, f"hbase.timeout={SHORT_S}")) as load:
+            gateway.pause()
+            load.goes_on()
+            gateway.resume()
+            load.goes_on()
+    finally:
+        gateway.kill()
+
+
+def test_the_only_gateway_hangs(hbase: LocalHBase, new_server: NewServer) -> None:
+    port = Ports.free().thrift
+    gateway = warm_gateway(hbase, port)
+    try:
+        place = through(deploy(settings_of(hbase.ports)), port)
+        with loaded(new_server(place, f"hbase.timeout={SHORT_S}")) as load:
+            gateway.pause()
+            load.is_refused("did not answer")
+            gateway.resume()
+    finally:
+        gateway.kill()
+
+
+def test_all_of_hbase_is_killed(tmp_path: Path, new_server: NewServer) -> None:
+    hbase = LocalHBase(tmp_path / "hbase")
+    try:
+        place = deploy(settings_of(hbase.ports))
+        with loaded(new_server(place)) as load:
+            hbase.kill()
+            load.is_refused("no HBase gateway answers")
+            hbase.restart()
+    finally:
+        hbase.stop()
+
+
+def test_a_table_is_disabled_for_a_while(hbase: LocalHBase, new_server: NewServer) -> None:
+    place = deploy(settings_of(hbase.ports))
+    admin = TableAdmin(place.admin_address())
+    with loaded(new_server(place)) as load:
+        admin.disable(f"{place.prefix}message")
+        load.is_refused("is disabled; enable it")
+        admin.enable(f"{place.prefix}message")
+    admin.close()
+
+
+def test_a_region_is_split_under_load(hbase: LocalHBase, new_server: NewServer) -> None:
+    """In the middle of the topic: what is read then comes out of two regions."""
+    place = deploy(settings_of(hbase.ports))
+    with loaded(new_server(place)) as load:
+        middle = Layout(SALTS).place(b"mdefault:load:" + bytes.fromhex("00000001") + b"\x00")[1]
+        for table in ("message", "metadata"):
+            row = middle if table == "message" else b"p"
+            hbase.command("split", f"{place.prefix}{table}", row.hex())
+            load.goes_on(100)
+
+
+def test_a_server_that_was_replaced_serves_no_more_writes(
+    hbase: LocalHBase, new_server: NewServer
+) -> None:
+    place = deploy(settings_of(hbase.ports))
+    first = new_server(place)
+    with Load(first).running() as load:
+        load.goes_on()
+        second = new_server(place, "tx.enabled=false")
+        load.is_refused("has taken the tables")
+        load.read_from(second)
+    load.check()

@@ -39,6 +39,11 @@ if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in _REPAIRS:
     new_store_id = partial(secrets.token_hex, 16)
     sys.exit(repair.main(sys.argv[1:], now_ms=wall_ms, new_store_id=new_store_id))
 
+if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
+    from process import hbase_deployment
+
+    sys.exit(hbase_deployment.main(sys.argv[2:], elapsed_s=time.perf_counter))
+
 from process.web_half import load_server_half
 
 if __name__ == "__main__":

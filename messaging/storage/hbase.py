@@ -14,12 +14,13 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
 from messaging.keys import FACTS, INDEX
 from messaging.storage import hbase_journal as journal
-from messaging.storage.hbase_gateway import Connection, Gateways
+from messaging.storage.hbase_gateway import Addresses, Connection, Gateways
 from messaging.storage.hbase_layout import (
     BODY,
     FAMILY,
@@ -78,13 +79,14 @@ class HBaseStores:
         self._settings = settings
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
+        self._addresses = Addresses(settings.addresses())
         self._tokens: set[bytes] = set()
 
     def __call__(self) -> "HBaseStore":
         """Raises: StoreError: HBase can't be reached, or refuses; TakenOverError."""
         settings = self._settings
         gateways = Gateways(
-            settings.addresses(),
+            self._addresses,
             timeout_s=settings.timeout_s,
             idle_s=settings.idle_s,
             elapsed_s=self._elapsed_s,
@@ -198,7 +200,7 @@ class HBaseStore:
         # of the reason.
         for name in TABLES:
             table = self._table(name)
-            if not self._gateways.call(lambda each, name=table: each.client.isTableEnabled(name)):
+            if not self._gateways.call(partial(_is_enabled, table=table)):
                 raise StoreError(
                     f"HBase refuses: the table {table.decode()} is disabled; enable it"
                 )
@@ -358,6 +360,10 @@ class HBaseStore:
 
     def _table(self, name: str) -> bytes:
         return (self._prefix + name).encode()
+
+
+def _is_enabled(connection: Connection, *, table: bytes) -> bool:
+    return bool(connection.client.isTableEnabled(table))
 
 
 def _row(row: bytes, cells: Mapping[bytes, bytes]) -> BatchMutation:

@@ -54,23 +54,38 @@ class UnansweredError(StoreError):
     """The connection failed during a call, which may have been carried out, or still will be."""
 
 
+class Addresses:
+    """Where the gateways of one HBase are; who asks is given one after the other.
+
+    It outlives a store that is closed and opened again: begun anew each time, a gateway that hangs
+    would be asked first each time.
+    """
+
+    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
+        self.names = ", ".join(f"{host}:{port}" for host, port in addresses)
+        self._next = cycle(addresses)
+
+    def next(self) -> tuple[str, int]:
+        """Host and port of the next one; any thread may ask."""
+        return next(self._next)
+
+
 class Gateways:
     """Thrift gateways that serve one HBase; each new connection goes to the next of them.
 
-    `_lock` guards the list of open connections and the order of the gateways.
+    `_lock` guards the list of open connections.
     """
 
     def __init__(
         self,
-        addresses: Sequence[tuple[str, int]],
+        addresses: Addresses,
         *,
         timeout_s: float,
         idle_s: float,
         elapsed_s: Callable[[], float],
     ) -> None:
         """`idle_s`: a connection that rested for longer is replaced before a gateway ends it."""
-        self._addresses = cycle(addresses)
-        self._names = ", ".join(f"{host}:{port}" for host, port in addresses)
+        self._addresses = addresses
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._elapsed_s = elapsed_s
@@ -150,12 +165,11 @@ class Gateways:
             if self._elapsed_s() - self._mine.used_s < self._idle_s:
                 return connection
             self._drop(connection)
-        with self._lock:
-            host, port = next(self._addresses)
+        host, port = self._addresses.next()
         try:
             connection = happybase.Connection(host, port, timeout=round(self._timeout_s * 1000))
         except (TException, OSError) as error:
-            raise StoreError(f"no HBase gateway answers at {self._names}") from error
+            raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
         with self._lock:
             self._open.add(connection)
         self._mine.connection = connection

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 
 from messaging.storage.hbase import HBaseStores
-from messaging.storage.hbase_gateway import Gateways
+from messaging.storage.hbase_gateway import Addresses, Gateways
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
@@ -43,7 +43,7 @@ def deploy(settings: HBaseSettings, observer_arguments: bytes = b"") -> HBaseSet
 
 def gateways_of(settings: HBaseSettings) -> Gateways:
     return Gateways(
-        settings.addresses(),
+        Addresses(settings.addresses()),
         timeout_s=settings.timeout_s,
         idle_s=settings.idle_s,
         elapsed_s=time.monotonic,

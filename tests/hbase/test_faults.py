@@ -9,7 +9,9 @@ import pytest
 
 from tests.hbase.local import Jvm, LocalHBase, Ports, why_missing
 
-happybase = pytest.importorskip("happybase")
+pytest.importorskip("happybase")
+
+import happybase
 
 from messaging.storage.hbase_layout import Layout
 from messaging.storage.hbase_settings import HBaseSettings

@@ -11,6 +11,7 @@ from tuff.cli.blockers import blockers
 from tuff.cli.bookmarks import holds, positions
 from tuff.cli.completion import VARIABLE, complete, completion
 from tuff.cli.files import log, snapshot, table
+from tuff.cli.hbase import hbase
 from tuff.cli.options import Session
 from tuff.cli.publishing import pub
 from tuff.cli.repair import backup, fsck, restore, salvage
@@ -79,7 +80,7 @@ def program(context: click.Context, url: str | None) -> None:
 
 tx.add_command(blockers)
 FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (serve, topics, pub, tail, tx, sinks, holds, positions, *FILES, completion):
+for command in (serve, topics, pub, tail, tx, sinks, holds, positions, *FILES, hbase, completion):
     program.add_command(command)
 
 

@@ -26,6 +26,8 @@ SUMMARIES = (
     "salvaged",
     "backed up",
     "restored",
+    "looked at",
+    "deployed",
 )  # kinds of the last row, which counts the others
 REASON_LENGTH_MAX = 2_000  # characters; a sentence that says what was lost is shown whole
 
@@ -41,7 +43,7 @@ _SNAPSHOTS = click.option(
 @output_options
 def fsck(*, directory: Path, snapshots: Path | None, as_json: bool) -> None:
     """Read everything in DIRECTORY (a stopped server's --data), and show what is damaged."""
-    summary = _run(["fsck", str(directory), *_placed(snapshots)], as_json=as_json)
+    summary = run_server(["fsck", str(directory), *_placed(snapshots)], as_json=as_json)
     if summary["damages"]:
         raise DamagedRecordError(
             f"{directory} is damaged in {summary['damages']} places; what is whole can be written "
@@ -60,7 +62,7 @@ def salvage(*, directory: Path, new: Path, snapshots: Path | None, as_json: bool
 
     DIRECTORY is not touched.
     """
-    _run(["salvage", str(directory), str(new), *_placed(snapshots)], as_json=as_json)
+    run_server(["salvage", str(directory), str(new), *_placed(snapshots)], as_json=as_json)
 
 
 @click.command()
@@ -86,7 +88,9 @@ def backup(
         case (target,) if snapshots is None:
             _download(session.address(url), target, as_json=as_json)
         case (directory, target) if url is None:
-            _run(["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json)
+            run_server(
+                ["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json
+            )
         case _:
             raise click.UsageError(
                 "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots goes "
@@ -100,7 +104,7 @@ def backup(
 @output_options
 def restore(*, source: Path, directory: Path, as_json: bool) -> None:
     """Make DIRECTORY, for a server's --data, of the backup SOURCE; verify it."""
-    _run(["restore", str(source), str(directory)], as_json=as_json)
+    run_server(["restore", str(source), str(directory)], as_json=as_json)
 
 
 def _download(url: str, target: Path, *, as_json: bool) -> None:
@@ -124,7 +128,7 @@ def _placed(snapshots: Path | None) -> list[str]:
     return [] if snapshots is None else ["--snapshots", str(snapshots)]
 
 
-def _run(arguments: list[str], *, as_json: bool) -> Row:
+def run_server(arguments: list[str], *, as_json: bool) -> Row:
     """Print what the server's code says of the directories; its last row."""
     rows = list(_rows(arguments))
     if as_json:

@@ -20,6 +20,7 @@ class Load:
     def __init__(self, server: ServerProcess) -> None:
         self._client = Client(server.port, timeout_s=WITHIN_S, is_checked=False)
         self._reader = Client(server.port, timeout_s=WITHIN_S, is_checked=False)
+        self._clients = [self._client, self._reader]
         self._over = threading.Event()
         self._threads = [threading.Thread(target=work) for work in (self._publish, self._read)]
         self._number = 0
@@ -46,8 +47,8 @@ class Load:
         followed, self.seen, self._next = self.seen, [], None
         self._read_on()
         self.followed = followed
-        self._client.close()
-        self._reader.close()
+        for client in self._clients:
+            client.close()
 
     def goes_on(self, count: int = 20) -> None:
         """Wait until so many more were acknowledged."""
@@ -81,6 +82,7 @@ class Load:
     def read_from(self, server: ServerProcess) -> None:
         """Read the rest from another server, which took over."""
         self._reader = Client(server.port, timeout_s=WITHIN_S, is_checked=False)
+        self._clients.append(self._reader)
 
     def _is_alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,6 @@ from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase_gateway import Addresses, Connection, Gateways
 from messaging.storage.hbase_layout import (
     BODY,
-    FAMILY,
     JOURNAL,
     MESSAGE,
     METADATA,
@@ -32,6 +31,7 @@ from messaging.storage.hbase_layout import (
     cells_of,
     value_of,
 )
+from messaging.storage.hbase_mutations import delete_row, parts, put_row
 from messaging.storage.hbase_scan import read
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_wire import BatchMutation, Mutation, TScan
@@ -39,8 +39,6 @@ from messaging.storage.seam import Rows, StoreDamagedError, StoreError
 
 log = logging.getLogger(__name__)
 
-PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
-PUT_BYTES_MAX = 2 << 20  # bytes in one call
 CARRIED_BYTES_MAX = 64 << 10  # bytes of rows that stay in the journal from commit to commit
 TRIM_SLOTS = 64  # commits between two deletions of old ones
 TRIM_BYTES = 32 << 20  # bytes of them
@@ -250,7 +248,7 @@ class HBaseStore:
         cell, chunks = journal.pack(commit)
         rows = [journal.chunk_row(self._token, number, index) for index in range(len(chunks))]
         for row, chunk in zip(rows, chunks, strict=True):
-            self._mutate(JOURNAL, [_row(row, {BODY: chunk})], timestamp_ms=None)
+            self._mutate(JOURNAL, [put_row(row, {BODY: chunk})], timestamp_ms=None)
         row = journal.slot_row(number)
         if not self._put_if_absent(row, cell):
             return False
@@ -320,8 +318,8 @@ class HBaseStore:
         """Delete old rows of the journal; never the newest slot, by which numbers go on."""
         newest = journal.slot_row(self._number)
         old = [row for row in rows if row != newest]
-        for part in _parts([(row, None) for row in old]):
-            mutations = [_deletion(row) for row, _ in part]
+        for part in parts([(row, None) for row in old]):
+            mutations = [delete_row(row) for row, _ in part]
             self._mutate(JOURNAL, mutations, timestamp_ms=None)
         self._old_slots = [newest]
         self._old_bytes = 0
@@ -333,9 +331,9 @@ class HBaseStore:
             table, row = self._layout.place(key)
             by_table.setdefault(table, []).append((row, value))
         for table, changes in by_table.items():
-            for part in _parts(changes):
+            for part in parts(changes):
                 mutations = [
-                    _deletion(row) if value is None else _row(row, cells_of(table, value))
+                    delete_row(row) if value is None else put_row(row, cells_of(table, value))
                     for row, value in part
                 ]
                 self._mutate(table, mutations, timestamp_ms=self._timestamp_ms)
@@ -364,36 +362,6 @@ class HBaseStore:
 
 def _is_enabled(connection: Connection, *, table: bytes) -> bool:
     return bool(connection.client.isTableEnabled(table))
-
-
-def _row(row: bytes, cells: Mapping[bytes, bytes]) -> BatchMutation:
-    return BatchMutation(
-        row,
-        [
-            Mutation(isDelete=False, column=name, value=value, writeToWAL=True)
-            for name, value in cells.items()
-        ],
-    )
-
-
-def _deletion(row: bytes) -> BatchMutation:
-    return BatchMutation(row, [Mutation(isDelete=True, column=FAMILY, writeToWAL=True)])
-
-
-def _parts(
-    changes: Iterable[tuple[bytes, bytes | None]],
-) -> Iterator[list[tuple[bytes, bytes | None]]]:
-    """What goes out in one call each."""
-    part: list[tuple[bytes, bytes | None]] = []
-    size_bytes = 0
-    for row, value in changes:
-        part.append((row, value))
-        size_bytes += len(row) + len(value or b"")
-        if len(part) >= PUT_ROWS_MAX or size_bytes >= PUT_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-    if part:
-        yield part
 
 
 def _size(rows: Mapping[bytes, bytes | None]) -> int:

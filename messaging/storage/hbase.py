@@ -1,4 +1,4 @@
-"""HBase behind the seam, through its Thrift gateways (design §5, Storage seam; decision 0025).
+"""HBase behind the seam, through its Thrift gateways (design §5, Storage seam; decision 0023).
 
 A batch is atomic for one row only in HBase. So it is written twice: whole into one cell of the
 journal, which is the moment it is there, and then row by row into the tables. Whoever opens the

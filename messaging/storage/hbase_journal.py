@@ -1,4 +1,4 @@
-"""The journal: every batch, in one cell, before its rows are put. Pure (decision 0025).
+"""The journal: every batch, in one cell, before its rows are put. Pure (decision 0023).
 
     slot row   := "j" number(8)                      d:p is one commit, or the claim of a server
     chunk row  := "c" token(16) number(8) index(4)   d:p is a piece of a body that is no cell's size

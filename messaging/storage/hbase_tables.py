@@ -1,4 +1,4 @@
-"""The tables in HBase, made and looked at through a Thrift2 gateway: `tuff hbase` (decision 0025).
+"""The tables in HBase, made and looked at through a Thrift2 gateway: `tuff hbase` (decision 0023).
 
 Thrift1, which carries the data, can neither split a table nor set its attributes.
 """

@@ -77,7 +77,7 @@ class Layout:
         if start >= stop:
             return []
         topic = _topic_part(start)
-        is_one_topic = topic.endswith(b":") and stop <= prefix_stop(tag + topic)
+        is_one_topic = topic.count(b":") == 2 and stop <= prefix_stop(tag + topic)
         salts = [self._salt(topic)] if is_one_topic else range(self.salt_count)
         return [_salted_range(SALTED[tag], salt, start[1:], stop, tag) for salt in salts]
 

@@ -204,7 +204,7 @@ def test_every_section_that_the_code_cites_exists() -> None:
     }
     cited = {
         (page, number)
-        for room in ("tuff", "tx", "messaging", "process", "tests", "examples")
+        for room in ("tuff", "pyspark_tuff", "tx", "messaging", "process", "tests", "examples")
         for path in (ROOT / room).rglob("*.py")
         for page, numbers in re.findall(
             r"\b(design|protocol) (§[0-9.]+(?:(?:, | to | and )§[0-9.]+)*)", path.read_text("utf-8")

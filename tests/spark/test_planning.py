@@ -120,6 +120,20 @@ def test_a_transaction_that_commits_between_view_and_plan_is_in_no_topic(
     assert values(reader) == []
 
 
+def test_what_is_undecided_is_passed_over_and_not_waited_for(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "before")
+    tx = tuff_client.transactions.start()
+    tuff_client.publish(tuff_topic, "undecided", transaction=tx)
+    tuff_client.publish(tuff_topic, "behind")
+
+    found = read.of(tuff_topic, minPartitions=1)
+    tuff_client.transactions.abort(tx)
+
+    assert found == [b"before", b"behind"]
+
+
 def test_the_end_of_one_read_is_the_start_of_the_next(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:

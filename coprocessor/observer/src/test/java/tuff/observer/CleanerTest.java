@@ -224,6 +224,24 @@ final class CleanerTest {
     assertEquals(0, CellComparator.getInstance().compare(lonely, after.get(0)));
   }
 
+  @ParameterizedTest
+  @ValueSource(ints = {1, 10})
+  void aPayloadIsNotTakenForThatOfARowBehindIt(int callSize) throws IOException {
+    JsonObject row = golden("an expired message");
+    Cell lonely = cells(Golden.bytes(row, "key"), Golden.bytes(row, "value")).get(0);
+    JsonObject next = golden("a reference row of an invalid transaction");
+    byte[] key = Golden.bytes(next, "key");
+    List<Cell> before = new ArrayList<>(List.of(lonely));
+    before.addAll(cells(key, Golden.bytes(next, "value")));
+    List<Cell> expected = new ArrayList<>(List.of(lonely));
+    expected.addAll(cells(key, Golden.bytes(next, "becomes")));
+
+    List<Cell> after =
+        written(cleaner(new Source(before, callSize), Table.MESSAGE, Golden.stateOfRows()));
+
+    assertSame(expected, after, "both are there");
+  }
+
   @Test
   void whatIsHeldBackSurvivesThatItsMemoryIsUsedForSomethingElse() throws IOException {
     JsonObject row = golden("a live message");

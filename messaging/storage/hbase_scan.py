@@ -14,11 +14,12 @@ from messaging.storage.hbase_layout import RowRange, Segment, key_of, value_of
 from messaging.storage.hbase_wire import IllegalArgument, TScan
 from messaging.storage.seam import Rows, StoreError
 
-COUNT_FIRST = 32  # rows asked for first, as nobody knows how large they are
+COUNT_FIRST = 64  # rows asked for first, as nobody knows how large they are
 COUNT_LAST = 4  # rows asked for first from the end, of which mostly one is wanted
 COUNT_MAX = 2_048  # rows in one answer
+GROWTH = 16  # times as many rows in the next answer, as calls are dear beside rows
 PIECE_BYTES = 4 << 20  # bytes of values in one answer, if the next rows are as large as the last
-CACHING_MAX = 512  # rows that a gateway gets at once from a region server
+CACHING = 512  # rows that a gateway gets at once from a region server, up to 2 MB of them
 
 
 class _Scanner:
@@ -73,7 +74,7 @@ class _Scanner:
         scan = TScan(
             startRow=start,
             stopRow=stop,
-            caching=min(count, CACHING_MAX),
+            caching=count if self._reverse else CACHING,
             reversed=self._reverse,
         )
         self._id = connection.client.scannerOpenWithScan(self._table, scan, {})
@@ -121,7 +122,7 @@ def _pieces(scanner: _Scanner, count: int) -> Iterator[Sequence[Any]]:
             return
         size_bytes = sum(len(cell.value) for row in piece for cell in row.columns.values())
         fitting = PIECE_BYTES * len(piece) // max(1, size_bytes)
-        count = max(2, min(count * 8, COUNT_MAX, fitting))
+        count = max(2, min(count * GROWTH, COUNT_MAX, fitting))
 
 
 def _below(row: bytes) -> bytes | None:

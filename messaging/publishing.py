@@ -205,7 +205,8 @@ class Publisher:
             final=final,
             written_ms=batch.now_ms,
         )
-        batch.put(entry.key, entry.to_bytes(entry.key))
+        key = entry.key
+        batch.put(key, entry.to_bytes(key))
         self._live.index.add(entry)
         batch.on_lost(partial(self._live.index.discard, entry))
 

@@ -203,7 +203,7 @@ class Endings:
             Committed(
                 self._now_ms(),
                 opened.transaction_id,
-                changes - (opened.changes or frozenset()),
+                changes - opened.changes if opened.changes else changes,
                 request.is_read_only,
                 published,
                 tuple(self._rows.topics(opened.pointers)),

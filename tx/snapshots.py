@@ -118,11 +118,10 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 def _version(image: StateImage) -> int:
     """As low as it can be, so that an older server reads whatever it can know."""
     lapsed = InvalidReason.LEASE_EXPIRED
-    has_lapsed = any(
-        OUTCOME.unpack(from_bytes(each)).reason is lapsed
-        for each in image.outcomes.packed()
-        if lapsed.value.encode() in each  # nearly none; and a client may have that name
-    )
+    name = lapsed.value.encode()
+    # Nearly none has the name in it; and a client may be called so.
+    named = [each for each in image.outcomes.packed() if name in each]
+    has_lapsed = any(OUTCOME.unpack(from_bytes(each)).reason is lapsed for each in named)
     is_new = has_lapsed or image.sinks or _leases(image)
     return JOBS_VERSION if is_new else FORMAT_VERSION
 

@@ -139,6 +139,8 @@ def read_query(pairs: Iterable[tuple[str, str]], *, parameters: Collection[str])
     Raises:
         BadRequestError: one is not among `parameters`, or is given twice.
     """
+    if not pairs:
+        return {}
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in parameters:

@@ -6,7 +6,7 @@ little longer, and the next tick drops it again.
 
 All but the newest are kept as the bytes that a snapshot file has for them. As values, a million of
 them were looked at again and again by the garbage collector, which stopped everything for that long
-each time, and packed anew for each snapshot (decision 0022).
+each time, and packed anew for each snapshot (decision 0026).
 """
 
 from collections import deque

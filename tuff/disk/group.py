@@ -6,7 +6,7 @@ it to a thread as one batch, and answers all of it when that batch is durable (d
 A disk may be done sooner than the event loop with what has arrived. Batches that leave at once hold
 two or three items then, and the hand-over to the thread and back costs more than all else. So a
 batch leaves when the loop has nothing else to do, or its first item has waited for long enough
-(decision 0022).
+(decision 0026).
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,10 @@ settings.load_profile("tuff")
 
 # Hundreds of servers are started here. Where somebody set this, each would compile itself anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Whoever runs the tests in the background of a shell ignores Ctrl-C, and so would all that is
+# started here, to which tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)

@@ -10,7 +10,6 @@ from functools import cache
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from process import openapi_document
 from process.front import Front
 from tuff.protocol.errors import (
     BadRequestError,
@@ -29,8 +28,10 @@ _CALLS = "/v1/"
 def openapi_route() -> Route:
     """The OpenAPI document of all routes."""
 
-    @cache  # made by the first who asks: a start needs none of it
+    @cache  # made by the first who asks: a start needs none of it, and loads none of it
     def document() -> Reply:
+        from process import openapi_document
+
         return Reply(
             200, "application/json", json.dumps(openapi_document.document()).encode("utf-8")
         )

@@ -20,7 +20,6 @@ from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store
 from tuff.disk.archive import ArchiveError, pack_part, read_parts
 from tx.files import DamagedFilesError
-from tx.salvage import write_files
 from tx.snapshots import read_snapshot
 
 Row = tuple[bytes, bytes]
@@ -92,6 +91,9 @@ def write_data(archive: BinaryIO, messages: Path, snapshots: Path, *, now_ms: in
             header, image = read_snapshot("the backup's snapshot", bytes(snapshot_file))
         except DamagedFilesError as error:
             raise ArchiveError(str(error)) from None
+        # Here, since a server's start loads this module, and needs none of what that one loads.
+        from tx.salvage import write_files
+
         write_files(snapshots, image, store_id=header.store_id, now_ms=now_ms)
     return count
 

@@ -40,6 +40,13 @@ def splits(topic: TopicId, count: int, *, start: Place | None, end: Place | None
     return Call(Request(method="GET", path=path, is_read=True), read)
 
 
+def truncate(topic: TopicId, before: Start) -> Call[MessageId | None]:
+    body = json_body({"before": start_form(before)})
+    path = f"{topic_path(topic)}/truncate"
+    request = Request(method="POST", path=path, body=body, is_repeatable=True)
+    return Call(request, lambda response: maybe_id(json_object(response)["earliest"]))
+
+
 def set_hold(topic: TopicId, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
     body = json_body({"from": start_form(start), "maxAge": max_age_s})
     path = _named(topic, "holds", name)

@@ -91,6 +91,16 @@ class Topics:
         """
         return self._send(job_calls.splits(topic, count, start=start, end=end))
 
+    def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
+        """Remove everything before a place (an id, its hex, or a publish time), durably and for
+        every reader; returns the oldest message that is left. What is older never comes back.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            TopicHeldError: somebody holds what would be removed.
+        """
+        return self._send(job_calls.truncate(topic, before))
+
     def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
         """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time
         to live, for `max_age` seconds; durably. Set it again to renew it, or to move it on.
@@ -177,6 +187,10 @@ class AsyncTopics:
     ) -> Splits:
         """As `Topics.splits`."""
         return await self._send(job_calls.splits(topic, count, start=start, end=end))
+
+    async def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
+        """As `Topics.truncate`."""
+        return await self._send(job_calls.truncate(topic, before))
 
     async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
         """As `Topics.hold`."""

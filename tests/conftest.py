@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.http.forking import forking
+from tests.spark.session import spark_fixture
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
@@ -39,6 +41,12 @@ def servers_are_forked() -> Iterator[None]:
     """One process loads the server, and becomes all those that are to be like any other."""
     with forking():
         yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The one session of Spark, for all that need it; one JVM."""
+    yield from spark_fixture(tmp_path_factory.mktemp("warehouse"))
 
 
 def pytest_collection_finish() -> None:

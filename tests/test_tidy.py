@@ -13,12 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 LINE_COUNT_MAX = 400  # lines of a module: past that it holds two subjects
 FUNCTION_LINE_COUNT_MAX = 50  # lines of a function: one screen
 
-CODE = ("tuff", "pyspark_tuff", "tx", "messaging", "process", "tests", "examples", "benchmarks")
+CODE = (
+    "tuff", "pyspark_tuff", "pipeline", "tx", "messaging", "process", "tests", "examples",
+    "benchmarks",
+)  # fmt: skip
 TEXT = ("*.md", "*.py", "*.toml", "Makefile", ".ci/run", ".gitignore")
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
 ROOT_FILES = {
     ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "benchmarks", "conf", "coprocessor", "docs", "examples", "messaging", "process",
+    "benchmarks", "conf", "coprocessor", "docs", "examples", "messaging", "pipeline", "process",
     "pyproject.toml", "pyspark_tuff", "server.py", "snapshots", "tests", "tuff", "tx",
 }  # fmt: skip
 # What git and the tools put there, and what a server that runs here keeps.

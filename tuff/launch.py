@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 START_TIMEOUT_S = 30.0  # seconds; recovery of a large log takes a few
 STOP_TIMEOUT_S = 15.0  # seconds; a server promises to be gone within 10
@@ -43,6 +44,12 @@ def server_file() -> Path:
 def server_command(arguments: Sequence[str]) -> list[str]:
     """The command line that runs the server with these arguments. Raises: LaunchError."""
     return [sys.executable, "-P", str(server_file()), *arguments]
+
+
+def run_pipeline() -> NoReturn:
+    """Become `tuff-pipeline`, which lies beside the server and is started by its path likewise."""
+    program = server_file().parent / "pipeline" / "__main__.py"
+    os.execv(sys.executable, [sys.executable, "-P", str(program), *sys.argv[1:]])
 
 
 class ServerProcess:

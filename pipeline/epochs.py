@@ -1,0 +1,30 @@
+"""Which hours of an archive a job has left, by what the server knows of its sink (protocol §5.3).
+
+A job writes hour after hour, and the number of the hour is the epoch: so the server knows the last
+hour that was written, beside whether it was, and no file here has to agree with it. That hours are
+archived in order is what makes one number enough.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.manifest import Row
+from tuff.protocol.errors import SinkNotFoundError
+
+if TYPE_CHECKING:
+    from tuff.client import Client
+
+
+def rows_left(client: "Client", sink: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows that this sink has not committed, oldest first."""
+    try:
+        found = client.sinks.get(sink)
+    except SinkNotFoundError:
+        return list(rows)
+    first = found.epoch + 1 if found.state == "committed" else found.epoch
+    return [row for row in rows if row.hour.number >= first]
+
+
+def epoch_options(sink: str, row: Row) -> dict[str, str]:
+    """What makes a write of this row happen once."""
+    return {"txnAppId": sink, "txnVersion": str(row.hour.number)}

@@ -1,0 +1,100 @@
+"""Hours of a topic, in UTC: how they are named, and which of them are closed.
+
+An hour is closed once the topic is decided up to a place behind it: from then on nothing can come
+into it, and nothing in it can change (protocol §3.6). So what is read of it twice is the same.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+
+if TYPE_CHECKING:
+    from tuff.client import Client
+
+HOUR_MS = 3_600_000
+HOURS_PER_DAY = 24
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hour:
+    """One hour; `number` counts them from the epoch on."""
+
+    number: int
+
+    @classmethod
+    def at(cls, time_ms: int) -> "Hour":
+        """The hour that a time lies in."""
+        return cls(time_ms // HOUR_MS)
+
+    @property
+    def start_ms(self) -> int:
+        return self.number * HOUR_MS
+
+    @property
+    def stop_ms(self) -> int:
+        return self.start_ms + HOUR_MS
+
+    @property
+    def day(self) -> str:
+        """As `2026-11-22`."""
+        return self._moment().strftime("%Y-%m-%d")
+
+    @property
+    def of_day(self) -> str:
+        """As `05`."""
+        return self._moment().strftime("%H")
+
+    @property
+    def is_last_of_day(self) -> bool:
+        return self.number % HOURS_PER_DAY == HOURS_PER_DAY - 1
+
+    def __str__(self) -> str:
+        return f"{self.day}T{self.of_day}"
+
+    def _moment(self) -> datetime:
+        return datetime.fromtimestamp(self.start_ms / 1000, tz=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedHour:
+    """A closed hour that has messages. `after_ms`: a time from which on, up to the hour's start,
+    the topic held nothing that anybody would archive; 0 where that is all its past."""
+
+    hour: Hour
+    generation: int
+    after_ms: int
+
+
+def closed_hours(
+    client: "Client", topic: TopicId, *, known: Collection[Hour]
+) -> Iterator[ClosedHour]:
+    """The closed hours that have messages and are not `known`, oldest first. Hours without messages
+    cost nothing.
+
+    Raises: TopicNotFoundError.
+    """
+    offsets = client.offsets(topic, isolation="committed")
+    if offsets.end is None:
+        return
+    open_hour = Hour.at(offsets.end.publish_timestamp_ms)
+    place_ms = 0
+    while (found := _first(client, topic, place_ms)) is not None:
+        hour = Hour.at(found.publish_timestamp_ms)
+        if hour >= open_hour:
+            return
+        if hour not in known:
+            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=place_ms)
+        place_ms = hour.stop_ms
+
+
+def _first(client: "Client", topic: TopicId, start_ms: int) -> MessageId | None:
+    """The first message from a time on that is committed; None where none is decided."""
+    poll = client.poll(topic, start_ms, limit=1, isolation="committed")
+    while not poll and not poll.caught_up and poll.blocked_by is None:
+        # All that it looked at was undone.
+        poll = client.poll(topic, poll.next_id, inclusive=False, limit=1, isolation="committed")
+    return poll[0].id if poll else None

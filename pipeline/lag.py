@@ -1,0 +1,220 @@
+"""`lag`: how far readers are behind the ends of their topics.
+
+Two kinds of readers are known: queries, by their checkpoints, and whoever records a named position
+with the server (protocol §3.9). No Spark runs for this.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.checkpoints import written_up_to
+from pipeline.running import Job, as_topics
+from tuff.cli.output import print_json, print_table, seconds
+from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+from tuff.replies import Offsets
+
+if TYPE_CHECKING:
+    from tuff.client import Client
+
+COUNT_MAX = 10_000  # messages that are counted; who is further behind is told as that many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """How far somebody has read of one generation of a topic; `position` None: nothing yet."""
+
+    name: str
+    topic: TopicId
+    generation: int
+    position: MessageId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a reader is behind. `state`: `ok`; `maybe lost` where messages behind its position
+    may have expired; `created again` or `deleted` where its topic was, and then the rest is 0.
+
+    `count` is of the messages that are decided, COUNT_MAX at most; `behind_ms` lies between the
+    publish times of the last one that was read and the last one there is.
+    """
+
+    reader: Reader
+    state: str
+    count: int
+    behind_ms: int
+
+
+def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
+    """The topics of a query, under the name of its directory. Raises: CheckpointError."""
+    for topic, position in written_up_to(checkpoint).items():
+        yield Reader(
+            name=checkpoint.absolute().name,
+            topic=topic,
+            generation=position.generation,
+            position=MessageId.from_hex(position.id) if position.id else None,
+        )
+
+
+def readers_of_topic(client: "Client", topic: TopicId) -> Iterator[Reader]:
+    """Those who record a named position of a topic. Raises: TopicNotFoundError."""
+    for known in client.topics.positions(topic):
+        yield Reader(
+            name=known.name,
+            topic=topic,
+            generation=known.generation,
+            position=known.position,
+        )
+
+
+def lag_of(client: "Client", reader: Reader) -> Lag:
+    """How far a reader is behind now."""
+    try:
+        offsets = client.offsets(reader.topic, isolation="committed")
+    except TopicNotFoundError:
+        return Lag(reader=reader, state="deleted", count=0, behind_ms=0)
+    if offsets.generation != reader.generation:
+        return Lag(reader=reader, state="created again", count=0, behind_ms=0)
+    count, has_expired = _behind(client, reader)
+    return Lag(
+        reader=reader,
+        state="maybe lost" if has_expired and not _is_there(reader, offsets) else "ok",
+        count=count,
+        behind_ms=_between(reader, offsets.end),
+    )
+
+
+def _behind(client: "Client", reader: Reader) -> tuple[int, bool]:
+    """How many messages lie behind a reader, and whether some have expired."""
+    count, place, has_expired = 0, reader.position, False
+    while count < COUNT_MAX:
+        poll = client.poll(
+            reader.topic,
+            place,
+            inclusive=place is None,
+            limit=COUNT_MAX - count,
+            isolation="committed",
+        )
+        has_expired |= poll.expired and place == reader.position
+        count += len(poll)
+        if poll.caught_up or poll.blocked_by is not None:
+            break
+        place = poll.next_id
+    return count, has_expired
+
+
+def _is_there(reader: Reader, offsets: Offsets) -> bool:
+    """Whether the last message that was read is still there, so that none behind it is gone."""
+    if offsets.earliest is None or reader.position is None:
+        return False
+    return offsets.earliest <= reader.position
+
+
+def _between(reader: Reader, end: MessageId | None) -> int:
+    if end is None or reader.position is None:
+        return 0
+    return max(end.publish_timestamp_ms - reader.position.publish_timestamp_ms, 0)
+
+
+def prometheus(lags: Sequence[Lag]) -> str:
+    """The lags as metrics, in the text form of Prometheus."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry, labels = CollectorRegistry(), ("reader", "topic")
+    messages = Gauge(
+        "tuff_lag_messages",
+        f"Messages that a reader has not read, {COUNT_MAX} at most.",
+        labels,
+        registry=registry,
+    )
+    behind = Gauge(
+        "tuff_lag_seconds",
+        "Between the publish times of the last message read and of the last one there is.",
+        labels,
+        registry=registry,
+    )
+    broken = Gauge(
+        "tuff_lag_broken",
+        "1 where messages were lost, or the topic was deleted or created again.",
+        labels,
+        registry=registry,
+    )
+    for lag in lags:
+        named = (lag.reader.name, str(lag.reader.topic))
+        messages.labels(*named).set(lag.count)
+        behind.labels(*named).set(lag.behind_ms / 1000)
+        broken.labels(*named).set(lag.state != "ok")
+    return generate_latest(registry).decode("utf-8")
+
+
+@click.command("lag")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Of a query; may be given again.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=as_topics,
+    help="Whose named positions are told; may be given again.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "json", "prometheus")),
+    default="table",
+    show_default=True,
+)
+@click.pass_obj
+def main(job: Job, *, checkpoints: Sequence[Path], topics: Sequence[TopicId], form: str) -> None:
+    """How far queries and named positions are behind the ends of their topics."""
+    if not checkpoints and not topics:
+        raise click.UsageError("name at least one --checkpoint or --topic")
+    readers = [reader for each in checkpoints for reader in readers_of_checkpoint(each)]
+    with job.client() as client:
+        readers += [reader for topic in topics for reader in readers_of_topic(client, topic)]
+        lags = [lag_of(client, reader) for reader in readers]
+    match form:
+        case "json":
+            print_json([_form(lag) for lag in lags])
+        case "prometheus":
+            click.echo(prometheus(lags), nl=False)
+        case _:
+            rows = [
+                (
+                    lag.reader.name,
+                    lag.reader.topic,
+                    lag.state,
+                    _shown_count(lag),
+                    seconds(lag.behind_ms),
+                )
+                for lag in lags
+            ]
+            columns = ("reader", "topic", "state", "messages", "behind")
+            print_table(columns, rows, title=f"{len(rows)} readers")
+
+
+def _shown_count(lag: Lag) -> str:
+    return f"{lag.count} or more" if lag.count >= COUNT_MAX else str(lag.count)
+
+
+def _form(lag: Lag) -> dict[str, object]:
+    position = lag.reader.position
+    return {
+        "reader": lag.reader.name,
+        "topic": str(lag.reader.topic),
+        "generation": lag.reader.generation,
+        "position": None if position is None else position.hex(),
+        "state": lag.state,
+        "messages": lag.count,
+        "behindMs": lag.behind_ms,
+    }

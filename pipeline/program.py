@@ -1,0 +1,91 @@
+"""`tuff-pipeline NAME`: the jobs as commands, and how an error of any of them is told."""
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from pipeline import archive, audit, compact, lag, replay, retry
+from pipeline.running import Job
+from tuff.protocol.errors import TuffError
+from tuff.transport import ConnectionLostError
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+SENTENCE_LENGTH_MAX = 2_000  # characters; Spark tells an error with the traces of its tasks
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    refused by the server, failed in Spark, or an archive is not as its manifest says
+  2    the command line is wrong
+  3    the server can't be reached
+  130  interrupted
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.pass_context
+def program(context: click.Context, url: str | None, master: str) -> None:
+    """Jobs of Spark over topics. Progress goes to standard error, the result to standard output."""
+    context.obj = Job(url, master)
+
+
+for module in (archive, compact, replay, audit, retry, lag):
+    program.add_command(module.main)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        with program.make_context("tuff-pipeline", arguments) as context:
+            program.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as left:
+        return left.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        sentence, code = told
+        click.secho(f"tuff-pipeline: {sentence}", err=True, fg="red")
+        return code
+    return 0
+
+
+def _told(error: Exception) -> tuple[str, int] | None:
+    """The sentence of an error and its exit code; None for a bug, which shows its trace."""
+    match error:
+        case click.ClickException():
+            return error.format_message(), EXIT_USAGE
+        case ConnectionLostError():
+            return error.detail, EXIT_UNREACHABLE
+        case TuffError():
+            return error.detail, EXIT_REFUSED
+        case ModuleNotFoundError(name="pyspark" | "pyarrow"):
+            return "this needs Spark; pip install 'tuff-messaging[spark]'", EXIT_REFUSED
+        case _ if _is_of_spark(error):
+            # The cause stands at the end, behind the traces of the tasks.
+            return str(error)[-SENTENCE_LENGTH_MAX:], EXIT_REFUSED
+        case _:
+            return None
+
+
+def _is_of_spark(error: Exception) -> bool:
+    try:
+        from pyspark.errors import PySparkException
+    except ModuleNotFoundError:
+        return False
+    return isinstance(error, PySparkException)

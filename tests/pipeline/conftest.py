@@ -1,0 +1,102 @@
+"""A real server whose clock the tests move on, so that hours pass and are closed."""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tuff
+from pipeline.manifest import Archive
+from tests.faults.conftest import shim_library as shim_library
+from tests.faults.disk import Shim
+from tests.http.process import serve
+
+HOUR_S, DAY_S = 3_600, 86_400
+FIRST_S = 300  # seconds into a day: no hour ends by itself while a test works in it
+NAMESPACE = "pipeline"
+
+_numbers = count(1)
+
+
+class Clock:
+    """The clock of the tests' server. It only goes forward."""
+
+    def __init__(self, shim: Shim) -> None:
+        self._shim = shim
+        now_s = time.time()
+        self._shift_s = (now_s // DAY_S + 1) * DAY_S + FIRST_S - now_s
+        self._set()
+
+    def pass_hours(self, number: int = 1) -> None:
+        self._shift_s += number * HOUR_S
+        self._set()
+
+    def begin_day(self) -> None:
+        """Go on to the next day's beginning."""
+        now_s = time.time() + self._shift_s
+        self._shift_s += (now_s // DAY_S + 1) * DAY_S + FIRST_S - now_s
+        self._set()
+
+    def _set(self) -> None:
+        self._shim.set_clock(wall_s=self._shift_s, boot_s=self._shift_s)
+
+
+class Place:
+    """What a job works with: a client, a topic of its own, an archive."""
+
+    def __init__(self, client: tuff.Client, clock: Clock, home: Path) -> None:
+        self.client = client
+        self.clock = clock
+        self.home = home
+        self.archive = Archive(home / "archive")
+        self.topic = tuff.TopicId(NAMESPACE, f"orders-{next(_numbers)}")
+        client.topics.create(self.topic)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self.client.url}
+
+    def other(self, suffix: str) -> tuff.TopicId:
+        """Another topic, named after this test's."""
+        topic = tuff.TopicId(NAMESPACE, f"{self.topic.name}{suffix}")
+        self.client.topics.create(topic)
+        return topic
+
+    def publish_hours(self, *hours: list[str]) -> None:
+        """Publish these messages, each list an hour later than the one before; one more, in the
+        hour behind, closes the last."""
+        for payloads in hours:
+            for payload in payloads:
+                self.client.publish(self.topic, payload)
+            self.clock.pass_hours()
+        self.client.publish(self.topic, "open")
+
+    def read(self, topic: tuff.TopicId) -> list[bytes]:
+        found: list[bytes] = []
+        poll = self.client.poll(topic, isolation="committed")
+        while poll:
+            found += [message.payload for message in poll]
+            poll = self.client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
+        return found
+
+
+@pytest.fixture(scope="session")
+def clocked(
+    shim_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Clock]]:
+    home = tmp_path_factory.mktemp("clocked")
+    shim = Shim(shim_library, root=home / "home", control=home / "control")
+    clock = Clock(shim)
+    # Hours pass while transactions are open; by default they would be ended for that.
+    settings = ("messaging.max_block=86400",)
+    with serve(home / "home", *settings, environment=shim.environment()) as server:
+        yield server.url, clock
+
+
+@pytest.fixture
+def place(clocked: tuple[str, Clock], tmp_path: Path) -> Iterator[Place]:
+    url, clock = clocked
+    with tuff.connect(url, client="pipeline-tests") as client:
+        yield Place(client, clock, tmp_path)

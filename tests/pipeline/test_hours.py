@@ -1,0 +1,61 @@
+"""Hours, and which of them a topic has closed."""
+
+import pytest
+
+from pipeline.hours import Hour, closed_hours
+from tests.pipeline.conftest import Place
+
+
+def test_an_hour_has_a_day_and_a_number_in_utc() -> None:
+    hour = Hour.at(1_700_000_000_000)
+
+    assert (hour.day, hour.of_day, str(hour)) == ("2023-11-14", "22", "2023-11-14T22")
+    assert (hour.start_ms, hour.stop_ms) == (1_699_999_200_000, 1_700_002_800_000)
+
+
+@pytest.mark.parametrize(("time_ms", "is_last"), [(86_399_999, True), (86_400_000, False)])
+def test_a_day_ends_with_its_last_hour(time_ms: int, is_last: bool) -> None:
+    assert Hour.at(time_ms).is_last_of_day is is_last
+
+
+def test_hours_with_messages_are_closed_by_a_decided_one_behind_them(place: Place) -> None:
+    place.clock.pass_hours()
+    first = place.client.publish(place.topic, "1").first_id
+    place.clock.pass_hours(3)
+    second = place.client.publish(place.topic, "2").first_id
+    before = list(closed_hours(place.client, place.topic, known=()))
+    place.clock.pass_hours()
+    place.client.publish(place.topic, "3")
+
+    found = list(closed_hours(place.client, place.topic, known=()))
+
+    hours = [Hour.at(id.publish_timestamp_ms) for id in (first, second)]
+    assert [closed.hour for closed in before] == hours[:1]
+    assert [closed.hour for closed in found] == hours
+    assert [closed.after_ms for closed in found] == [0, hours[0].stop_ms]
+
+
+def test_an_undecided_message_keeps_the_hours_behind_it_open(place: Place) -> None:
+    tx = place.client.transactions.start("long")
+    place.client.publish(place.topic, "undecided", transaction=tx)
+    place.clock.pass_hours()
+    place.client.publish(place.topic, "later")
+    place.clock.pass_hours()
+    place.client.publish(place.topic, "last")
+    before = list(closed_hours(place.client, place.topic, known=()))
+
+    place.client.transactions.abort(tx)
+
+    assert before == []
+    assert len(list(closed_hours(place.client, place.topic, known=()))) == 1
+
+
+def test_known_hours_are_passed_over_and_their_ends_remembered(place: Place) -> None:
+    place.publish_hours(["1"], ["2"])
+    first, second = closed_hours(place.client, place.topic, known=())
+
+    assert list(closed_hours(place.client, place.topic, known={first.hour})) == [second]
+
+
+def test_an_empty_topic_has_no_hours(place: Place) -> None:
+    assert list(closed_hours(place.client, place.topic, known=())) == []

@@ -1,0 +1,89 @@
+"""The manifest: rows come back, gaps are seen, and what is no manifest is told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.hours import Hour
+from pipeline.manifest import Archive, ArchiveError, Row, Summary, watermark_ms
+from tuff.protocol.names import TopicId
+
+TOPIC = TopicId("shop", "orders")
+SUMMARY = Summary(count=2, first="00" * 20, last="01" * 20, checksum=-5)
+NOON = Hour(24 * 20_000 + 12)
+
+
+def row(hour: Hour, *, after: Hour | None = None, generation: int = 1) -> Row:
+    """A row of that hour, which knows nothing of what lies before the end of `after`."""
+    after_ms = 0 if after is None else after.stop_ms
+    return Row(hour=hour, generation=generation, after_ms=after_ms, summary=SUMMARY, path="x")
+
+
+def later(count: int) -> Hour:
+    return Hour(NOON.number + count)
+
+
+def test_rows_come_back_in_order_over_days(tmp_path: Path) -> None:
+    archive, rows = Archive(tmp_path), [row(NOON), row(later(1)), row(later(20))]
+    for each in reversed(rows):
+        archive.record(TOPIC, [each])
+
+    assert archive.rows(TOPIC) == rows
+    assert archive.rows(TopicId("shop", "returns")) == []
+    assert len(list(tmp_path.glob("_manifest/topic=shop%3Aorders/dt=*.json"))) == 2
+
+
+def test_a_row_replaces_that_of_its_hour(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.record(TOPIC, [row(NOON), row(later(1))])
+
+    archive.record(TOPIC, [replace(row(NOON), path="y")])
+
+    assert [each.path for each in archive.rows(TOPIC)] == ["y", "x"]
+
+
+def test_the_watermark_ends_at_a_gap() -> None:
+    rows = [row(NOON), row(later(1), after=NOON), row(later(5), after=later(3))]
+
+    assert watermark_ms(rows, generation=1) == later(1).stop_ms
+    assert watermark_ms(rows[:1], generation=1) == NOON.stop_ms
+    assert watermark_ms([], generation=1) == 0
+
+
+def test_the_watermark_is_of_one_generation() -> None:
+    rows = [row(NOON), row(later(1), generation=2)]
+
+    assert watermark_ms(rows, generation=1) == NOON.stop_ms
+    assert watermark_ms(rows, generation=2) == later(1).stop_ms
+    assert watermark_ms(rows, generation=3) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version":1}', '{"version":1,"hours":[{"hour":1}]}'])
+def test_what_is_no_manifest_is_told(tmp_path: Path, text: str) -> None:
+    archive = Archive(tmp_path)
+    archive.record(TOPIC, [row(NOON)])
+    (file,) = tmp_path.glob("_manifest/*/*.json")
+    file.write_text(text)
+
+    with pytest.raises(ArchiveError, match="is no manifest"):
+        archive.rows(TOPIC)
+
+
+def test_a_later_version_is_not_taken_for_damage(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.record(TOPIC, [row(NOON)])
+    (file,) = tmp_path.glob("_manifest/*/*.json")
+    file.write_text('{"version":2}')
+
+    with pytest.raises(ArchiveError, match="use a later one"):
+        archive.rows(TOPIC)
+
+
+def test_one_job_at_a_time_changes_an_archive(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "new")
+
+    with archive.locked(), pytest.raises(ArchiveError, match="already open"), archive.locked():
+        pass
+    with archive.locked():
+        pass

@@ -1,0 +1,127 @@
+"""`tuff-pipeline`, also on the topic of the catalogue example: archived, audited, replayed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tuff
+from pipeline.program import run
+from tests.pipeline.conftest import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_COUNT = 120
+
+
+def result_of(
+    capsys: pytest.CaptureFixture[str], place: Place, *arguments: object
+) -> dict[str, object]:
+    """What a command that succeeds prints as JSON."""
+    words = ["--url", place.client.url, *map(str, arguments), "--json"]
+    code = run(words)
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return json.loads(printed.out)
+
+
+def announce_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue example on a directory that changes, over two hours."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from catalog import Catalogue
+
+    files = place.home / "files"
+    files.mkdir()
+    for number in range(FILE_COUNT):
+        (files / f"{number}.txt").write_text(f"file {number}\n")
+    catalogue = Catalogue(place.client, place.home / "catalogue.sqlite", place.topic)
+    catalogue.update(files)
+    place.clock.pass_hours()
+    for number in range(10):
+        (files / f"{number}.txt").unlink()
+    catalogue.update(files)
+    place.clock.pass_hours()
+    (files / "last.txt").write_text("closes the hour before\n")
+    catalogue.update(files)
+    catalogue.rows.close()
+
+
+def test_the_catalogues_topic_is_archived_audited_and_replayed_the_same(
+    spark: "SparkSession",
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    announce_files(place, monkeypatch)
+    announced, target = place.read(place.topic), place.other("-again")
+    root, out = place.home / "archive", place.home / "audit"
+    members = ("--kind", "change", "--entity", "path", "--dataset", "path", "--access", "change")
+
+    archived = result_of(capsys, place, "archive", place.topic, "--root", root, "--truncate")
+    audited = result_of(capsys, place, "audit", place.topic, "--root", root, "--out", out, *members)
+    replayed = result_of(capsys, place, "replay", place.topic, "--root", root, "--to", target)
+
+    count = FILE_COUNT + 10
+    assert len(announced) == count + 1
+    assert (archived["messages"], audited["messages"], replayed["messages"]) == (count,) * 3
+    assert place.read(target) == announced[:-1]
+    assert place.read(place.topic) == announced[-1:]
+    kinds = spark.read.parquet(str(out / "counts")).groupBy("kind").sum("count")
+    assert dict(map(tuple, kinds.collect())) == {"added": FILE_COUNT, "removed": 10}
+    assert spark.read.parquet(str(out / "edges")).select("dataset").distinct().count() == FILE_COUNT
+    assert place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")) == []
+
+
+def test_errors_are_sentences_with_exit_codes(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    expected = {
+        ("lag",): (2, "at least one"),
+        ("archive", "a b", "--root", "x"): (2, "name"),
+        ("--url", "nowhere", "lag", "--topic", "t"): (2, "address"),
+        ("--url", place.client.url, "lag", "--topic", "missing"): (1, "missing"),
+        ("--url", nowhere, "lag", "--topic", "t"): (3, ""),
+    }
+    for words, (code, part) in expected.items():
+        assert run(list(words)) == code, words
+        said = capsys.readouterr().err
+        assert said.startswith("tuff-pipeline: "), words
+        assert part in said
+
+
+def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    id = place.client.publish(place.topic, "1").first_id
+    place.client.publish(place.topic, "2")
+    place.client.topics.set_position(place.topic, "report", id)
+    words = ["--url", place.client.url, "lag", "--topic", str(place.topic), "--format"]
+
+    printed = {}
+    for form in ("table", "json", "prometheus"):
+        assert run([*words, form]) == 0
+        printed[form] = capsys.readouterr().out
+
+    (told,) = json.loads(printed["json"])
+    assert (told["reader"], told["messages"], told["position"]) == ("report", 1, id.hex())
+    assert "report" in printed["table"]
+    assert "tuff_lag_messages" in printed["prometheus"]
+
+
+def test_the_command_is_found_by_its_path(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from tuff.launch import run_pipeline; run_pipeline()", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("archive", "audit", "compact", "lag", "replay", "retry", "Exit codes"):
+        assert name in done.stdout

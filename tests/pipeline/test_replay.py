@@ -1,0 +1,80 @@
+"""Replay: the same payloads in the same order, each once, and nothing of what is damaged."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tuff
+from pipeline.archive import archive_topic
+from pipeline.manifest import ArchiveError, Row
+from pipeline.replay import replay_topic
+from tests.pipeline.conftest import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANY = [str(number) for number in range(50)]
+
+
+def archive(spark: "SparkSession", place: Place) -> list[Row]:
+    return archive_topic(
+        spark, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+    )
+
+
+def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Row]:
+    return replay_topic(
+        spark, place.client, place.archive, place.topic, target, place.options,
+        sink=f"replay/{place.topic}/{target}", tell=lambda _: None,
+    )  # fmt: skip
+
+
+def test_an_archive_comes_back_in_order_and_once(spark: "SparkSession", place: Place) -> None:
+    target = place.other("-again")
+    place.publish_hours(MANY, ["a", "b"])
+    archive(spark, place)
+
+    first = replay(spark, place, target)
+    second = replay(spark, place, target)
+    place.clock.pass_hours()
+    place.client.publish(place.topic, "end")
+    archive(spark, place)
+    third = replay(spark, place, target)
+
+    expected = [*(word.encode() for word in MANY), b"a", b"b", b"open"]
+    assert (len(first), len(second), len(third)) == (2, 0, 1)
+    assert place.read(target) == expected
+
+
+def test_an_hour_that_is_begun_and_not_committed_is_written_again(
+    spark: "SparkSession", place: Place
+) -> None:
+    target = place.other("-again")
+    place.publish_hours(["1"], ["2"])
+    rows = archive(spark, place)
+    sink = f"replay/{place.topic}/{target}"
+    # A run that began with the first hour, and died.
+    begun = place.client.sinks.begin(sink, rows[0].hour.number, "dead", lease=600)
+    place.client.store(target, "lost", transaction=begun.transaction)
+
+    replay(spark, place, target)
+
+    assert place.read(target) == [b"1", b"2"]
+
+
+def test_what_is_damaged_is_not_replayed_nor_what_comes_after_it(
+    spark: "SparkSession", place: Place
+) -> None:
+    target = place.other("-again")
+    place.publish_hours(["1"], ["2", "3"], ["4"])
+    rows = archive(spark, place)
+    # Somebody took the files of another hour for it.
+    (wrong,) = (place.archive.root / rows[2].path).glob("*.parquet")
+    (right,) = (place.archive.root / rows[1].path).glob("*.parquet")
+    right.write_bytes(wrong.read_bytes())
+    (right.parent / f".{right.name}.crc").unlink()
+
+    with pytest.raises(ArchiveError, match="has no messages"):
+        replay(spark, place, target)
+
+    assert place.read(target) == [b"1"]

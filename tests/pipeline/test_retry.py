@@ -1,0 +1,45 @@
+"""Letters that are to be tried again: back, or dead, and each once."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tuff
+from pipeline.checkpoints import written_up_to
+from pipeline.retry import retry_topic
+from tests.pipeline.conftest import Place
+from tests.spark.test_stream import forget_commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def letter(payload: object, attempts: int) -> str:
+    return json.dumps({"topic": "shop:orders", "payload": payload, "attempts": attempts})
+
+
+def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
+    return retry_topic(spark, place.client, place.topic, checkpoint, place.options, attempts=3)
+
+
+def test_letters_go_back_or_are_dead_and_each_moves_once(
+    spark: "SparkSession", place: Place
+) -> None:
+    source, checkpoint = place.other(".retry"), place.home / "checkpoint"
+    tired = letter("tired", 3)
+    for sent in (letter("again", 1), letter({"base64": "AP8="}, 2), tired, "no letter"):
+        place.client.publish(source, sent)
+
+    first = retry(spark, place, checkpoint)
+    # As if it had died before Spark noted that the batch was written.
+    forget_commit(checkpoint, 0)
+    retry(spark, place, checkpoint)
+    written = written_up_to(checkpoint)
+
+    dead = place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq"))
+    assert (first, list(written)) == (4, [source])
+    assert written[source].id >= place.client.poll(source)[-1].id.hex()
+    assert place.read(place.topic) == [b"again", b"\x00\xff"]
+    assert dead[0] == tired.encode()
+    told = json.loads(dead[1])
+    assert (told["topic"], told["payload"], len(dead)) == (str(source), "no letter", 2)

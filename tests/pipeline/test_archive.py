@@ -43,6 +43,7 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
     assert place.client.topics.holds(place.topic) == []
 
 
+@pytest.mark.slow
 def test_partitions_are_named_as_others_read_them(spark: "SparkSession", place: Place) -> None:
     place.publish_hours(["1"])
     (row,) = archive(spark, place)
@@ -54,6 +55,7 @@ def test_partitions_are_named_as_others_read_them(spark: "SparkSession", place: 
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_a_job_left_that_died_is_replaced(spark: "SparkSession", place: Place) -> None:
     place.publish_hours(["1", "2"])
     (row,) = archive(spark, place)
@@ -67,6 +69,7 @@ def test_what_a_job_left_that_died_is_replaced(spark: "SparkSession", place: Pla
     assert values(spark, place, row) == [b"1", b"2"]
 
 
+@pytest.mark.slow
 def test_nothing_is_truncated_when_files_are_gone_or_somebody_holds(
     spark: "SparkSession", place: Place
 ) -> None:
@@ -101,6 +104,7 @@ def test_files_that_are_not_what_was_read_are_no_archive(
     assert [hold.name for hold in place.client.topics.holds(place.topic)] == [HOLD_NAME]
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_created_again_is_archived_further(
     spark: "SparkSession", place: Place
 ) -> None:
@@ -119,6 +123,7 @@ def test_a_topic_that_was_created_again_is_archived_further(
     assert [values(spark, place, each) for each in (row, new)] == [[b"1"], [b"3"]]
 
 
+@pytest.mark.slow
 def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: Place) -> None:
     place.clock.begin_day()
     place.publish_hours(["1", "2"], ["3"])

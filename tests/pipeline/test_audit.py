@@ -26,6 +26,7 @@ def audit(spark: "SparkSession", place: Place) -> list[Row]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_events_are_counted_edges_found_and_the_rest_is_dead_once(
     spark: "SparkSession", place: Place
 ) -> None:

@@ -29,6 +29,7 @@ def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Ro
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_archive_comes_back_in_order_and_once(spark: "SparkSession", place: Place) -> None:
     target = place.other("-again")
     place.publish_hours(MANY, ["a", "b"])
@@ -46,6 +47,7 @@ def test_an_archive_comes_back_in_order_and_once(spark: "SparkSession", place: P
     assert place.read(target) == expected
 
 
+@pytest.mark.slow
 def test_an_hour_that_is_begun_and_not_committed_is_written_again(
     spark: "SparkSession", place: Place
 ) -> None:

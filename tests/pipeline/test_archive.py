@@ -26,6 +26,7 @@ def values(spark: "SparkSession", place: Place, row: Row) -> list[bytes]:
     return [bytes(each.value) for each in frame.select("value").collect()]
 
 
+@pytest.mark.slow
 def test_closed_hours_are_archived_once_and_then_leave_the_topic(
     spark: "SparkSession", place: Place
 ) -> None:

@@ -64,6 +64,7 @@ def test_an_hour_that_is_begun_and_not_committed_is_written_again(
     assert place.read(target) == [b"1", b"2"]
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_not_replayed_nor_what_comes_after_it(
     spark: "SparkSession", place: Place
 ) -> None:

@@ -198,8 +198,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a row under a pointer has no index row",
         "messaging/publishing.py",
-        "        batch.put(entry.key, entry.to_bytes(entry.key))\n",
-        "",
+        "        batch.put(key, entry.to_bytes(key))\n        self._live.index.add(entry)\n",
+        "        self._live.index.add(entry)\n",
         (
             "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
         ),

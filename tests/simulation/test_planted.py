@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import MUTANTS, misplaced
 from tests.simulation.planted import BUGS, PlantedBug
 from tests.simulation.planting import found_by, has_its_place, plant, said_of
 
@@ -30,7 +31,7 @@ def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Pa
     assert "nothing is wrong" not in said_of(HISTORIES / f"{bug.history}.json", tmp_path)
 
 
-@pytest.mark.slow
 def test_every_bug_still_has_its_place() -> None:
     """A bug that can't be planted any more would be missed by nobody."""
     assert [bug.name for bug in BUGS if not has_its_place(bug)] == []
+    assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []

@@ -220,8 +220,8 @@ BUGS = (
         (
             Change(
                 "tx/gates.py",
-                "        try:\n            await gate.empty.wait()\n",
-                "        try:\n            pass\n",
+                "            try:\n                await _emptied(gate)\n",
+                "            try:\n                pass\n",
             ),
         ),
     ),
@@ -326,8 +326,8 @@ BUGS = (
         (
             Change(
                 "tx/resumption.py",
-                "            self._rows.wake_readers(outcome.pointers)\n",
-                "            pass\n",
+                "            self._rows.wake_readers(pointers)\n        for pointer in state",
+                "            pass\n        for pointer in state",
             ),
         ),
         "commit-that-a-failed-log-kept",

@@ -79,9 +79,17 @@ def seconds_of(report: Path) -> dict[str, float]:
     return seconds
 
 
+def seconds_in(test: str, seconds: Mapping[str, float]) -> float:
+    """How long a test takes, or all tests of a file."""
+    name = test.partition("[")[0]
+    return sum(
+        took for each, took in seconds.items() if each == name or each.startswith(f"{name}::")
+    )
+
+
 def try_out(mutant: Mutant, copy: Path, seconds: Mapping[str, float]) -> Verdict:
     """Plant a bug, run its tests, and take it out again."""
-    takes_s = sum(seconds[test.partition("[")[0]] for test in mutant.tests)
+    takes_s = sum(seconds_in(test, seconds) for test in mutant.tests)
     file, began = copy / mutant.file, time.monotonic()
     whole = file.read_text("utf-8")
     file.write_text(whole.replace(mutant.text, mutant.instead), "utf-8")

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from pipeline.manifest import Row
 from pipeline.program import run
 from tests.pipeline.conftest import Place
+from tests.spark.session import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE_COUNT = 120
+
+
+@pytest.fixture
+def needs_spark() -> None:
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
 
 
 def result_of(
@@ -112,16 +121,56 @@ def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFix
     assert "tuff_lag_messages" in printed["prometheus"]
 
 
-def test_the_command_is_found_by_its_path(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from tuff.launch import run_pipeline; run_pipeline()", "--help"],
-        cwd=tmp_path,
+def command(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`tuff-pipeline` in a process of its own, in a directory that has nothing of this tree."""
+    program = "from tuff.launch import run_pipeline; run_pipeline()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=home,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
+
+
+def test_the_command_is_found_by_its_path(tmp_path: Path) -> None:
+    done = command(tmp_path, "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("archive", "audit", "compact", "lag", "replay", "retry", "Exit codes"):
         assert name in done.stdout
+
+
+@pytest.mark.slow
+def test_a_command_brings_a_session_of_its_own_and_tells_how_far_it_is(
+    needs_spark: None, place: Place
+) -> None:
+    place.publish_hours(["1", "2"], ["3"])
+    words = ("--url", place.client.url, "--master", "local[1]", "archive", place.topic)
+
+    done = command(place.home, *words, "--root", place.home / "archive", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"hours": 2, "messages": 3, "truncatedBefore": None}
+    told = [line for line in done.stderr.splitlines() if "messages" in line]
+    assert told == [f"{row.hour}: {row.summary.count} messages" for row in rows_of(place)]
+
+
+@pytest.mark.slow
+def test_what_fails_within_spark_is_a_sentence_and_no_trace_of_ours(
+    needs_spark: None, place: Place
+) -> None:
+    place.publish_hours(["1"])
+    root = place.home / "archive"
+    words = ("--url", place.client.url, "--master", "no-such-master", "archive", place.topic)
+
+    done = command(place.home, *words, "--root", root)
+
+    assert done.returncode == 1
+    assert "no-such-master" in done.stderr
+    assert rows_of(place) == []
+
+
+def rows_of(place: Place) -> list[Row]:
+    return place.archive.rows(place.topic)

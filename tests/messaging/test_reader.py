@@ -165,6 +165,12 @@ def test_paging_hands_out_the_same_as_one_big_read(
     assert (page.held_by == UNDECIDED) is expected.is_held
 
 
+def test_an_exclusive_start_lets_the_very_next_message_through() -> None:
+    behind = start_number(MessageId(7, 3), inclusive=False)
+
+    assert MessageId(7, 3).to_int() < behind <= MessageId(7, 3, 0, 1).to_int()
+
+
 @given(rows=topics, reader=snapshots, data=st.data())
 def test_reading_on_after_any_id_leaves_out_nothing(
     rows: list[ModelRow], reader: tuple[Transaction | None, Undecided], data: st.DataObject

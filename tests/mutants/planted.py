@@ -184,7 +184,10 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/reader.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
-        ("tests/messaging/test_reader.py::test_reading_on_after_any_id_leaves_out_nothing",),
+        (
+            "tests/messaging/test_reader.py::test_an_exclusive_start_lets_the_very_next_message_through",
+            "tests/messaging/test_reader.py::test_reading_on_after_any_id_leaves_out_nothing",
+        ),
     ),
     Mutant(
         "a rollback touches rows outside of its range",
@@ -365,6 +368,13 @@ MUTANTS: Sequence[Mutant] = (
         "a tail answers for rows that it forgot",
         "messaging/tail.py",
         "            self.after = self.items[count - 1][_PLACE]\n",
+        "",
+        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+    ),
+    Mutant(
+        "a tail answers for rows that it forgot before anybody read them",
+        "messaging/tail.py",
+        "        self.after = self.fresh[count - 1].keys[-1][-PLACE_SIZE:]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),

@@ -44,6 +44,20 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
     assert place.client.topics.holds(place.topic) == []
 
 
+def test_a_topic_without_closed_hours_is_left_as_it_is(place: Place) -> None:
+    nothing = (
+        archive_topic(
+            None, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+        ),
+        truncate_archived(place.client, place.archive, place.topic),
+    )
+    place.client.publish(place.topic, "open")
+
+    assert nothing == ([], None)
+    assert truncate_archived(place.client, place.archive, place.topic) is None
+    assert (place.read(place.topic), place.client.topics.holds(place.topic)) == ([b"open"], [])
+
+
 @pytest.mark.slow
 def test_partitions_are_named_as_others_read_them(spark: "SparkSession", place: Place) -> None:
     place.publish_hours(["1"])

@@ -156,7 +156,7 @@ def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
     """A term whose name in the code is gone would teach a newcomer a dead word."""
     code = "\n".join(
         path.read_text("utf-8")
-        for room in ("tuff", "tx", "messaging", "process", "conf")
+        for room in ("tuff", "tx", "messaging", "process", "pyspark_tuff", "pipeline", "conf")
         for kind in ("*.py", "*.toml")
         for path in (ROOT / room).rglob(kind)
     )

@@ -21,7 +21,7 @@ hbase: $(HBASE)/.installed
 	exec java @coprocessor/runtime/jvm.options -cp '$(HBASE)/lib/*' \
 		tuff.runtime.LocalHBase all data/hbase 9181 9182 9183 9090 9091
 
-# What has to be green before a commit, in about four minutes on two cores; two without Java.
+# What has to be green before a commit, in two to three minutes on two cores.
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS) $(MORE)
 

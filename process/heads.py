@@ -15,6 +15,7 @@ import re
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -22,6 +23,7 @@ from urllib.parse import parse_qsl
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion11
 
+from process.remembered import Remembered
 from tuff.protocol.exchange import Reply
 
 BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
@@ -68,9 +70,16 @@ class Heads:
     """Reads the heads of requests; remembers lines and blocks of fields, within bounds."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lines: dict[bytes, Line | None] = {}
-        self._blocks: dict[bytes, Fields | None] = {}
+        self._lines = Remembered(
+            _plain_line,
+            is_kept=lambda line: len(line) <= LINE_BYTES_KEPT_MAX,
+            count_max=LINES_COUNT_MAX,
+        )
+        self._blocks = Remembered(
+            partial(_plain_fields, loop=loop),
+            is_kept=lambda block: len(block) <= BLOCK_BYTES_MAX,
+            count_max=BLOCKS_COUNT_MAX,
+        )
 
     def read(self, data: bytes) -> Head | None:
         """The head that the bytes begin with; None when it is not whole, or not plain."""
@@ -81,36 +90,13 @@ class Heads:
         end = data.find(_END, line_end)
         if end < 0:
             return None
-        first, block = data[:line_end], data[line_end + 2 : end + 2]
-        try:
-            line = self._lines[first]
-        except KeyError:
-            line = self._parse(first)
+        line = self._lines[data[:line_end]]
         if line is None:
             return None
-        try:
-            fields = self._blocks[block]
-        except KeyError:
-            fields = self._judge(block)
+        fields = self._blocks[data[line_end + 2 : end + 2]]
         if fields is None:
             return None
         return Head(line, fields, end + len(_END))
-
-    def _parse(self, first: bytes) -> Line | None:
-        line = _plain_line(first)
-        if len(first) <= LINE_BYTES_KEPT_MAX:
-            if len(self._lines) >= LINES_COUNT_MAX:
-                self._lines.clear()
-            self._lines[first] = line
-        return line
-
-    def _judge(self, block: bytes) -> Fields | None:
-        fields = _plain_fields(block, self._loop)
-        if len(block) <= BLOCK_BYTES_MAX:
-            if len(self._blocks) >= BLOCKS_COUNT_MAX:
-                self._blocks.clear()
-            self._blocks[block] = fields
-        return fields
 
 
 def _plain_line(first: bytes) -> Line | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from process.remembered import Remembered
 from tuff.protocol.exchange import Handler, Route
 
 FOUND_COUNT_MAX = 4_096  # paths that are remembered; about as many topics are busy at a time
@@ -34,7 +35,11 @@ class RouteTree:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
-        self._found: dict[tuple[str, str], Found] = {}
+        self._found = Remembered(
+            self._walk,
+            is_kept=lambda address: len(address[1]) <= PATH_LENGTH_KEPT_MAX,
+            count_max=FOUND_COUNT_MAX,
+        )
         for route in routes:
             self._add(route)
 
@@ -53,17 +58,10 @@ class RouteTree:
 
     def find(self, method: str, path: str) -> Found | None:
         """The route of a method and an unescaped path, which begins with `/`; None without one."""
-        try:
-            return self._found[method, path]
-        except KeyError:
-            found = self._walk(method, path)
-        if found is not None and len(path) <= PATH_LENGTH_KEPT_MAX:
-            if len(self._found) >= FOUND_COUNT_MAX:
-                self._found.clear()
-            self._found[method, path] = found
-        return found
+        return self._found[method, path]
 
-    def _walk(self, method: str, path: str) -> Found | None:
+    def _walk(self, address: tuple[str, str]) -> Found | None:
+        method, path = address
         node, values = self._root, []
         for segment in path.split("/")[1:]:
             below = node.named.get(segment)

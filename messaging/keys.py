@@ -16,7 +16,7 @@ One physical store holds all tables under a one-byte tag, because one batch must
 import struct
 
 from tuff.protocol.errors import InvalidNameError
-from tuff.protocol.ids import SEQ_ID_LIMIT, Place
+from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId, check_name
 
 MESSAGES = b"m"
@@ -64,10 +64,7 @@ def message_key(prefix: bytes, place: Place) -> bytes:
 
 def message_keys(prefix: bytes, first: Place, count: int) -> list[bytes]:
     """The keys of so many message rows that are neighbours."""
-    start = MESSAGES + prefix
-    # As one number, a place runs over into the next millisecond by itself.
-    number = first.timestamp_ms * SEQ_ID_LIMIT + first.seq_id
-    return [start + each.to_bytes(PLACE_SIZE, "big") for each in range(number, number + count)]
+    return _neighbours(MESSAGES + prefix, first, count)
 
 
 def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
@@ -78,6 +75,16 @@ def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
 def payload_key(prefix: bytes, pointer: int, place: Place) -> bytes:
     """The key of the payload row written at a place."""
     return pointer_prefix(prefix, pointer) + _PLACE.pack(*place)
+
+
+def payload_keys(prefix: bytes, pointer: int, first: Place, count: int) -> list[bytes]:
+    """The keys of so many payload rows that were written at places that are neighbours."""
+    return _neighbours(pointer_prefix(prefix, pointer), first, count)
+
+
+def _neighbours(start: bytes, first: Place, count: int) -> list[bytes]:
+    numbers = range(first.to_int(), first.to_int() + count)
+    return [start + each.to_bytes(PLACE_SIZE, "big") for each in numbers]
 
 
 def index_key(pointer: int, kind: bytes, prefix: bytes, first: Place) -> bytes:
@@ -158,11 +165,9 @@ def prefix_stop(start: bytes) -> bytes:
 
 def place_after(place: Place, count: int = 1) -> Place:
     """The place that is `count` rows further on: a full millisecond runs over into the next."""
-    total = place.seq_id + count
-    return Place(place.timestamp_ms + total // SEQ_ID_LIMIT, total % SEQ_ID_LIMIT)
+    return Place.from_int(place.to_int() + count)
 
 
 def count_between(first: Place, last: Place) -> int:
     """How many places there are from the first to the last, both included."""
-    milliseconds = last.timestamp_ms - first.timestamp_ms
-    return milliseconds * SEQ_ID_LIMIT + last.seq_id - first.seq_id + 1
+    return last.to_int() - first.to_int() + 1

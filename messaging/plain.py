@@ -31,16 +31,14 @@ def plain_item(key: bytes, value: bytes) -> bytes | None:
     """The item of a row that was just written; None if the row is more than a payload."""
     if value[0] != PLAIN:
         return None
-    payload = value[_HEAD_SIZE:]
-    return avro.ID_HEAD + key[-PLACE_SIZE:] + _between(len(payload)) + payload
+    return plain_items((key,), (value,))[0]
 
 
 def plain_items(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
     """The items of rows that are nothing but payloads."""
-    heads = [avro.ID_HEAD + key[-PLACE_SIZE:] for key in keys]
     return [
-        head + _between(len(value) - _HEAD_SIZE) + value[_HEAD_SIZE:]
-        for head, value in zip(heads, values, strict=True)
+        avro.ID_HEAD + key[-PLACE_SIZE:] + _between(len(value) - _HEAD_SIZE) + value[_HEAD_SIZE:]
+        for key, value in zip(keys, values, strict=True)
     ]
 
 

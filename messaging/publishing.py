@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from messaging.batch import Batch, Run
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.keys import message_key, message_keys, payload_key
+from messaging.keys import message_key, message_keys, payload_keys
 from messaging.live import Live
 from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, plain_values
 from messaging.topics import Topic, TopicRecord, topic_not_found
@@ -175,15 +175,11 @@ class Publisher:
         prefix, entry = target.topic.prefix(target.generation), target.entry
         pointer = _pointer_of(entry)
         ttls_s = entry.ttls_s or [None] * len(entry.payloads)
-        first = last = None
-        for payload, ttl_s in zip(entry.payloads, ttls_s, strict=True):
-            last = batch.next_place()
-            first = first or last
-            key = payload_key(prefix, pointer, last)
+        places = batch.next_places(len(entry.payloads))
+        keys = payload_keys(prefix, pointer, places[0], len(entry.payloads))
+        for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):
             batch.put(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))
-        assert first is not None
-        assert last is not None
-        self._index(target, batch, PAYLOAD_ROWS, (first, last), final=False)
+        self._index(target, batch, PAYLOAD_ROWS, places, final=False)
 
     def _index(
         self,

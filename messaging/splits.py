@@ -15,7 +15,7 @@ from messaging.keys import PLACE_SIZE, message_key, place_after, place_in
 from messaging.reader import Query, first_number
 from messaging.rows import IS_REFERENCE, DamagedRowError, MessageRow
 from messaging.storage.seam import Store, StoreDamagedError
-from tuff.protocol.ids import SEQ_ID_LIMIT, MessageId, Place, past_group
+from tuff.protocol.ids import MessageId, Place, past_group
 
 SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
 WALKED_BYTES_MAX = 1 << 20  # bytes in files; no more than a few thousand rows, walked in some ms
@@ -54,7 +54,7 @@ def split(
     first = _first_place(store, query, last)
     if first is None:
         return []
-    scale = _scale(store, query.prefix, first=_number(first), stop=_number(last) + 1)
+    scale = _scale(store, query.prefix, first=first.to_int(), stop=last.to_int() + 1)
     bounds = [MessageId.from_int((cut << _INNER_BITS) - 1) for cut in _cuts(scale, count)]
     starts, ends = [start, *bounds], [*bounds, end or past_group(query.served)]
     return [Split(*each) for each in zip(starts, ends, strict=True)]
@@ -63,7 +63,7 @@ def split(
 def _first_place(store: Store, query: Query, last: Place) -> Place | None:
     """Where the first row stands of which the range may have a message."""
     number = first_number(query)
-    place, inside = _place(number >> _INNER_BITS), _place(number & _INNER_MASK)
+    place, inside = Place.from_int(number >> _INNER_BITS), Place.from_int(number & _INNER_MASK)
     if place > last:
         return None
     keys = message_key(query.prefix, place), message_key(query.prefix, place_after(last))
@@ -105,7 +105,7 @@ class _Scale:
 
 def _scale(store: Store, prefix: bytes, *, first: int, stop: int) -> _Scale:
     def size(start: int, stop: int) -> int:
-        keys = message_key(prefix, _place(start)), message_key(prefix, _place(stop))
+        keys = message_key(prefix, Place.from_int(start)), message_key(prefix, Place.from_int(stop))
         return store.approximate_size(*keys)
 
     walked_from = first
@@ -127,7 +127,7 @@ def _walk(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int]
     or damage, those up to there."""
     numbers: list[int] = []
     sizes: list[int] = []
-    keys = message_key(prefix, _place(start)), message_key(prefix, _place(stop))
+    keys = message_key(prefix, Place.from_int(start)), message_key(prefix, Place.from_int(stop))
     with suppress(StoreDamagedError), closing(store.scan(*keys)) as rows:
         for key, value in islice(rows, WALKED_ROWS_MAX):
             numbers.append(int.from_bytes(key[-PLACE_SIZE:], "big"))
@@ -180,11 +180,3 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return high
-
-
-def _number(place: Place) -> int:
-    return place.timestamp_ms * SEQ_ID_LIMIT + place.seq_id
-
-
-def _place(number: int) -> Place:
-    return Place(*divmod(number, SEQ_ID_LIMIT))

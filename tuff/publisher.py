@@ -15,7 +15,7 @@ from tuff.calls import Payload
 from tuff.driver import Driver
 from tuff.flows import Flow
 from tuff.protocol.errors import BadRequestError, InternalError
-from tuff.protocol.ids import SEQ_ID_LIMIT, MessageId
+from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.replies import Published
 from tuff.retries import Retries
@@ -224,17 +224,14 @@ class Publisher:
 
 def _ids(published: Published, count: int) -> Iterator[MessageId]:
     """The ids of one publish: its places follow each other without a gap (protocol §3.1)."""
-    first, last = (
-        one.publish_timestamp_ms * SEQ_ID_LIMIT + one.seq_id
-        for one in (published.first_id, published.last_id)
-    )
+    first, last = published.first_id.place.to_int(), published.last_id.place.to_int()
     if last - first + 1 != count:
         raise InternalError(
             f"{count} messages were published, and the server names {last - first + 1} places; the "
             "messages are there, and their ids are not known"
         )
     for number in range(first, last + 1):
-        yield MessageId(*divmod(number, SEQ_ID_LIMIT))
+        yield MessageId(*Place.from_int(number))
 
 
 def fail(batch: Batch[Receipt], error: BaseException) -> None:

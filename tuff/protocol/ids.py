@@ -26,6 +26,14 @@ class Place(NamedTuple):
     timestamp_ms: int
     seq_id: int
 
+    def to_int(self) -> int:
+        """The place as a number; that of the row behind it is one more."""
+        return self.timestamp_ms * SEQ_ID_LIMIT + self.seq_id
+
+    @classmethod
+    def from_int(cls, number: int) -> "Place":
+        return cls(*divmod(number, SEQ_ID_LIMIT))
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:

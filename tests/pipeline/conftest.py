@@ -12,6 +12,7 @@ from pipeline.manifest import Archive
 from tests.faults.conftest import shim_library as shim_library
 from tests.faults.disk import Shim
 from tests.http.process import serve
+from tests.spark.messages import read
 
 HOUR_S, DAY_S = 3_600, 86_400
 FIRST_S = 300  # seconds into a day: no hour ends by itself while a test works in it
@@ -74,12 +75,7 @@ class Place:
         self.client.publish(self.topic, "open")
 
     def read(self, topic: tuff.TopicId) -> list[bytes]:
-        found: list[bytes] = []
-        poll = self.client.poll(topic, isolation="committed")
-        while poll:
-            found += [message.payload for message in poll]
-            poll = self.client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
-        return found
+        return read(self.client, topic)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from pathlib import Path
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.spark.driver import BATCH_COUNT, SINKS, SOURCE
+from tests.spark.messages import read
 from tests.spark.session import set_up
 from tuff.launch import ServerProcess
 
@@ -146,15 +147,6 @@ class KillProgram:
                 f"the {len(expected)} there should be, in order"
             )
         return self._count
-
-
-def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
-    found: list[bytes] = []
-    poll = client.poll(topic, isolation="committed")
-    while poll:
-        found += [message.payload for message in poll]
-        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
-    return found
 
 
 def points(count: int, *, seed: int) -> list[Point]:

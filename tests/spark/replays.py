@@ -21,6 +21,7 @@ import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.sink import Written
 from pyspark_tuff.stream_sink import StreamWriter
+from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task, told
 from tuff.launch import ServerProcess
 
@@ -156,15 +157,6 @@ def refuses(action: Callable[[], object]) -> None:
     except tuff.TuffError:
         return
     raise AssertionError("a run that another one has fenced went on")
-
-
-def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
-    found: list[bytes] = []
-    poll = client.poll(topic, isolation="committed")
-    while poll:
-        found += [message.payload for message in poll]
-        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
-    return found
 
 
 def replay(url: str, stories: Sequence[Callable[[Runs, int], None]]) -> int:

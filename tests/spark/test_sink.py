@@ -14,6 +14,7 @@ from pyspark_tuff.jobs import OwnJob
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.sink import BatchWriter, Written
 from pyspark_tuff.storing import FLUSH_COUNT
+from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task
 from tuff.launch import ServerProcess
 
@@ -45,15 +46,6 @@ def write(tuff_server: ServerProcess) -> Writes:
 
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
-
-
-def read(client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed") -> list[bytes]:
-    found: list[bytes] = []
-    poll = client.poll(topic, isolation=isolation)
-    while poll:
-        found += [message.payload for message in poll]
-        poll = client.poll(topic, poll.next_id, inclusive=False, isolation=isolation)
-    return found
 
 
 def open_transactions(client: tuff.Client) -> Sequence[int]:

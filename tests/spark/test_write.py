@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from tests.spark.messages import read
 from tuff.launch import ServerProcess
 
 if TYPE_CHECKING:
@@ -32,15 +33,6 @@ class Writes:
 @pytest.fixture
 def write(spark: "SparkSession", tuff_server: ServerProcess) -> Writes:
     return Writes(spark, tuff_server)
-
-
-def read(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
-    found: list[bytes] = []
-    poll = client.poll(topic, isolation="committed")
-    while poll:
-        found += [message.payload for message in poll]
-        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
-    return found
 
 
 def fail_once(value: str) -> str:

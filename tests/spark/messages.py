@@ -1,0 +1,13 @@
+"""What tests read back."""
+
+import tuff
+
+
+def read(client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed") -> list[bytes]:
+    """The payloads of a whole topic, in order."""
+    found: list[bytes] = []
+    poll = client.poll(topic, isolation=isolation)
+    while poll:
+        found += [message.payload for message in poll]
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation=isolation)
+    return found

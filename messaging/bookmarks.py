@@ -13,6 +13,7 @@ from typing import Any
 
 from messaging.rows import DamagedRowError, frame, unframe_plain
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId
+from tuff.protocol.names import TopicId
 
 HOLDS_COUNT_MAX = 100  # of a topic; each is looked at by every read of it
 POSITIONS_COUNT_MAX = 1_000  # of a topic; a page of them is one reply
@@ -60,6 +61,24 @@ class Position:
         """Raises: DamagedRowError."""
         position, updated_at_ms = _unpack(_POSITION, key, value)
         return cls(position=MessageId.from_bytes(position), updated_at_ms=updated_at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionLag:
+    """How far a named position lies behind the end of its topic: ms between their publish times, 0
+    at the end or where nothing is live. A position before all that is live counts from there."""
+
+    topic: TopicId
+    name: str
+    behind_ms: int
+    updated_at_ms: int
+
+
+def behind_ms(position: MessageId, *, end: MessageId | None, live_from_ms: int) -> int:
+    """As `PositionLag` has it."""
+    if end is None or end <= position:
+        return 0
+    return end.publish_timestamp_ms - max(position.publish_timestamp_ms, live_from_ms)
 
 
 def _unpack(layout: struct.Struct, key: bytes, value: bytes) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from messaging.bookmarks import PositionLag, behind_ms
 from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
@@ -17,7 +18,7 @@ from messaging.page import Page, arrow_form
 from messaging.reader import Query, Reading, Undecided, read, start_number
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
-from messaging.survey import survey
+from messaging.survey import first_live, newest_id, survey
 from messaging.topics import Topic, TopicRecord, topic_not_found
 from messaging.transactions import TransactionView
 from messaging.visibility import Verdict, verdict
@@ -159,6 +160,49 @@ class Polls:
             end=extent.end,
             blocked_by=self._holder(extent.held_by),
         )
+
+    @property
+    def position_count(self) -> int:
+        """How many named positions all topics have."""
+        records = (topic.durable for topic in self._live.topics)
+        return sum(len(record.positions) for record in records if record is not None)
+
+    async def position_lags(self, *, count_max: int) -> list[PositionLag]:
+        """How far the first so many named positions are behind, by topic and name. Each topic costs
+        one step in the store, whatever it holds.
+
+        Raises: StorageUnavailableError.
+        """
+        shown = self._positions()[:count_max]
+        topics = {topic.id: self._query(topic, record, Poll(), 0) for topic, record, _ in shown}
+        ends = await self._engine.read(
+            lambda store: {each: newest_id(store, query) for each, query in topics.items()}
+        )
+        return [
+            PositionLag(
+                topic=topic.id,
+                name=name,
+                behind_ms=behind_ms(
+                    record.positions[name].position,
+                    live_from_ms=first_live(topics[topic.id]).timestamp_ms,
+                    end=ends[topic.id],
+                ),
+                updated_at_ms=record.positions[name].updated_at_ms,
+            )
+            for topic, record, name in shown
+        ]
+
+    def _positions(self) -> list[tuple[Topic, TopicRecord, str]]:
+        """Every named position, by topic and name."""
+        found = [
+            (topic, record)
+            for topic in self._live.topics
+            if (record := topic.durable) is not None and record.positions
+        ]
+        found.sort(key=lambda each: each[0].id)
+        return [
+            (topic, record, name) for topic, record in found for name in sorted(record.positions)
+        ]
 
     async def splits(
         self, topic: TopicId, *, start: MessageId | None, end: MessageId | None, count: int

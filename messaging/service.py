@@ -14,6 +14,7 @@ from pathlib import Path
 
 from messaging.batch import Batch
 from messaging.bookmark_changes import Bookmarks
+from messaging.bookmarks import PositionLag
 from messaging.endings import Endings
 from messaging.engine import Engine, RowView
 from messaging.live import Live
@@ -238,6 +239,14 @@ class MessagingService:
     ) -> Offsets:
         """Where the topic begins and ends for a reader (§3.6)."""
         return await self._polls.offsets(topic, isolation=isolation, tx=tx)
+
+    def position_count(self) -> int:
+        """How many named positions all topics have."""
+        return self._polls.position_count
+
+    async def position_lags(self, *, count_max: int) -> list[PositionLag]:
+        """How far the first so many named positions are behind, by topic and name (§7)."""
+        return await self._polls.position_lags(count_max=count_max)
 
     def newest_place(self, topic: TopicId) -> MessageId:
         """A place behind everything published so far. Raises: TopicNotFoundError."""

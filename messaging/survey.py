@@ -29,7 +29,7 @@ def survey(store: Store, query: Query, *, undecided_from: Place) -> Extent:
         DamagedRecordError: the first message is damaged; StoreError.
     """
     earliest = first_id(store, replace(query, start=0))
-    place, row = _first_undecided(store, query, max(undecided_from, _floor(query)))
+    place, row = _first_undecided(store, query, max(undecided_from, first_live(query)))
     return Extent(
         earliest=earliest,
         end=_last_before(store, query, place),
@@ -37,7 +37,14 @@ def survey(store: Store, query: Query, *, undecided_from: Place) -> Extent:
     )
 
 
-def _floor(query: Query) -> Place:
+def newest_id(store: Store, query: Query) -> MessageId | None:
+    """The `end` of a topic for a reader without a snapshot, for whom every row is decided: one step
+    back from the end. None where nothing is live. Raises: StoreError."""
+    return _last_before(store, query, place_after(query.served))
+
+
+def first_live(query: Query) -> Place:
+    """The first place that neither truncation nor the time to live has passed."""
     return max(query.floor.place, query.live_from)
 
 
@@ -61,7 +68,7 @@ def _is_held(query: Query, place: Place, row: MessageRow) -> bool:
 
 
 def _last_before(store: Store, query: Query, stop: Place) -> MessageId | None:
-    start = _floor(query)
+    start = first_live(query)
     if start >= stop:
         return None
     keys = message_key(query.prefix, start), message_key(query.prefix, stop)

@@ -16,7 +16,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from process.metrics import Distribution, Distributions, Gauge, TopicFigures
+from process.metrics import (
+    POSITIONS_SHOWN_MAX,
+    Distribution,
+    Distributions,
+    Gauge,
+    PositionFigures,
+    TopicFigures,
+)
 
 
 class _Figures(Collector):
@@ -31,11 +38,12 @@ def exposition(
     distributions: Iterable[Distributions],
     gauges: Iterable[Gauge],
     topics: Iterable[TopicFigures],
+    positions: Iterable[PositionFigures],
 ) -> bytes:
     """What `/metrics` answers."""
     registry = CollectorRegistry()
-    families = [*map(_histogram, distributions), *map(_gauge, gauges), *_of_topics(topics)]
-    registry.register(_Figures(families))
+    figures = [*map(_histogram, distributions), *map(_gauge, gauges)]
+    registry.register(_Figures([*figures, *_of_topics(topics), *_of_positions(positions)]))
     return generate_latest(registry)
 
 
@@ -70,3 +78,24 @@ def _of_topics(topics: Iterable[TopicFigures]) -> Iterator[Metric]:
         payload_bytes.add_metric([figures.namespace, figures.topic], figures.payload_bytes)
     yield messages
     yield payload_bytes
+
+
+def _of_positions(positions: Iterable[PositionFigures]) -> Iterator[Metric]:
+    labels = ["namespace", "topic", "position"]
+    shown = f"of the first {POSITIONS_SHOWN_MAX} by topic and name"
+    behind = GaugeMetricFamily(
+        "tuff_position_behind_seconds",
+        f"Publish time of a topic's newest message less that of a named position, {shown}.",
+        labels=labels,
+    )
+    updated = GaugeMetricFamily(
+        "tuff_position_updated_timestamp_seconds",
+        f"When a named position was recorded, as Unix time, {shown}.",
+        labels=labels,
+    )
+    for figures in positions:
+        values = [figures.namespace, figures.topic, figures.name]
+        behind.add_metric(values, figures.behind_s)
+        updated.add_metric(values, figures.updated_at_s)
+    yield behind
+    yield updated

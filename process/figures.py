@@ -1,13 +1,36 @@
 """What `/metrics` reads from the rooms when somebody asks (protocol §7)."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from messaging.service import MessagingService
 from process.clock import SteadyClock
-from process.metrics import Gauge, TopicFigures
+from process.metrics import POSITIONS_SHOWN_MAX, Gauge, Metrics, PositionFigures, TopicFigures
+from tuff.disk.steps import Steps
+from tuff.protocol.errors import StorageUnavailableError
 from tx.counters import TransactionCounters
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
+
+T = TypeVar("T")
+
+POSITIONS_WITHIN_S = 1.0  # seconds; a disk that hangs must not keep the figures that tell of it
+
+
+def watch(
+    metrics: Metrics,
+    messaging: MessagingService,
+    transactions: TransactionManager,
+    clock: SteadyClock,
+) -> None:
+    """Have all that is here read at every scrape."""
+    metrics.watch(
+        gauges(messaging, transactions, clock),
+        partial(topic_figures, messaging),
+        partial(position_figures, messaging),
+    )
 
 
 def gauges(
@@ -23,6 +46,7 @@ def gauges(
         *_counted(transactions.counters),
         *_held(transactions),
         Gauge("polls_waiting", "Long polls that wait.", messaging.waiting_count),
+        Gauge("positions", "Named positions of all topics.", messaging.position_count),
         _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
         _counter(
             "corrupt_records",
@@ -96,3 +120,44 @@ def topic_figures(messaging: MessagingService) -> Iterator[TopicFigures]:
     """What was published to each topic since the start."""
     for topic, messages, payload_bytes in messaging.topic_figures():
         yield TopicFigures(topic.namespace, topic.name, messages, payload_bytes)
+
+
+async def position_figures(messaging: MessagingService) -> Sequence[PositionFigures]:
+    """How far named positions are behind; none while the message store is down or hangs."""
+    try:
+        lags = await _soon(messaging.position_lags(count_max=POSITIONS_SHOWN_MAX))
+    except (StorageUnavailableError, TimeoutError):
+        return ()
+    return [
+        PositionFigures(
+            lag.topic.namespace,
+            lag.topic.name,
+            lag.name,
+            behind_s=lag.behind_ms / 1000,
+            updated_at_s=lag.updated_at_ms / 1000,
+        )
+        for lag in lags
+    ]
+
+
+async def _soon(work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns. There need be no task around it, which `asyncio.timeout` asks for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def returned(found: T) -> None:
+        if not done.done():
+            done.set_result(found)
+
+    def failed(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    steps = Steps(work, returned=returned, failed=failed)
+    alarm = loop.call_later(POSITIONS_WITHIN_S, lambda: failed(TimeoutError()))
+    steps.go_on()
+    try:
+        return await done
+    finally:
+        alarm.cancel()
+        steps.give_up()

@@ -5,12 +5,13 @@ here, in one table. Figures that the rooms hold anyway are read when somebody as
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tuff.protocol.exchange import Reply, Request, Route
 
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+POSITIONS_SHOWN_MAX = 1_000  # named positions with series of their own, over all topics
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
@@ -32,6 +33,21 @@ class TopicFigures:
     topic: str
     messages: int
     payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionFigures:
+    """How far one named position is behind its topic, and when it was recorded, as Unix time."""
+
+    namespace: str
+    topic: str
+    name: str
+    behind_s: float
+    updated_at_s: float
+
+
+async def _no_positions() -> tuple[()]:
+    return ()
 
 
 class Distribution:
@@ -97,6 +113,7 @@ class Metrics:
         self._by_status: dict[tuple[str, int], Distribution] = {}
         self._gauges: tuple[Gauge, ...] = ()
         self._topics: Callable[[], Iterable[TopicFigures]] = tuple
+        self._positions: Callable[[], Awaitable[Iterable[PositionFigures]]] = _no_positions
 
     def observe(self, name: str, value: float) -> None:
         """Add one observation to the distribution of that name."""
@@ -109,21 +126,29 @@ class Metrics:
             self._by_status[operation, status] = found
         found.observe(seconds)
 
-    def watch(self, gauges: Iterable[Gauge], topics: Callable[[], Iterable[TopicFigures]]) -> None:
+    def watch(
+        self,
+        gauges: Iterable[Gauge],
+        topics: Callable[[], Iterable[TopicFigures]],
+        positions: Callable[[], Awaitable[Iterable[PositionFigures]]],
+    ) -> None:
         """Read these figures at every scrape."""
         self._gauges = tuple(gauges)
         self._topics = topics
+        self._positions = positions
 
-    def text(self) -> bytes:
+    async def text(self) -> bytes:
         """What `/metrics` answers."""
         # Here, since a start needs none of what it loads (process/exposition.py).
         from process.exposition import exposition
 
-        return exposition([self._requests, *self._observed], self._gauges, self._topics())
+        positions = await self._positions()
+        distributions = [self._requests, *self._observed]
+        return exposition(distributions, self._gauges, self._topics(), positions)
 
 
 def routes(metrics: Metrics) -> list[Route]:
     async def scrape(_request: Request) -> Reply:
-        return Reply(200, "text/plain; version=0.0.4; charset=utf-8", metrics.text())
+        return Reply(200, "text/plain; version=0.0.4; charset=utf-8", await metrics.text())
 
     return [Route("GET", "/metrics", scrape)]

@@ -14,7 +14,7 @@ from process.application import application, openapi_route
 from process.bridge import Bridge, LateTransactions
 from process.clock import ClockGuard, ClockTrust, SteadyClock
 from process.engines import engine
-from process.figures import gauges, topic_figures
+from process.figures import watch
 from process.front import Admission, Front
 from process.health import Check, Status
 from process.http import Listener
@@ -93,8 +93,7 @@ class Rooms:
             arrivals=self._arrivals,
         )
         self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
-        figures = gauges(self.messaging, self.transactions, clock)
-        self._metrics.watch(figures, lambda: topic_figures(self.messaging))
+        watch(self._metrics, self.messaging, self.transactions, clock)
 
     def application(self) -> web.Application:
         """Every route, as the HTTP library has it."""

@@ -1,12 +1,13 @@
 """Health, metrics and the schema (protocol §7)."""
 
+import json
 import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.http.calls import Topic, begin
-from tests.http.client import Client, ok
+from tests.http.calls import Topic, begin, ids
+from tests.http.client import JSON, Client, ok
 from tests.http.conftest import NewServer
 
 ENDPOINTS = [
@@ -86,6 +87,28 @@ def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
         assert any(after[name] >= before.get(name, 0) + 3 for name in after if subject in name), (
             subject
         )
+
+
+def test_a_named_position_is_told_with_how_far_it_is_behind(client: Client, topic: Topic) -> None:
+    ok(topic.publish("a"))
+    (id,) = ids(topic.poll())
+    before = _samples(client)["tuff_positions[]"]
+    body = json.dumps({"position": id}).encode()
+    made = client.send("PUT", f"{topic.path}/positions/report", body, content_type=JSON)
+
+    shown = _samples(client)
+
+    found = {
+        name: value
+        for name, value in shown.items()
+        if name.startswith("tuff_position_") and f"'{topic.name}'" in name
+    }
+    assert shown["tuff_positions[]"] == before + 1
+    assert [name.split("[")[0] for name in found] == [
+        "tuff_position_behind_seconds",
+        "tuff_position_updated_timestamp_seconds",
+    ]
+    assert list(found.values()) == [0, ok(made).json["updatedAt"] / 1000]
 
 
 def test_the_schema_describes_every_call(client: Client) -> None:

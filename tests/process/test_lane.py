@@ -318,9 +318,9 @@ async def test_who_says_nothing_is_let_go_and_who_waits_is_not(
 
 async def test_both_ways_are_counted_alike(both: Served) -> None:
     await talk(both.general_port, PLAIN["both names"] + get("/v1/refused") + END)
-    by_library = both.metrics.text()
+    by_library = await both.metrics.text()
     await talk(both.lane_port, PLAIN["both names"] + get("/v1/refused") + END)
-    by_both = both.metrics.text()
+    by_both = await both.metrics.text()
 
     for operation in ("POST /v1/{kind}/{name}/deep", "GET /v1/refused", "GET /v1/echo/{name}"):
         line = f'tuff_request_seconds_count{{operation="{operation}"'.encode()

@@ -1,12 +1,19 @@
 """What a scrape shows of what was observed."""
 
+import asyncio
+from collections.abc import Sequence
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from process.metrics import Gauge, Metrics, TopicFigures
+from process import figures
+from process.figures import position_figures
+from process.metrics import Gauge, Metrics, PositionFigures, TopicFigures
+from tests.messaging.world import AUDIT, World, publish
 
 
-def _samples(metrics: Metrics) -> dict[str, float]:
-    families = text_string_to_metric_families(metrics.text().decode())
+async def _samples(metrics: Metrics) -> dict[str, float]:
+    families = text_string_to_metric_families((await metrics.text()).decode())
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for family in families
@@ -14,12 +21,12 @@ def _samples(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
+async def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
     metrics = Metrics()
     for value in (1, 2, 2, 3, 100_000):
         metrics.observe("store_batch_requests", value)
 
-    shown = _samples(metrics)
+    shown = await _samples(metrics)
 
     name = "tuff_store_batch_requests"
     counts = [shown[f"{name}_bucket {bound}"] for bound in ("1.0", "2.0", "4.0", "+Inf")]
@@ -27,30 +34,56 @@ def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
     assert (shown[f"{name}_count"], shown[f"{name}_sum"]) == (5, 100_008)
 
 
-def test_requests_are_told_apart_by_operation_and_kind_of_answer() -> None:
+async def test_requests_are_told_apart_by_operation_and_kind_of_answer() -> None:
     metrics = Metrics()
     metrics.observe_request("GET /a", 200, 0.5)
     metrics.observe_request("GET /a", 204, 0.5)
     metrics.observe_request("GET /a", 503, 0.5)
 
-    shown = _samples(metrics)
+    shown = await _samples(metrics)
 
     counts = [shown[f"tuff_request_seconds_count GET /a {kind}"] for kind in ("2xx", "5xx")]
     assert counts == [2, 1]
 
 
-def test_figures_are_read_at_each_scrape() -> None:
+async def test_figures_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     held = [1.0]
+
+    async def positions() -> Sequence[PositionFigures]:
+        return [PositionFigures("default", "t", "report", behind_s=held[0], updated_at_s=9)]
+
     metrics.watch(
         [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, counts_up=True)],
         lambda: [TopicFigures("default", "t", messages=2, payload_bytes=7)],
+        positions,
     )
-    _samples(metrics)
+    await _samples(metrics)
     held[0] = 2.0
 
-    shown = _samples(metrics)
+    shown = await _samples(metrics)
 
     assert (shown["tuff_open"], shown["tuff_done_total"]) == (2, 3)
     assert shown["tuff_topic_messages_total default t"] == 2
     assert shown["tuff_topic_bytes_total default t"] == 7
+    assert shown["tuff_position_behind_seconds default report t"] == 2
+    assert shown["tuff_position_updated_timestamp_seconds default report t"] == 9
+
+
+async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        published = await publish(service, b"a")
+        await service.bookmarks.set_position(AUDIT, "report", published.first)
+        told = await position_figures(service)
+        with monkeypatch.context() as patched:
+            patched.setattr(figures, "POSITIONS_WITHIN_S", 0.0)
+            patched.setattr(service._engine, "_in_thread_read", lambda _: asyncio.Future())
+            hung = await position_figures(service)
+    down = await position_figures(service)
+
+    assert [(each.name, each.behind_s) for each in told] == [("report", 0)]
+    assert (hung, down) == ((), ())

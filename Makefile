@@ -92,6 +92,8 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tuff needs Python 3.11 or later and this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	# As pip does with a wheel: where PYTHONDONTWRITEBYTECODE is set, each start compiled everything.
+	$(BIN)/python -m compileall -q process tx messaging tuff
 	touch $@
 
 $(VENV)/.installed-prove: $(VENV)/.installed-dev

@@ -57,6 +57,8 @@ def running(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
+    # A server as it is installed has its bytecode, and does not compile itself at each start.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -64,6 +66,7 @@ def running(
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=cwd,
+            env=environment,
             start_new_session=True,
         )
     try:

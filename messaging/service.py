@@ -313,8 +313,8 @@ class MessagingService:
         return self._live.index.final_pointers()
 
     def indexed_pointers(self) -> list[int]:
-        """Every pointer that is neither settled nor marked: after a start, those whose outcome the
-        transaction room must tell."""
+        """Every pointer with rows that are neither settled nor marked: after a start, those whose
+        outcome the transaction room must tell."""
         return sorted(self._live.index.pointers())
 
     def first_publishes(self) -> list[tuple[int, int]]:

@@ -54,6 +54,10 @@ class Gates:
         gate = self._gates.get(transaction_id)
         return gate is not None and gate.write_count > 0
 
+    def writing(self) -> list[int]:
+        """The transactions with a write under way."""
+        return [which for which, gate in self._gates.items() if gate.write_count > 0]
+
     def ending(self, transaction_id: int) -> "_Ending":
         """The turn of one ending: nobody else ends the transaction meanwhile, the gate refuses new
         writes, and those that passed it are done."""

@@ -37,6 +37,10 @@ class Markings:
                 self.mark_if_needed(change.transaction_id, pointers)
             self._rows.wake_readers(pointers)
 
+    def concerned(self) -> set[int]:
+        """Every pointer that rows carry, or that a write under way may yet give rows."""
+        return {*self._rows.indexed_pointers(), *self._gates.writing()}
+
     def mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
         """Take back what these pointers published, or are about to."""
         if self._gates.has_writes(transaction_id) or self._is_carried(pointers):

@@ -11,7 +11,7 @@ each time, and packed anew for each snapshot (decision 0026).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import overload
 
 from tx.edits import PUBLISHED, REASON, TOPICS, TYPE
 from tx.packing import (
@@ -19,11 +19,13 @@ from tx.packing import (
     POINTER,
     TEXT,
     TIME_MS,
+    check_rows,
     enum_of,
     from_bytes,
     items,
     optional,
     record,
+    rows_of,
     to_bytes,
     tuple_of,
 )
@@ -35,19 +37,22 @@ LOOKED_AT_COUNT_MAX = 2_000  # outcomes of one pass; keeps a tick to a few milli
 NEWEST_COUNT_MAX = 256  # outcomes that are kept as values: whoever waits for a commit looks at it
 
 STATE = enum_of(EndedState)
-OUTCOME = record(
-    Outcome, POINTER, STATE, optional(REASON), TYPE, TEXT, TIME_MS, TIME_MS, TIME_MS,
+_FORMS = (
+    POINTER, STATE, optional(REASON), TYPE, TEXT, TIME_MS, TIME_MS, TIME_MS,
     tuple_of(POINTER), PUBLISHED, TOPICS, optional(TEXT), COUNT,
 )  # fmt: skip
-_ID, _STATE, _STARTED, _CHECKPOINTS = 0, 1, 5, 8  # places of fields in a packed outcome
+OUTCOME = record(Outcome, *_FORMS)
+# Places of fields in a packed outcome.
+_ID, _STARTED, _ENDED, _CHECKPOINTS, _REQUEST, _LSN = 0, 5, 7, 8, 11, 12
+_TAKEN_COUNT = (
+    1_000  # outcomes unpacked in one call of the library, which costs each next to nothing
+)
 
 
-class Ending(NamedTuple):
-    """As much of an outcome as its rows need."""
-
-    transaction_id: int
-    state: EndedState
-    pointers: tuple[int, ...]
+def packed_outcomes(rows: Sequence[object]) -> list[bytes]:
+    """Outcomes as a file has them, each as it is kept. Raises: MalformedError."""
+    check_rows(rows, _FORMS)
+    return list(map(to_bytes, rows))
 
 
 class PackedOutcomes(Sequence[Outcome]):
@@ -104,6 +109,26 @@ class Outcomes:
         for outcome in outcomes:
             self.put(outcome)
 
+    @classmethod
+    def of(cls, image: PackedOutcomes) -> "Outcomes":
+        """What an image holds. A start takes a million, so that none is made a value for it."""
+        outcomes, packed = cls(), image.packed()
+        for start in range(0, len(packed), _TAKEN_COUNT):
+            outcomes._take(packed[start : start + _TAKEN_COUNT])
+        return outcomes
+
+    def _take(self, packed: Sequence[bytes]) -> None:
+        rows = rows_of(packed)
+        columns = list(zip(*rows, strict=True))
+        ids, lsns = columns[_ID], columns[_LSN]
+        self._by_id.update(zip(ids, packed, strict=True))
+        self._lsns.update(zip(ids, lsns, strict=True))
+        self._in_order.extend(zip(ids, lsns, columns[_ENDED], strict=True))
+        self.size_bytes += sum(map(len, packed))
+        for row in rows:
+            if row[_CHECKPOINTS] or row[_REQUEST] is not None:
+                self._note(row[_ID], tuple(row[_CHECKPOINTS]), row[_REQUEST])
+
     def __len__(self) -> int:
         return len(self._by_id)
 
@@ -117,18 +142,6 @@ class Outcomes:
         """All of them as they are; later endings don't change it."""
         return PackedOutcomes(self._by_id.values())
 
-    def endings(self) -> Iterator[Ending]:
-        """All of them, and of each what its rows need."""
-        for kept in self._by_id.values():
-            if isinstance(kept, bytes):
-                row = items(from_bytes(kept))
-                checkpoints = tuple(map(POINTER.unpack, items(row[_CHECKPOINTS])))
-                transaction_id = POINTER.unpack(row[_ID])
-                state = STATE.unpack(row[_STATE])
-                yield Ending(transaction_id, state, (transaction_id, *checkpoints))
-            else:
-                yield Ending(kept.transaction_id, kept.state, kept.pointers)
-
     def put(self, outcome: Outcome) -> None:
         """Remember this, instead of what was known of that transaction."""
         transaction_id = outcome.transaction_id
@@ -136,17 +149,23 @@ class Outcomes:
             self._drop(transaction_id)
         self._by_id[transaction_id] = outcome
         self._lsns[transaction_id] = outcome.lsn
-        if outcome.checkpoints:
-            self._checkpoints[transaction_id] = outcome.checkpoints
-            for pointer in outcome.checkpoints:
-                self._owners[pointer] = transaction_id
-        if outcome.request_id is not None:
-            self._requests[transaction_id] = outcome.request_id
-            self._by_request[outcome.request_id] = transaction_id
+        if outcome.checkpoints or outcome.request_id is not None:
+            self._note(transaction_id, outcome.checkpoints, outcome.request_id)
         self._in_order.append((transaction_id, outcome.lsn, outcome.ended_at_ms))
         self._newest.append(outcome)
         if len(self._newest) > NEWEST_COUNT_MAX:
             self._pack_oldest(self._newest.popleft())
+
+    def _note(
+        self, transaction_id: int, checkpoints: tuple[int, ...], request_id: str | None
+    ) -> None:
+        if checkpoints:
+            self._checkpoints[transaction_id] = checkpoints
+            for pointer in checkpoints:
+                self._owners[pointer] = transaction_id
+        if request_id is not None:
+            self._requests[transaction_id] = request_id
+            self._by_request[request_id] = transaction_id
 
     def _pack_oldest(self, outcome: Outcome) -> None:
         if self._by_id.get(outcome.transaction_id) is outcome:

@@ -5,7 +5,7 @@ program or another version, and is refused rather than guessed at (design §4).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from operator import attrgetter
@@ -28,10 +28,12 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[T]):
-    """How one value travels: to plain MessagePack data, and back, or MalformedError."""
+    """How one value travels: to plain MessagePack data, and back, or MalformedError. `bounds` are
+    the least and the greatest value where it is an integer that travels as it is."""
 
     pack: Callable[[T], object]
     unpack: Callable[[object], T]
+    bounds: tuple[int, int] | None = None
 
 
 def to_bytes(data: object) -> bytes:
@@ -69,11 +71,11 @@ def from_bytes(data: bytes) -> object:
 
 def integer(*, minimum: int = 0, maximum: int = POINTER_MAX) -> Form[int]:
     def unpack(data: object) -> int:
-        if not isinstance(data, int) or isinstance(data, bool) or not minimum <= data <= maximum:
+        if type(data) is not int or not minimum <= data <= maximum:  # True is none here
             raise MalformedError(f"{data!r} is no number from {minimum} to {maximum}")
         return data
 
-    return Form(int, unpack)
+    return Form(int, unpack, (minimum, maximum))
 
 
 def _unpack_flag(data: object) -> bool:
@@ -144,7 +146,7 @@ def record(kind: type[T], *forms: Form[Any]) -> Form[T]:
     """A dataclass as the list of its fields, in their order."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # only dataclasses
     assert len(names) == len(forms), f"{kind.__name__} has {len(names)} fields"
-    columns = list(zip(names, forms, strict=True))
+    unpacks = [form.unpack for form in forms]
     # A snapshot packs a hundred thousand records, and most fields of each travel as they are.
     values_of = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     changed = [(place, form.pack) for place, form in enumerate(forms) if form.pack not in _PLAIN]
@@ -156,12 +158,43 @@ def record(kind: type[T], *forms: Form[Any]) -> Form[T]:
         return row
 
     def unpack(data: object) -> T:
-        values = items(data, count=len(columns))
-        return kind(
-            **{name: form.unpack(v) for (name, form), v in zip(columns, values, strict=True)}
-        )
+        values = items(data, count=len(names))
+        unpacked = [to_value(v) for to_value, v in zip(unpacks, values, strict=True)]
+        return kind(**dict(zip(names, unpacked, strict=True)))
 
     return Form(pack, unpack)
+
+
+def check_rows(rows: Sequence[object], forms: Sequence[Form[Any]]) -> None:
+    """Refuse what unpacking one of many records would refuse, column by column, which costs a tenth
+    of it. Raises: MalformedError."""
+    if not rows:
+        return
+    if set(map(type, rows)) != {list} or set(map(len, rows)) != {len(forms)}:  # type: ignore[arg-type] # lists
+        for row in rows:
+            items(row, count=len(forms))
+    for form, column in zip(forms, zip(*rows, strict=True), strict=True):
+        for data in _distinct(form, column):
+            form.unpack(data)
+
+
+def _distinct(form: Form[Any], column: Sequence[object]) -> Iterable[object]:
+    """As many of these as say whether all can be unpacked."""
+    kinds = set(map(type, column))
+    if form.bounds is not None and kinds == {int}:
+        return min(column), max(column)  # type: ignore[type-var] # integers
+    if kinds <= {str, type(None)}:  # the same few names again and again
+        return set(column)
+    if kinds == {list}:
+        full = [data for data in column if data]  # few have anything in them
+        return full if len(full) == len(column) else [*full, []]
+    return column
+
+
+def rows_of(packed: Sequence[bytes]) -> list[list[Any]]:
+    """The fields of records that were packed, or checked, by this process."""
+    rows: list[list[Any]] = msgpack.unpackb(joined(*packed), raw=False, use_list=True)
+    return rows
 
 
 def items(data: object, *, count: int | None = None) -> list[object]:

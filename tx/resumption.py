@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tx.claims import Claims
 from tx.edits import Edit, Invalidated, InvalidReason, Restarted
 from tx.markings import Markings
-from tx.records import EndedState
+from tx.records import EndedState, lost_outcome
 from tx.starts import Starts
 from tx.state import TransactionState
 from tx.surroundings import Surroundings
@@ -42,18 +42,22 @@ class Resumption:
         """The service is up."""
         self._starts.opened(state)
         self._leases.begin_all(state)
-        # What a crash kept from being told, or done, to the rows of those that have ended.
-        for transaction_id, ended, pointers in state.outcomes.endings():
-            if ended is not EndedState.COMMITTED:
-                self._markings.mark_if_needed(transaction_id, pointers)
-            elif any(map(self._rows.is_carried, pointers)):
-                self._rows.settle(pointers)
-            # A log that failed, and has this ending all the same, left readers asleep behind it.
-            self._rows.wake_readers(pointers)
-        for pointer in state.invalid:
-            if pointer not in state.outcomes:
-                self._markings.mark_if_needed(pointer, (pointer,))
-                self._rows.wake_readers((pointer,))
+        # What a crash kept from being told, or done, to the rows of those that have ended. It is
+        # asked from the side of the rows: few have any left, and a million may have ended.
+        ended: set[int] = set()
+        for pointer in self._markings.concerned():
+            outcome = state.outcomes.find(pointer)
+            if outcome is None and pointer in state.invalid:
+                outcome = lost_outcome(pointer)
+            if outcome is None:
+                continue
+            ended.update(outcome.pointers)
+            if outcome.state is EndedState.COMMITTED:
+                self._rows.settle(outcome.pointers)
+            else:
+                self._markings.mark_if_needed(outcome.transaction_id, outcome.pointers)
+        # A log that failed, and has an ending all the same, left readers asleep behind it.
+        self._rows.wake_readers(ended)
 
     def failed(self) -> None:
         """The service went down."""

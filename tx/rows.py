@@ -45,6 +45,9 @@ class MessageRows(Protocol):
         """Whether an invalid pointer may leave the list as far as rows go that `is_carried` does
         not know of: retention has passed all of them with the pointer on its list."""
 
+    def indexed_pointers(self) -> Collection[int]:
+        """Every pointer with rows that are neither settled nor marked."""
+
     def final_pointers(self) -> set[int]:
         """Pointers with rows flagged as final: after a crash, of commits that were cut off."""
 

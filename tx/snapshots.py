@@ -33,7 +33,7 @@ from tx.files import (
     pack_header,
     read_header,
 )
-from tx.outcomes import OUTCOME, STATE, PackedOutcomes
+from tx.outcomes import OUTCOME, STATE, PackedOutcomes, packed_outcomes
 from tx.packing import (
     COUNT,
     FLAG,
@@ -50,7 +50,7 @@ from tx.packing import (
     to_bytes,
     tuple_of,
 )
-from tx.records import OpenTransaction, Outcome
+from tx.records import OpenTransaction
 from tx.sinks import Sink
 from tx.state import StateImage
 from tx.view import View, ViewChange, with_all
@@ -110,17 +110,19 @@ _OPENED = record(
 
 def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The whole file. Takes time in proportion to the state: run it in a thread."""
-    frames = [pack_frame(body) for body in _bodies(image)]
+    outcomes = image.outcomes.packed()
+    frames = [pack_frame(body) for body in _bodies(image, outcomes)]
     end = pack_frame(to_bytes([_END, len(frames)]))
-    return b"".join((pack_header(FileKind.SNAPSHOT, header, version=_version(image)), *frames, end))
+    head = pack_header(FileKind.SNAPSHOT, header, version=_version(image, outcomes))
+    return b"".join((head, *frames, end))
 
 
-def _version(image: StateImage) -> int:
+def _version(image: StateImage, outcomes: Sequence[bytes]) -> int:
     """As low as it can be, so that an older server reads whatever it can know."""
     lapsed = InvalidReason.LEASE_EXPIRED
     name = lapsed.value.encode()
     # Nearly none has the name in it; and a client may be called so.
-    named = [each for each in image.outcomes.packed() if name in each]
+    named = [each for each in outcomes if name in each] if name in b"".join(outcomes) else []
     has_lapsed = any(OUTCOME.unpack(from_bytes(each)).reason is lapsed for each in named)
     is_new = has_lapsed or image.sinks or _leases(image)
     return JOBS_VERSION if is_new else FORMAT_VERSION
@@ -134,7 +136,7 @@ def _leases(image: StateImage) -> list[list[object]]:
     ]
 
 
-def _bodies(image: StateImage) -> Iterator[bytes]:
+def _bodies(image: StateImage, packed: Sequence[bytes]) -> Iterator[bytes]:
     numbers = _Numbers(
         image.lsn,
         image.seen,
@@ -156,7 +158,7 @@ def _bodies(image: StateImage) -> Iterator[bytes]:
     )
     for pending in _chunks(image.pending):
         yield to_bytes([_PENDING, *([lsn, _CHANGE.pack(change)] for lsn, change in pending)])
-    for outcomes in _chunks(image.outcomes.packed()):
+    for outcomes in _chunks(packed):
         yield joined(to_bytes(_OUTCOMES), *outcomes)
     for commits in _chunks(image.commits):
         yield to_bytes([_COMMITS, *map(_COMMIT.pack, commits)])
@@ -188,8 +190,12 @@ class _SharedLists:
 
     def unpack(self, data: object) -> None:
         started, ended, added, cleared = (_POINTERS.unpack(item) for item in items(data, count=4))
-        self.in_progress = with_all(self.in_progress.without(ended), started)
-        self.invalid = with_all(self.invalid.without(cleared), added)
+        self.in_progress = with_all(_less(self.in_progress, ended), started)
+        self.invalid = with_all(_less(self.invalid, cleared), added)
+
+
+def _less(pointers: PointerList, gone: tuple[int, ...]) -> PointerList:
+    return pointers.without(gone) if gone else pointers
 
 
 def _pack_open(opened: OpenTransaction, lists: _SharedLists) -> list[object]:
@@ -242,7 +248,7 @@ class _Reader:
         self._open: list[OpenTransaction] = []
         self._leases: dict[int, int] = {}
         self._pending: list[tuple[int, ViewChange]] = []
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[bytes] = []
         self._commits: list[CommittedChanges] = []
         self._sinks: list[Sink] = []
         self._takers: dict[object, Callable[[list[object]], None]] = {
@@ -251,7 +257,7 @@ class _Reader:
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
-            _OUTCOMES: lambda records: self._outcomes.extend(map(OUTCOME.unpack, records)),
+            _OUTCOMES: lambda records: self._outcomes.extend(packed_outcomes(records)),
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
             _LEASES: self._take_leases,
             _SINKS: lambda records: self._sinks.extend(map(_SINK.unpack, records)),

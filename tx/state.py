@@ -94,7 +94,7 @@ class TransactionState:
         self.is_clean = image.is_clean
         self.view = image.view
         self.open = {opened.transaction_id: opened for opened in image.open}
-        self.outcomes = Outcomes(image.outcomes)
+        self.outcomes = Outcomes.of(image.outcomes)
         self.committers = Committers(image.commits)
         self.sinks = Sinks(image.sinks)
         self._pending = deque(image.pending)

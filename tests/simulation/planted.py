@@ -326,8 +326,8 @@ BUGS = (
         (
             Change(
                 "tx/resumption.py",
-                "            self._rows.wake_readers(pointers)\n        for pointer in state",
-                "            pass\n        for pointer in state",
+                "        self._rows.wake_readers(ended)",
+                "        pass",
             ),
         ),
         "commit-that-a-failed-log-kept",

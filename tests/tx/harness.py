@@ -141,6 +141,9 @@ class Rows:
     def is_cleared(self, pointer: int) -> bool:
         return pointer not in self.uncleared
 
+    def indexed_pointers(self) -> Collection[int]:
+        return list(self.carried)
+
     def final_pointers(self) -> set[int]:
         return set(self.finals)
 

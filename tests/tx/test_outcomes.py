@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.tx.harness import NOW_MS
 from tuff.protocol.ids import Place
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.edits import InvalidReason
-from tx.outcomes import NEWEST_COUNT_MAX, Outcomes
+from tx.outcomes import NEWEST_COUNT_MAX, Outcomes, packed_outcomes
+from tx.packing import MalformedError, from_bytes, items
 from tx.records import EndedState, Outcome
 
 
@@ -38,9 +41,49 @@ def test_an_outcome_is_the_same_whether_it_is_new_or_packed() -> None:
     assert outcomes.find(10) == outcomes.find(11) == all_of_them[1]
     assert outcomes.of_request("r3") == all_of_them[3]
     assert outcomes.started_at_ms(31) == NOW_MS + 3
-    assert [(each.transaction_id, each.state, each.pointers) for each in all_of_them] == list(
-        outcomes.endings()
-    )
+
+
+def test_what_an_image_holds_is_taken_over_as_it_is() -> None:
+    all_of_them = [ended(number) for number in range(2_500)]
+    image = Outcomes(all_of_them).image()
+
+    outcomes = Outcomes.of(image)
+
+    assert list(outcomes) == all_of_them
+    assert outcomes.image() == image
+    assert outcomes.find(10) == outcomes.find(11) == all_of_them[1]
+    assert outcomes.of_request("r2499") == all_of_them[2_499]
+    assert outcomes.started_at_ms(24_991) == NOW_MS + 2_499
+    assert outcomes.size_bytes == sum(map(len, image.packed()))
+    outcomes.forget(ended_before_ms=NOW_MS + 1_505, is_needed=lambda lsn, pointers: False)
+    assert next(iter(outcomes)) == all_of_them[1_500]
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (0, -1), (0, True), (0, 1 << 63), (0, "1"), (1, "open"), (1, None), (2, "late"), (3, 1),
+        (4, None), (4, b"c"), (5, None), (7, False), (8, [-1]), (8, ["1"]), (8, None), (9, [[]]),
+        (10, [7]), (11, 3), (12, 1.0),
+    ],
+)  # fmt: skip
+def test_one_wrong_field_among_many_outcomes_is_refused(place: int, wrong: object) -> None:
+    rows = [from_bytes(packed) for packed in Outcomes(map(ended, range(9))).image().packed()]
+    assert len(packed_outcomes(rows)) == 9
+
+    items(rows[5])[place] = wrong
+
+    with pytest.raises(MalformedError):
+        packed_outcomes(rows)
+
+
+@pytest.mark.parametrize("wrong", [None, [], "outcome", [1] * 12, [1] * 14])
+def test_what_has_not_the_fields_of_an_outcome_is_refused(wrong: object) -> None:
+    rows = [from_bytes(packed) for packed in Outcomes(map(ended, range(9))).image().packed()]
+
+    with pytest.raises(MalformedError):
+        packed_outcomes([*rows, wrong])
+    assert packed_outcomes([]) == []
 
 
 def test_the_garbage_collector_has_no_more_to_look_at_however_many_ended() -> None:

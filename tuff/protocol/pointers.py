@@ -143,9 +143,17 @@ class PointerList(Sequence[int]):
     def difference(self, older: "PointerList") -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What this list holds beyond an older one, and what it lacks, ascending. Chunks that both
         share are not looked at."""
+        if self is older:
+            return (), ()
         mine, theirs = set(self._chunks), set(older._chunks)  # noqa: SLF001 - of the same class
-        held = {value for chunk in mine - theirs for value in chunk.values}
-        gone = {value for chunk in theirs - mine for value in chunk.values}
+        fresh, stale = mine - theirs, theirs - mine
+        if len(fresh) == len(stale) == 1:  # nearly always: one that grew at its end
+            (after,), (before,) = fresh, stale
+            count = len(before.values)
+            if after.values[:count] == before.values:
+                return after.values[count:], ()
+        held = {value for chunk in fresh for value in chunk.values}
+        gone = {value for chunk in stale for value in chunk.values}
         return tuple(sorted(held - gone)), tuple(sorted(gone - held))
 
     def packed(self) -> bytes:

@@ -260,10 +260,12 @@ class Ledger:
 
     def is_snapshot_due(self, *, interval_ms: int) -> bool:
         """Whether something was recorded that no snapshot holds, and the last one is that old."""
-        return (
-            self._live.lsn > self._snapshot_lsn
-            and self._now_ms() - self.snapshot_at_ms >= interval_ms
-        )
+        return self.logged_count > 0 and self._now_ms() - self.snapshot_at_ms >= interval_ms
+
+    @property
+    def logged_count(self) -> int:
+        """How many edits a start would replay. Raises: TransactionsUnavailableError: down."""
+        return self._live.lsn - self._snapshot_lsn
 
     def prove(self) -> None:
         """Let the log say how far it is durable, if it doesn't yet."""

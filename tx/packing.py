@@ -121,8 +121,11 @@ def tuple_of(form: Form[T]) -> Form[tuple[T, ...]]:
 
 
 def _unpack_keys(data: object) -> frozenset[bytes]:
-    keys = frozenset(_unpack_blob(item) for item in items(data))
-    if len(keys) != len(items(data)):
+    blobs = items(data)
+    if not set(map(type, blobs)) <= {bytes}:
+        raise MalformedError("a change is no bytes")
+    keys: frozenset[bytes] = frozenset(blobs)  # type: ignore[arg-type] # of bytes alone
+    if len(keys) != len(blobs):
         raise MalformedError("a change stands twice in one change set")
     return keys
 

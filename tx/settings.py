@@ -18,6 +18,8 @@ BLOCK_STALE_MS = 1_000  # after an idle time, pointers of that age are passed ov
 BLOCK_SECONDS = 0.2  # of the recent rate of starts; a renewal takes a small part of that
 RETRY_INTERVAL_MS = 1_000  # before the first attempt to come back from a failed disk; doubles
 RETRY_INTERVAL_MS_MAX = 30_000  # between two attempts; each leaves a file or two behind
+LOGGED_COUNT_MAX = 250_000  # edits behind a snapshot; a start replays some 50,000 of them a second
+FULL_LOG_INTERVAL_MS = 10_000  # between two snapshots that are taken for their sake
 PRUNE_INTERVAL_MS = 1_000  # between two looks at the invalid list
 
 

@@ -5,7 +5,7 @@ import logging
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.inquiries import InvalidList
 from tx.ledger import Ledger
-from tx.settings import PRUNE_INTERVAL_MS
+from tx.settings import FULL_LOG_INTERVAL_MS, LOGGED_COUNT_MAX, PRUNE_INTERVAL_MS
 from tx.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class Upkeep:
             self._pruned_at_ms = now_ms
             self._invalid_list.prune()
         interval_ms = round(self._settings.snapshot_interval_s * 1000)
+        if self._ledger.logged_count > LOGGED_COUNT_MAX:
+            interval_ms = min(interval_ms, FULL_LOG_INTERVAL_MS)
         is_due = now_ms - self._snapshot_tried_at_ms >= interval_ms
         if is_due and self._ledger.is_snapshot_due(interval_ms=interval_ms):
             # Each attempt begins a new log, so one that fails is not repeated at every tick.

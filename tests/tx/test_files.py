@@ -222,6 +222,25 @@ async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
     assert len(list(service.directory.glob("snapshot.*"))) == count + 1
 
 
+async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.upkeep.LOGGED_COUNT_MAX", 4)
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    await service.later(10_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
 async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     tx = await service.begin()

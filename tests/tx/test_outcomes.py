@@ -8,9 +8,9 @@ from tests.tx.harness import NOW_MS
 from tuff.protocol.ids import Place
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.edits import InvalidReason
+from tx.edits import ROLLBACK_DETAIL, InvalidReason
 from tx.outcomes import NEWEST_COUNT_MAX, Outcomes, packed_outcomes
-from tx.packing import MalformedError, from_bytes, items
+from tx.packing import POINTER, MalformedError, check_rows, from_bytes, items, tuple_of
 from tx.records import EndedState, Outcome
 
 
@@ -53,6 +53,7 @@ def test_what_an_image_holds_is_taken_over_as_it_is() -> None:
     assert outcomes.image() == image
     assert outcomes.find(10) == outcomes.find(11) == all_of_them[1]
     assert outcomes.of_request("r2499") == all_of_them[2_499]
+    assert outcomes.of_request("r2496") == all_of_them[2_496]
     assert outcomes.started_at_ms(24_991) == NOW_MS + 2_499
     assert outcomes.size_bytes == sum(map(len, image.packed()))
     outcomes.forget(ended_before_ms=NOW_MS + 1_505, is_needed=lambda lsn, pointers: False)
@@ -84,6 +85,9 @@ def test_what_has_not_the_fields_of_an_outcome_is_refused(wrong: object) -> None
     with pytest.raises(MalformedError):
         packed_outcomes([*rows, wrong])
     assert packed_outcomes([]) == []
+    check_rows([[[]], [[7]]], [tuple_of(POINTER)])
+    with pytest.raises(MalformedError):
+        check_rows([[[]], [[7, [1, 0], [1, 1]]]], [ROLLBACK_DETAIL])
 
 
 def test_the_garbage_collector_has_no_more_to_look_at_however_many_ended() -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from messaging.storage.hbase_gateway import Addresses, Gateways
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin, TablePlan, TableState, plans, write_layout
 from messaging.storage.seam import StoreError
 from process.settings import SettingsError, load
+from tuff.hbase_gateway import Addresses, Gateways
 
 EXIT_USAGE = 2
 

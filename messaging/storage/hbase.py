@@ -20,7 +20,6 @@ from typing import Any
 
 from messaging.keys import FACTS, INDEX
 from messaging.storage import hbase_journal as journal
-from messaging.storage.hbase_gateway import Addresses, Connection, Gateways
 from messaging.storage.hbase_layout import (
     BODY,
     JOURNAL,
@@ -34,8 +33,9 @@ from messaging.storage.hbase_layout import (
 from messaging.storage.hbase_mutations import delete_row, parts, put_row
 from messaging.storage.hbase_scan import read
 from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_wire import BatchMutation, Mutation, TScan
 from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from tuff.hbase_gateway import Addresses, Connection, Gateways
+from tuff.hbase_wire import BatchMutation, Mutation, TScan
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from messaging.storage.hbase_layout import FAMILY
-from messaging.storage.hbase_wire import BatchMutation, Mutation
+from tuff.hbase_wire import BatchMutation, Mutation
 
 PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
 PUT_BYTES_MAX = 2 << 20  # bytes in one call

@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from heapq import merge
 from typing import Any
 
-from messaging.storage.hbase_gateway import Connection, Gateways
 from messaging.storage.hbase_layout import RowRange, Segment, key_of, value_of
-from messaging.storage.hbase_wire import IllegalArgument, TScan
 from messaging.storage.seam import Rows, StoreError
+from tuff.hbase_gateway import Connection, Gateways
+from tuff.hbase_wire import IllegalArgument, TScan
 
 COUNT_FIRST = 64  # rows asked for first, as nobody knows how large they are
 COUNT_LAST = 4  # rows asked for first from the end, of which mostly one is wanted

@@ -13,7 +13,6 @@ import thriftpy2
 from thriftpy2.rpc import make_client
 
 from messaging.storage import hbase_journal as journal
-from messaging.storage.hbase_gateway import Gateways, sentence
 from messaging.storage.hbase_layout import (
     BODY,
     FAMILY,
@@ -26,8 +25,9 @@ from messaging.storage.hbase_layout import (
     Layout,
 )
 from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_wire import Mutation, TException
 from messaging.storage.seam import StoreError
+from tuff.hbase_gateway import Gateways, sentence
+from tuff.hbase_wire import Mutation, TException
 
 ADMIN_TIMEOUT_MS = 120_000  # a table of many regions takes its time to be made
 BLOOM_BY_ROW, FAST_DIFF = 1, 4  # HBase's numbers

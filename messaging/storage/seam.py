@@ -7,11 +7,11 @@ on worker threads, and may be called by several at once.
 from collections.abc import Collection, Generator, Sequence
 from typing import Protocol, runtime_checkable
 
+from tuff.disk.failures import StoreError
+
+__all__ = ["Regional", "Rows", "Store", "StoreDamagedError", "StoreError"]
+
 Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
-
-
-class StoreError(Exception):
-    """The engine can't read or write. A write that raised may or may not be there afterwards."""
 
 
 class StoreDamagedError(StoreError):

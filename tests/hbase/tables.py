@@ -5,10 +5,10 @@ from dataclasses import replace
 from itertools import count
 
 from messaging.storage.hbase import HBaseStores
-from messaging.storage.hbase_gateway import Addresses, Gateways
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
+from tuff.hbase_gateway import Addresses, Gateways
 
 SALTS = 4  # enough to be several, and quick to make
 

@@ -12,16 +12,17 @@ from itertools import cycle
 from socket import SHUT_RDWR
 from time import sleep
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-from messaging.storage.hbase_wire import (
+from tuff.disk.failures import StoreError
+from tuff.disk.users import Users
+from tuff.hbase_wire import (
     AlreadyExists,
     HBaseError,
     IllegalArgument,
     TException,
     happybase,
 )
-from messaging.storage.seam import StoreError
-from tuff.disk.users import Users
 
 T = TypeVar("T")
 Connection = Any  # happybase has no types
@@ -91,7 +92,8 @@ class Gateways:
         self._elapsed_s = elapsed_s
         self._mine = threading.local()
         self._lock = threading.Lock()
-        self._open: set[Connection] = set()
+        # Weakly: with the thread that used it a connection goes too, and closes by itself.
+        self._open: WeakSet[Connection] = WeakSet()
         self._users = Users(closed=lambda: StoreError("the store is closed"))
 
     def call(self, work: Callable[[Connection], T]) -> T:

@@ -16,9 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import (
+    BadRequestError,
+    DamagedRecordError,
+    TransactionNotInProgressError,
+)
 from tuff.protocol.forms import payload_to_json
 from tuff.protocol.pointers import POINTER_MAX, holds
+from tuff.protocol.transaction import Transaction
 
 FORMAT_VERSION = 1
 TABLE_ID_BYTES = 16
@@ -69,6 +74,40 @@ class Compacted:
     def has_ended(self, transaction_id: int) -> bool:
         """Whether that transaction had ended when the table was compacted."""
         return transaction_id < self.started and not holds(self.open, transaction_id)
+
+    def advanced(self, now: Transaction, *, bound: int) -> "Compacted":
+        """How far a compaction goes that a transaction begins which has just started.
+
+        Raises: BadRequestError: it is older than the compaction before, so of another server.
+        """
+        if now.transaction_id < self.started:
+            raise BadRequestError(
+                f"transaction {now.transaction_id} is older than {self.started}, with which "
+                "the table was compacted last; is this the table's own server?"
+            )
+        return Compacted(
+            bound=max(bound, self.bound), started=now.transaction_id, open=tuple(now.in_progress)
+        )
+
+    def require_readable(self, transaction: Transaction) -> None:
+        """Raises: TransactionNotInProgressError: what that transaction reads may be gone."""
+        # Of one that has ended, what it overwrote and what it wrote itself may both be gone.
+        is_late = transaction.visibility_upper_bound < self.bound
+        if is_late or self.has_ended(transaction.transaction_id):
+            raise TransactionNotInProgressError(
+                f"transaction {transaction.transaction_id} can't read the table any more: it had "
+                "ended when the table was compacted; start another one"
+            )
+
+    def require_writable(self, transaction_id: int) -> None:
+        """Raises: TransactionNotInProgressError: that transaction had ended."""
+        # Compaction told its caller that no version of it is left, and its pointer may be off the
+        # invalid list: written now, it would be there for everybody to see.
+        if self.has_ended(transaction_id):
+            raise TransactionNotInProgressError(
+                f"transaction {transaction_id} can't write to the table any more: it had "
+                "ended when the table was compacted; start another one"
+            )
 
     def to_bytes(self) -> bytes:
         """The body of the fact `compacted`."""

@@ -6,11 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from threading import Condition
 
-from tuff.protocol.errors import (
-    BadRequestError,
-    DamagedRecordError,
-    TransactionNotInProgressError,
-)
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 from tuff.table_compaction import BATCH_ROWS, droppable
@@ -44,9 +40,11 @@ from tuff.table_rows import (
     undo_range,
 )
 from tuff.table_store import Rows, StoreDamagedError, TableStore
-from tuff.table_work import Found, Work
+from tuff.table_work import Found, Founds, Work
 
-Founds = Generator[Found, None, None]
+KEY_BYTES_MAX = 64 << 10  # bytes; change sets carry keys, and 16 MiB of them at most
+VALUE_BYTES_MAX = 64 << 20  # bytes; a value is in memory whole, a few times over
+
 Versions = Generator[tuple[Version, bytes], None, None]  # with the stored value
 
 
@@ -55,6 +53,10 @@ class VersionStore:
 
     `_gate` guards `_compacted`, `_writers` and `_settled`.
     """
+
+    key_bytes_max = KEY_BYTES_MAX
+    value_bytes_max = VALUE_BYTES_MAX
+    has_views = True
 
     def __init__(self, directory: Path, *, new_id: Callable[[], bytes]) -> None:
         """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError: it is no table."""
@@ -192,14 +194,7 @@ class VersionStore:
         return damaged_row(key, str(error), next_key=next_key)
 
     def _require_readable(self, transaction: Transaction) -> None:
-        compacted = self._compacted
-        # Of one that has ended, what it overwrote and what it wrote itself may both be gone.
-        is_late = transaction.visibility_upper_bound < compacted.bound
-        if is_late or compacted.has_ended(transaction.transaction_id):
-            raise TransactionNotInProgressError(
-                f"transaction {transaction.transaction_id} can't read the table any more: it had "
-                "ended when the table was compacted; start another one"
-            )
+        self._compacted.require_readable(transaction)
 
     def _undo_rows(self, start: bytes, stop: bytes) -> Rows:
         with closing(self._store.scan(start, stop)) as rows:
@@ -220,13 +215,7 @@ class VersionStore:
     def _writing(self, transaction_id: int) -> Iterator[list[bytes]]:
         """Count among the writers, unless it has ended; gives the undo rows that may go along."""
         with self._gate:
-            # Compaction told the caller that no version of it is left, and its pointer may be off
-            # the invalid list: written now, it would be there for everybody to see.
-            if self._compacted.has_ended(transaction_id):
-                raise TransactionNotInProgressError(
-                    f"transaction {transaction_id} can't write to the table any more: it had "
-                    "ended when the table was compacted; start another one"
-                )
+            self._compacted.require_writable(transaction_id)
             self._writers.append(transaction_id)
             settled, self._settled = self._settled, []
         try:
@@ -240,18 +229,7 @@ class VersionStore:
 
     def _advance(self, now: Transaction, *, bound: int) -> Compacted:
         with self._gate:
-            before = self._compacted
-            if now.transaction_id < before.started:
-                raise BadRequestError(
-                    f"transaction {now.transaction_id} is older than {before.started}, with which "
-                    "the table was compacted last; is this the table's own server?"
-                )
-            compacted = Compacted(
-                bound=max(bound, before.bound),
-                started=now.transaction_id,
-                open=tuple(now.in_progress),
-            )
-            self._compacted = compacted
+            compacted = self._compacted = self._compacted.advanced(now, bound=bound)
             # From here on who has ended writes no more; and who was writing has to be waited for.
             self._gate.wait_for(lambda: not any(map(compacted.has_ended, self._writers)))
         self._write_facts({COMPACTED: compacted.to_bytes()})

@@ -1,8 +1,10 @@
 """What one transaction has written to a table, and how much of that is on disk."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import Enum
+from inspect import GEN_CLOSED, getgeneratorstate
 from threading import RLock
+from weakref import WeakSet
 
 from tuff.protocol.transaction import Transaction
 from tuff.table_rows import Version
@@ -11,6 +13,8 @@ BUFFER_BYTES_MAX = 8 << 20  # bytes; one sync for that much costs a long transac
 WRITE_OVERHEAD_BYTES = 256  # bytes that a write costs in memory beyond its key and value
 
 Found = tuple[Version, bytes | None]  # None: it was deleted
+Founds = Generator[Found, None, None]
+Rows = Generator[tuple[bytes, bytes], None, None]
 
 
 class WorkState(Enum):
@@ -35,6 +39,7 @@ class Work:
         self.size_bytes = 0
         self.is_in_doubt = False  # a batch was handed to the disk, and nobody knows if it is there
         self.next_number: int | None = None  # of its next undo row; None until the disk was asked
+        self.scans: WeakSet[Rows] = WeakSet()  # those that the transaction began
         self._writes: dict[bytes, dict[int, bytes | None]] = {}
 
     @property
@@ -49,6 +54,11 @@ class Work:
     def has_writes(self) -> bool:
         """Whether anything waits in memory for `commit_tx`."""
         return bool(self._writes)
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether a scan that the transaction began may be read on."""
+        return any(getgeneratorstate(rows) != GEN_CLOSED for rows in self.scans)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write under the current pointer, in memory; None deletes."""

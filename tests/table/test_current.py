@@ -11,7 +11,8 @@ from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.protocol.errors import (
     BadRequestError,
 )
-from tuff.table import NESTED_COUNT_MAX, TransactionalTable
+from tuff.table import TransactionalTable
+from tuff.versioned_table import NESTED_COUNT_MAX
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])

@@ -13,7 +13,8 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
 )
 from tuff.protocol.transaction import TransactionType, VisibilityLevel
-from tuff.table import KEY_BYTES_MAX, VALUE_BYTES_MAX, TransactionalTable
+from tuff.table import TransactionalTable
+from tuff.table_versions import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 
 def test_a_committed_row_is_there_and_any_other_is_none(

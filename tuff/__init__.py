@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuff.columns import PollBatch
     from tuff.commit import OutcomeUnknownError
     from tuff.context import AsyncTransactionContext, TransactionContext
+    from tuff.hbase_table import HBaseTransactionalTable
     from tuff.participants import AsyncTransactionAware, TransactionAware
     from tuff.positions import TablePositions
     from tuff.protocol.errors import (
@@ -75,6 +76,7 @@ _HOMES = {
     "tuff.columns": ("PollBatch",),
     "tuff.commit": ("OutcomeUnknownError",),
     "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
+    "tuff.hbase_table": ("HBaseTransactionalTable",),
     "tuff.participants": ("AsyncTransactionAware", "TransactionAware"),
     "tuff.positions": ("TablePositions",),
     "tuff.protocol.errors": (
@@ -110,7 +112,7 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
-    "TablePositions", "TransactionalTable",
+    "TablePositions", "TransactionalTable", "HBaseTransactionalTable",
     "PublishEntry", "Outcome",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",

@@ -4,6 +4,7 @@ import happybase
 from Hbase_thrift import (  # there once happybase is loaded, and not before
     AlreadyExists,
     BatchMutation,
+    ColumnDescriptor,
     IllegalArgument,
     Mutation,
     TScan,
@@ -14,6 +15,7 @@ from thriftpy2.thrift import TException
 __all__ = [
     "AlreadyExists",
     "BatchMutation",
+    "ColumnDescriptor",
     "HBaseError",
     "IllegalArgument",
     "Mutation",

@@ -32,7 +32,7 @@ ROWS_START, ROWS_STOP = b"r", b"s"
 UNDO_START, UNDO_STOP = b"u", b"v"
 FORMAT, TABLE_ID, COMPACTED = b"format", b"id", b"compacted"  # names of facts
 
-_PLAIN, _DELETED = 0, 1
+_PLAIN, _DELETED, _TAKEN_BACK = 0, 1, 2  # the last one is HBase's alone
 _END_OF_ROW = b"\x00\x00"
 _HEAD = struct.Struct(">BI")
 _POINTER = struct.Struct(">Q")
@@ -160,6 +160,17 @@ def read_value(stored_key: bytes, data: bytes) -> bytes | None:
     if flags != _PLAIN:
         raise damaged(stored_key, f"flags {flags:#04x} are of a format this version can't read")
     return body
+
+
+def pack_taken_back(stored_key: bytes) -> bytes:
+    """What HBase holds in place of a version that its transaction took back."""
+    return _frame(stored_key, _TAKEN_BACK, b"")
+
+
+def is_taken_back(stored_key: bytes, data: bytes) -> bool:
+    """Whether that is so. Raises: DamagedRecordError."""
+    flags, body = _unframe(stored_key, data)
+    return flags == _TAKEN_BACK and not body
 
 
 def fact_keys(name: bytes) -> tuple[bytes, bytes]:

@@ -92,9 +92,11 @@ class Work:
         """The rows written in memory."""
         return set(self._writes)
 
-    def written(self) -> None:
-        """What was in memory is on disk, and an undo row with it."""
+    def written(self, *, is_certain: bool = True) -> None:
+        """What was in memory is on disk, and an undo row with it. `is_certain`: and nothing of it
+        can come once more."""
         self._forget()
+        self.is_in_doubt = not is_certain
 
     def end(self, state: WorkState) -> None:
         """Nothing more is read or written in it."""

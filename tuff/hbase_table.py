@@ -1,0 +1,99 @@
+"""`HBaseTransactionalTable`: versioned rows in HBase as a participant (design §2, §7).
+
+A version is a cell, and its timestamp the write pointer it was written under.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+from tuff.hbase_cells import HBaseCells
+from tuff.hbase_gateway import Addresses, Gateways
+from tuff.hbase_versions import HBaseVersions
+from tuff.hbase_wire import happybase
+from tuff.protocol.errors import BadRequestError
+from tuff.table_rows import TABLE_ID_BYTES
+from tuff.table_work import BUFFER_BYTES_MAX
+from tuff.versioned_table import VersionedTable
+
+TIMEOUT_S = 35.0  # seconds of one call; longer than the 25 that gateways should be given
+IDLE_S = 45.0  # seconds; gateways end a connection that rested for 60
+GRACE_S = 3_600.0  # seconds; nothing that a gateway was told is done later
+
+_new_id = partial(os.urandom, TABLE_ID_BYTES)
+
+
+class HBaseTransactionalTable(VersionedTable):
+    """Rows of bytes by bytes in a table of HBase, which many processes may have open.
+
+    A participant: name it in `client.transaction(table)`. What it does is `VersionedTable`'s. Keys
+    have 32,000 bytes at most, values 8 MiB.
+
+        stock = tuff.HBaseTransactionalTable("127.0.0.1:9090", "stock")
+        with client.transaction(stock):
+            stock.put(b"apple", b"41")
+
+    While one of its scans is open, a transaction's writes stay in memory, however many.
+    """
+
+    def __init__(
+        self,
+        connection: "str | Sequence[str] | happybase.Connection",
+        name: str,
+        *,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+        grace_s: float = GRACE_S,
+        new_id: Callable[[], bytes] = _new_id,
+        elapsed_s: Callable[[], float] = perf_counter,
+    ) -> None:
+        """Open the table of that name, or make one.
+
+        `connection` says where HBase is: the HOST:PORT of a Thrift gateway, several of them, or a
+        happybase connection, whose address and table prefix are taken; each thread is given one of
+        its own. A transaction's writes beyond `buffer_bytes` are stored before it commits. What
+        `compact` announces it does when `grace_s` seconds have gone by, in a later call; no gateway
+        may hold a write for longer. `new_id` gives 16 random bytes, `elapsed_s` is a clock that
+        only goes forward.
+
+        Raises:
+            StorageUnavailableError: no gateway answers, or HBase can't use the table.
+            BadRequestError: the table would lose versions, or a gateway's address is none.
+        """
+        gateways = Gateways(
+            Addresses(_addresses(connection)),
+            timeout_s=TIMEOUT_S,
+            idle_s=IDLE_S,
+            elapsed_s=elapsed_s,
+        )
+        try:
+            cells = HBaseCells(gateways, _full_name(connection, name))
+            versions = HBaseVersions(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
+        except BaseException:
+            gateways.close()
+            raise
+        super().__init__(name, versions, buffer_bytes=buffer_bytes)
+
+
+def _addresses(connection: "str | Sequence[str] | happybase.Connection") -> list[tuple[str, int]]:
+    if isinstance(connection, happybase.Connection):
+        return [(connection.host, connection.port)]
+    names = [connection] if isinstance(connection, str) else list(connection)
+    found = [_address(name) for name in names]
+    if not found:
+        raise BadRequestError("name one Thrift gateway of HBase or more, as HOST:PORT")
+    return found
+
+
+def _address(name: str) -> tuple[str, int]:
+    host, colon, port = name.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise BadRequestError(f"a Thrift gateway of HBase is HOST:PORT, not {name!r}")
+    return host.strip("[]"), int(port)
+
+
+def _full_name(connection: "str | Sequence[str] | happybase.Connection", name: str) -> bytes:
+    if isinstance(connection, happybase.Connection) and connection.table_prefix is not None:
+        prefix: bytes = connection.table_prefix + connection.table_prefix_separator
+        return prefix + name.encode()
+    return name.encode()

@@ -1,0 +1,318 @@
+"""The versions of a table's rows in HBase: what may be read, what undoes them, what may go.
+
+Several processes may have the table open. What a compaction is about to drop it announces first,
+and drops it only when the announcement is older than a grace: by then every process has seen it,
+and whatever a gateway was told before is done (docs/decisions, "A compaction in HBase is
+announced").
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, groupby
+from threading import Lock
+
+from tuff.hbase_cells import HBaseCells
+from tuff.hbase_rows import (
+    KEY_BYTES_MAX,
+    ROWS_START,
+    ROWS_STOP,
+    UNDO_START,
+    UNDO_STOP,
+    VALUE_BYTES_MAX,
+    WRITER_BYTES,
+    Cell,
+    Held,
+    fact_row,
+    read_cell,
+    removal,
+    undo_range,
+    undo_rows,
+    version_row,
+    versions_undone,
+)
+from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.pointers import POINTER_MAX, holds
+from tuff.protocol.transaction import Transaction
+from tuff.table_rows import (
+    COMPACTED,
+    FORMAT,
+    TABLE_ID,
+    Compacted,
+    Version,
+    check_format,
+    pack_fact,
+    pack_format,
+    pack_taken_back,
+    pack_value,
+    read_fact,
+)
+from tuff.table_work import Found, Founds, Work
+
+SEEN_PER_GRACE = 60  # times that a process looks for an announcement while one is not yet acted on
+POINTERS_PER_S = 1_000_000_000  # pointers count milliseconds, and a million in each
+COMPACTION_KEYS = 1_000  # rows looked at before the undo rows that named them go
+SWAPS_MAX = 10  # tries; others that compact at the same moment win as often
+
+_COMPACTED_ROW = fact_row(COMPACTED)
+_Undo = tuple[bytes, list[Version]]
+
+
+class HBaseVersions:
+    """Keeps versions in one table of HBase. Any thread may call.
+
+    `_lock` guards `_numbers`, `_seen` and `_seen_s`.
+    """
+
+    key_bytes_max = KEY_BYTES_MAX
+    value_bytes_max = VALUE_BYTES_MAX
+    has_views = False
+
+    def __init__(
+        self,
+        cells: HBaseCells,
+        *,
+        new_id: Callable[[], bytes],
+        grace_s: float,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError."""
+        self._cells = cells
+        self._grace_s = grace_s
+        self._elapsed_s = elapsed_s
+        self._writer = new_id()[:WRITER_BYTES]
+        self._lock = Lock()
+        self._numbers = count()
+        cells.open()
+        check_format(self._made_fact(FORMAT, pack_format()))
+        self.table_id = self._made_fact(TABLE_ID, new_id())
+        self._seen = Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+        self._seen_s = elapsed_s()
+
+    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
+        """The version of a row that a transaction reads, if there is one.
+
+        Raises: DamagedRecordError, TransactionNotInProgressError, StorageUnavailableError.
+        """
+        row = version_row(key)
+        newest = self._cells.newest([row], before=_above(transaction))
+        found = self._resolved(newest, transaction).get(row)
+        self._announced().require_readable(transaction)
+        return found
+
+    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+        """The version that a transaction reads of every `start <= key < stop`, delete markers too,
+        in key order. Raises: as `newest_visible`."""
+        first = ROWS_START if start is None else version_row(start)
+        last = ROWS_STOP if stop is None else version_row(stop)
+        if first >= last:
+            return
+        for page in self._cells.scan(first, last, before=_above(transaction)):
+            found = self._resolved(page, transaction)
+            # Asked after the page was read: what goes from now on is in it still.
+            self._announced().require_readable(transaction)
+            for row in page:
+                if row in found:
+                    yield found[row]
+
+    def keys_of(self, transaction_id: int) -> Iterator[bytes]:
+        """The rows of which HBase holds a version that could be undone."""
+        for row, data in self._cells.others(*undo_range(transaction_id)):
+            for version in versions_undone(row, data):
+                yield version.key
+
+    def write(self, work: Work) -> None:
+        """Make durable what a transaction has in memory: what undoes it, then row by row.
+
+        Raises:
+            TransactionNotInProgressError: it had ended when a compaction was announced.
+            StorageUnavailableError: what is there, and what may still come, is unknown.
+        """
+        if not work.has_writes:
+            return
+        self._announced().require_writable(work.transaction_id)
+        written = list(work.writes())
+        versions = [version for version, _ in written]
+        with self._lock:
+            undo = list(undo_rows(work.transaction_id, self._writer, next(self._numbers), versions))
+            for _ in undo[1:]:
+                next(self._numbers)
+        self._cells.put_others(undo)
+        was_certain, work.is_in_doubt = not work.is_in_doubt, True
+        for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
+            rows = [
+                (version_row(version.key), pack_value(version.stored_key, value))
+                for version, value in group
+            ]
+            self._cells.put(rows, pointer=pointer)
+        # Of an earlier batch that failed, nobody knows still.
+        work.written(is_certain=was_certain)
+
+    def undo(self, work: Work) -> None:
+        """Take back every version that a transaction wrote, durably, whichever process wrote it.
+
+        Raises: StorageUnavailableError, DamagedRecordError: some may be left, or still come.
+        """
+        for row, data in self._cells.others(*undo_range(work.transaction_id)):
+            self._take_back(versions_undone(row, data))
+        if work.is_in_doubt:
+            # A gateway may put what it did not acknowledge later, over what takes it back.
+            raise StorageUnavailableError(
+                f"transaction {work.transaction_id} can't be rolled back for certain: HBase did "
+                "not say what became of a write; invalidate it"
+            )
+
+    def settle(self, work: Work) -> None:
+        """The transaction committed. Its undo rows stay: they tell compaction where to look."""
+
+    def compact(self, now: Transaction, *, bound: int) -> list[int]:
+        """Drop what was announced a grace ago, and announce what is next. Answers the invalid
+        pointers of that announcement.
+
+        Raises: BadRequestError: it is of another server; StorageUnavailableError,
+            DamagedRecordError: nothing that is needed was dropped, and some that is not was.
+        """
+        going = self._announce(now, bound=bound)
+        if going is None:
+            return []
+        invalids = [pointer for pointer in sorted(now.invalids) if going.has_ended(pointer)]
+        batch: list[_Undo] = []
+        for row, data in self._cells.others(UNDO_START, UNDO_STOP):
+            undo = row, versions_undone(row, data)
+            if self._is_due(undo, going, invalids):
+                batch.append(undo)
+            if sum(len(versions) for _, versions in batch) >= COMPACTION_KEYS:
+                self._drop(batch, going, invalids)
+                batch = []
+        self._drop(batch, going, invalids)
+        return invalids
+
+    def close(self) -> None:
+        """Let go of all connections; repeating it is harmless."""
+        self._cells.close()
+
+    # Reading
+
+    def _resolved(self, newest: dict[bytes, Cell], transaction: Transaction) -> dict[bytes, Found]:
+        """The visible version of each row, given the newest that could be."""
+        found: dict[bytes, Found] = {}
+        left = {row: [cell] for row, cell in newest.items()}
+        while left:
+            older: dict[int, list[bytes]] = {}
+            for row, cells in left.items():
+                key = row[len(ROWS_START) :]
+                seen = (
+                    held
+                    for held in (read_cell(key, cell) for cell in cells)
+                    if not held.is_undone and transaction.is_visible(held.version.pointer)
+                )
+                one = next(seen, None)
+                if one is not None:
+                    found[row] = one.version, one.value
+                else:
+                    older.setdefault(cells[-1].pointer, []).append(row)
+            left = self._older(older)
+        return found
+
+    def _older(self, rows_by_pointer: dict[int, list[bytes]]) -> dict[bytes, list[Cell]]:
+        """What is below these pointers: as a rule, one transaction hides many rows at once."""
+        found: dict[bytes, list[Cell]] = {}
+        for pointer, rows in rows_by_pointer.items():
+            if len(rows) == 1:
+                cells = self._cells.versions(rows[0], before=pointer)
+                found.update({rows[0]: cells} if cells else {})
+            else:
+                newest = self._cells.newest(rows, before=pointer)
+                found.update({row: [cell] for row, cell in newest.items()})
+        return found
+
+    def _announced(self) -> Compacted:
+        """The announcement of the last compaction, looked up often enough to be in time."""
+        with self._lock:
+            if self._elapsed_s() - self._seen_s < self._grace_s / SEEN_PER_GRACE:
+                return self._seen
+        # Its age counts from before it was asked for.
+        asked_s = self._elapsed_s()
+        found = Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+        with self._lock:
+            if asked_s >= self._seen_s:
+                self._seen, self._seen_s = found, asked_s
+        return found
+
+    # Compacting
+
+    def _announce(self, now: Transaction, *, bound: int) -> Compacted | None:
+        """Announce this compaction, unless the last one is too young; the one to act on now."""
+        for _ in range(SWAPS_MAX):
+            before = Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+            after = before.advanced(now, bound=bound)
+            going = before if before.started else None
+            if going is not None and not self._is_aged(going, now):
+                return None
+            if self._swapped(before, after):
+                return after if self._is_aged(after, now) else going
+        raise StorageUnavailableError("others compact the table at this moment; try again later")
+
+    def _is_aged(self, announced: Compacted, now: Transaction) -> bool:
+        return now.transaction_id - announced.started >= self._grace_s * POINTERS_PER_S
+
+    def _swapped(self, before: Compacted, after: Compacted) -> bool:
+        old, new = (pack_fact(_COMPACTED_ROW, one.to_bytes()) for one in (before, after))
+        return self._cells.swap_fact(_COMPACTED_ROW, old=old, new=new) == new
+
+    @staticmethod
+    def _is_due(undo: _Undo, going: Compacted, invalids: list[int]) -> bool:
+        _, versions = undo
+        pointers = {version.pointer for version in versions}
+        return _is_below(versions, going.bound) or any(holds(invalids, one) for one in pointers)
+
+    def _drop(self, batch: Iterable[_Undo], going: Compacted, invalids: list[int]) -> None:
+        for key in sorted({version.key for _, versions in batch for version in versions}):
+            row = version_row(key)
+            goes = removal(list(self._held(key)), bound=going.bound, invalids=invalids)
+            self._take_back([Version(key, pointer) for pointer in goes.undone])
+            if goes.through is not None:
+                self._cells.delete_through(row, goes.through)
+        # What is above the bound has to be looked at once more, when it is not.
+        done = [row for row, versions in batch if _is_below(versions, going.bound)]
+        self._cells.delete_others(done)
+
+    def _held(self, key: bytes) -> Iterator[Held]:
+        """All versions of a row, newest first."""
+        before = POINTER_MAX
+        while cells := self._cells.versions(version_row(key), before=before):
+            for cell in cells:
+                yield read_cell(key, cell)
+            before = cells[-1].pointer
+
+    def _take_back(self, versions: Iterable[Version]) -> None:
+        for pointer, group in groupby(sorted(versions, key=_by_pointer), key=_by_pointer):
+            rows = [
+                (version_row(version.key), pack_taken_back(version.stored_key)) for version in group
+            ]
+            self._cells.put_again(rows, pointer=pointer)
+
+    # Facts
+
+    def _made_fact(self, name: bytes, body: bytes) -> bytes:
+        """The body of a fact, which is put if nobody did."""
+        row = fact_row(name)
+        data = self._cells.fact(row)
+        if data is None:
+            data = self._cells.swap_fact(row, old=None, new=pack_fact(row, body))
+        return read_fact(row, data)
+
+
+def _above(transaction: Transaction) -> int:
+    """The timestamp that nothing reaches which the transaction can see."""
+    return max(transaction.read_pointer, transaction.write_pointer) + 1
+
+
+def _is_below(versions: Iterable[Version], bound: int) -> bool:
+    return all(version.pointer <= bound for version in versions)
+
+
+def _by_pointer(version: Version) -> int:
+    return version.pointer
+
+
+def _pointer_of(found: Found) -> int:
+    return found[0].pointer

@@ -30,10 +30,11 @@ from tests.faults.mixed_clients import (
     topic_id,
 )
 from tests.http.process import ServerProcess, serve
+from tuff.versioned_table import VersionedTable
 
 
 def mixed_history(
-    server: ServerProcess, table: tuff.TransactionalTable, *, clients: int, attempts: int, seed: int
+    server: ServerProcess, table: VersionedTable, *, clients: int, attempts: int, seed: int
 ) -> list[Attempt]:
     """What these clients did and were shown, and everything that is there in the end."""
     url = f"http://127.0.0.1:{server.port}"
@@ -77,9 +78,7 @@ def _read_all(shared: Shared, client: tuff.Client) -> None:
             notes.ended(Outcome.OK)
 
 
-def skewed_history(
-    server: ServerProcess, table: tuff.TransactionalTable, *, pairs: int
-) -> list[Attempt]:
+def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) -> list[Attempt]:
     """Pairs of transactions that each read both rows of a pair, and write one of them."""
     shared = Shared(f"http://127.0.0.1:{server.port}", table)
     both_have_read = threading.Barrier(2)

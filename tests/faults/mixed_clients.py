@@ -18,6 +18,7 @@ from tests.faults.checker_history import (
     Read,
     View,
 )
+from tuff.versioned_table import VersionedTable
 
 NAMESPACE = "mixed"
 PLACES = 6  # rows, and topics, in use at a time
@@ -40,7 +41,7 @@ class Shared:
     """What all clients share. The lists are only appended to."""
 
     url: str
-    table: tuff.TransactionalTable
+    table: VersionedTable
     history: list[Attempt] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     numbers: "count[int]" = field(default_factory=count)
@@ -276,7 +277,7 @@ class Follower:
             notes.ended(Outcome.OK)
 
 
-def read_row(table: tuff.TransactionalTable, row: str, notes: Notes) -> tuple[str, ...]:
+def read_row(table: VersionedTable, row: str, notes: Notes) -> tuple[str, ...]:
     """The list of a row, in the current transaction."""
     value = table.get(row.encode())
     values = () if value is None else tuple(value.decode().split(","))
@@ -284,7 +285,7 @@ def read_row(table: tuff.TransactionalTable, row: str, notes: Notes) -> tuple[st
     return values
 
 
-def append(table: tuff.TransactionalTable, row: str, value: str, notes: Notes) -> None:
+def append(table: VersionedTable, row: str, value: str, notes: Notes) -> None:
     """Read the list of a row, and put it back with one value more."""
     values = read_row(table, row, notes)
     table.put(row.encode(), ",".join((*values, value)).encode())

@@ -1,10 +1,19 @@
 """One real HBase for all tests of this folder: each uses tables of its own."""
 
+import os
 from collections.abc import Iterator
+from hashlib import sha256
 
 import pytest
 
+import tuff
+from tests.client.conftest import client as client
+from tests.client.conftest import server as server
 from tests.hbase.local import LocalHBase, why_missing
+from tests.table.conftest import OpenTable
+from tests.table.conftest import service as service
+from tests.table.conftest import table as table
+from tuff.versioned_table import VersionedTable
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +23,19 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHBase]:
     running = LocalHBase(tmp_path_factory.mktemp("hbase"))
     yield running
     running.stop()
+
+
+@pytest.fixture
+def open_table(hbase: LocalHBase) -> OpenTable:
+    """Opens the table that goes by a path; its compactions need not be announced in advance."""
+
+    def open_it(path: str | os.PathLike[str], **options: object) -> VersionedTable:
+        name = "table-" + sha256(os.fspath(path).encode()).hexdigest()[:16]
+        return tuff.HBaseTransactionalTable(gateway(hbase), name, **{"grace_s": 0.0, **options})
+
+    return open_it
+
+
+def gateway(hbase: LocalHBase) -> str:
+    """Where its Thrift gateway listens."""
+    return f"127.0.0.1:{hbase.ports.thrift}"

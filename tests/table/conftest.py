@@ -1,6 +1,6 @@
 """A table in a directory of its own, and the model of the service that its transactions are of."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,10 @@ from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.table.service import Service
 from tuff.table import TransactionalTable
+from tuff.versioned_table import VersionedTable
+
+# What opens the table that goes by a path, of the engine that is tested.
+OpenTable = Callable[..., VersionedTable]
 
 
 @pytest.fixture
@@ -17,6 +21,11 @@ def service() -> Service:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[TransactionalTable]:
-    with TransactionalTable(tmp_path / "table") as made:
+def open_table() -> OpenTable:
+    return TransactionalTable
+
+
+@pytest.fixture
+def table(open_table: OpenTable, tmp_path: Path) -> Iterator[VersionedTable]:
+    with open_table(tmp_path / "table") as made:
         yield made

@@ -9,6 +9,7 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.table.conftest import OpenTable
 from tests.table.crash import copy_as_crashed
 from tests.table.service import Service
 from tuff.protocol.errors import (
@@ -20,9 +21,10 @@ from tuff.protocol.transaction import Transaction
 from tuff.table import TransactionalTable
 from tuff.table_compaction import droppable
 from tuff.table_store import Batch, TableStore
+from tuff.versioned_table import VersionedTable
 
 
-def write(service: Service, table: TransactionalTable, **rows: bytes | None) -> Transaction:
+def write(service: Service, table: VersionedTable, **rows: bytes | None) -> Transaction:
     """Commit these rows; None deletes."""
     transaction = service.start()
     table.start_tx(transaction)
@@ -37,7 +39,7 @@ def write(service: Service, table: TransactionalTable, **rows: bytes | None) -> 
     return transaction
 
 
-def left_invalid(service: Service, table: TransactionalTable, key: bytes) -> Transaction:
+def left_invalid(service: Service, table: VersionedTable, key: bytes) -> Transaction:
     """A transaction that wrote, timed out, and was never heard of again."""
     transaction = service.start()
     table.start_tx(transaction)
@@ -48,13 +50,13 @@ def left_invalid(service: Service, table: TransactionalTable, key: bytes) -> Tra
     return transaction
 
 
-def stored(table: TransactionalTable, kind: bytes = b"r") -> list[bytes]:
+def stored(table: VersionedTable, kind: bytes = b"r") -> list[bytes]:
     """What lies in the directory, by the first byte of the key."""
     store = table._versions._store
     return [key for key, _ in store.scan(kind, bytes((kind[0] + 1,)))]
 
 
-def read(service: Service, table: TransactionalTable) -> dict[bytes, bytes]:
+def read(service: Service, table: VersionedTable) -> dict[bytes, bytes]:
     transaction = service.start()
     table.start_tx(transaction)
     rows = dict(table.scan())
@@ -102,7 +104,7 @@ def test_a_version_goes_when_a_newer_one_is_seen_by_all_or_it_is_invalid(
 
 
 def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     for number in range(5):
         write(service, table, a=b"%d" % number, b=b"%d" % number)
@@ -116,9 +118,7 @@ def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
     assert read(service, table) == {b"a": b"4"}
 
 
-def test_an_open_transaction_keeps_what_it_reads(
-    service: Service, table: TransactionalTable
-) -> None:
+def test_an_open_transaction_keeps_what_it_reads(service: Service, table: VersionedTable) -> None:
     write(service, table, a=b"old")
     writer = service.start()
     reader = Context()
@@ -137,7 +137,7 @@ def test_an_open_transaction_keeps_what_it_reads(
 
 
 def test_a_snapshot_that_joins_after_the_compaction_reads_what_it_would_have_before(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     write(service, table, a=b"old")
     early = service.start()
@@ -150,7 +150,7 @@ def test_a_snapshot_that_joins_after_the_compaction_reads_what_it_would_have_bef
 
 
 def test_versions_of_invalid_transactions_go_and_their_pointers_are_told(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     write(service, table, a=b"1")
     lost = left_invalid(service, table, b"a")
@@ -166,10 +166,10 @@ def test_versions_of_invalid_transactions_go_and_their_pointers_are_told(
 
 
 def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
-    service: Service, tmp_path: Path
+    open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     """Its pointer may be off the invalid list by then, so that what it wrote would be seen."""
-    table = TransactionalTable(tmp_path / "table")
+    table = open_table(tmp_path / "table")
     late = service.start()
     table.start_tx(late)
     table.put(b"a", b"late")
@@ -183,7 +183,7 @@ def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
     table.rollback_tx()
     table.close()
 
-    with TransactionalTable(tmp_path / "table") as again:
+    with open_table(tmp_path / "table") as again:
         again.start_tx(late)
         again.put(b"a", b"late")
         with pytest.raises(TransactionNotInProgressError, match="start another"):
@@ -193,7 +193,7 @@ def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
 
 
 def test_a_compaction_waits_for_who_was_writing_when_it_began(
-    service: Service, table: TransactionalTable, monkeypatch: pytest.MonkeyPatch
+    service: Service, table: VersionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = service.start()
     begun, go_on = Event(), Event()
@@ -231,7 +231,7 @@ def test_a_compaction_waits_for_who_was_writing_when_it_began(
 
 
 def test_the_transactions_of_another_server_are_refused(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     for _ in range(3):
         service.commit(service.start())

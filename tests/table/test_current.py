@@ -11,13 +11,12 @@ from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.protocol.errors import (
     BadRequestError,
 )
-from tuff.table import TransactionalTable
-from tuff.versioned_table import NESTED_COUNT_MAX
+from tuff.versioned_table import NESTED_COUNT_MAX, VersionedTable
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])
 def test_outside_of_a_transaction_a_call_is_refused(
-    service: Service, table: TransactionalTable, call: str
+    service: Service, table: VersionedTable, call: str
 ) -> None:
     arguments = {"get": (b"a",), "delete": (b"a",), "scan": (), "put": (b"a", b"b")}[call]
 
@@ -29,7 +28,7 @@ def test_outside_of_a_transaction_a_call_is_refused(
 
 
 def test_after_commit_tx_nothing_more_is_read_or_written(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     table.start_tx(service.start())
     table.put(b"a", b"b")
@@ -41,7 +40,7 @@ def test_after_commit_tx_nothing_more_is_read_or_written(
         table.get(b"a")
 
 
-def test_a_hook_without_a_start_is_refused(service: Service, table: TransactionalTable) -> None:
+def test_a_hook_without_a_start_is_refused(service: Service, table: VersionedTable) -> None:
     for hook in (table.commit_tx, table.post_commit, table.rollback_tx, table.tx_changes):
         with pytest.raises(BadRequestError, match="start_tx"):
             hook()
@@ -52,7 +51,7 @@ def test_a_hook_without_a_start_is_refused(service: Service, table: Transactiona
 
 
 def test_what_committed_can_not_be_rolled_back_by_mistake(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
 
@@ -61,7 +60,7 @@ def test_what_committed_can_not_be_rolled_back_by_mistake(
     assert read(service, table) == [(b"apple", b"apple")]
 
 
-def test_a_scan_ends_with_its_transaction(service: Service, table: TransactionalTable) -> None:
+def test_a_scan_ends_with_its_transaction(service: Service, table: VersionedTable) -> None:
     fill(service, table, *"abc")
     with transaction(service, table):
         rows = table.scan()
@@ -71,9 +70,7 @@ def test_a_scan_ends_with_its_transaction(service: Service, table: Transactional
         next(rows)
 
 
-def test_each_thread_works_in_its_own_transaction(
-    service: Service, table: TransactionalTable
-) -> None:
+def test_each_thread_works_in_its_own_transaction(service: Service, table: VersionedTable) -> None:
     started = [service.start() for _ in range(8)]
     seen: dict[int, list[tuple[bytes, bytes]]] = {}
 
@@ -104,7 +101,7 @@ def test_each_thread_works_in_its_own_transaction(
 
 
 async def test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     async def child(name: bytes) -> None:
         table.put(name + b"/child", b"")
@@ -123,7 +120,7 @@ async def test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents
 
 
 def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table) as started:
         elsewhere = Context()
@@ -138,7 +135,7 @@ def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
 
 
 def test_an_inner_transaction_is_independent_and_the_outer_goes_on(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table):
         table.put(b"outer", b"1")
@@ -150,7 +147,7 @@ def test_an_inner_transaction_is_independent_and_the_outer_goes_on(
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_two_participants_that_share_a_table_leave_the_transaction_around_them_alone(
-    service: Service, table: TransactionalTable, is_committed: bool
+    service: Service, table: VersionedTable, is_committed: bool
 ) -> None:
     with transaction(service, table):
         table.put(b"outer", b"1")
@@ -166,7 +163,7 @@ def test_two_participants_that_share_a_table_leave_the_transaction_around_them_a
 
 
 def test_a_transaction_that_was_left_is_current_no_more(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     table.start_tx(service.start())
     table.leave_tx()
@@ -178,9 +175,7 @@ def test_a_transaction_that_was_left_is_current_no_more(
     fill(service, table, "apple")
 
 
-def test_transactions_that_never_end_are_bounded(
-    service: Service, table: TransactionalTable
-) -> None:
+def test_transactions_that_never_end_are_bounded(service: Service, table: VersionedTable) -> None:
     def start_many() -> None:
         for _ in range(NESTED_COUNT_MAX):
             table.start_tx(service.start())

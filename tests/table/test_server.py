@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextvars import Context
 from pathlib import Path
 from threading import Thread
@@ -13,30 +12,26 @@ import pytest
 import tuff
 from tests.http.process import ServerProcess
 from tests.table import transfers
+from tests.table.conftest import OpenTable
 from tests.table.transfers import TOTAL, account, move, total
+from tuff.versioned_table import VersionedTable
 
 KILL_ROUNDS = 3
 TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    with tuff.TransactionalTable(tmp_path / "table") as made:
-        yield made
-
-
-def read(client: tuff.Client, table: tuff.TransactionalTable) -> dict[bytes, bytes]:
+def read(client: tuff.Client, table: VersionedTable) -> dict[bytes, bytes]:
     with client.transaction(table):
         return dict(table.scan())
 
 
-def put(client: tuff.Client, table: tuff.TransactionalTable, key: bytes, value: bytes) -> None:
+def put(client: tuff.Client, table: VersionedTable, key: bytes, value: bytes) -> None:
     with client.transaction(table):
         table.put(key, value)
 
 
 def test_a_row_and_a_message_appear_together_or_not_at_all(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     topic = tuff.TopicId("table", "together")
     client.topics.create(topic)
@@ -57,7 +52,7 @@ def test_a_row_and_a_message_appear_together_or_not_at_all(
     assert len(client.poll(topic, isolation="committed")) == 1
 
 
-def test_an_update_is_never_lost(client: tuff.Client, table: tuff.TransactionalTable) -> None:
+def test_an_update_is_never_lost(client: tuff.Client, table: VersionedTable) -> None:
     put(client, table, b"stock", b"1")
 
     def overtaken() -> None:
@@ -76,9 +71,9 @@ def test_an_update_is_never_lost(client: tuff.Client, table: tuff.TransactionalT
 
 
 def test_rows_of_one_name_in_two_tables_are_no_conflict(
-    client: tuff.Client, table: tuff.TransactionalTable, tmp_path: Path
+    open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
-    with tuff.TransactionalTable(tmp_path / "other" / "table") as other:
+    with open_table(tmp_path / "other" / "table") as other:
         with client.transaction(table):
             table.put(b"stock", b"1")
             put(client, other, b"stock", b"2")
@@ -88,7 +83,7 @@ def test_rows_of_one_name_in_two_tables_are_no_conflict(
         )
 
 
-def test_write_skew_is_possible(client: tuff.Client, table: tuff.TransactionalTable) -> None:
+def test_write_skew_is_possible(client: tuff.Client, table: VersionedTable) -> None:
     """Each doctor leaves because the other one is there: conflicts are per row that is written.
 
     Whoever must rule that out writes a row that both transactions have in common.
@@ -111,9 +106,9 @@ def test_write_skew_is_possible(client: tuff.Client, table: tuff.TransactionalTa
 
 
 def test_two_tables_commit_and_roll_back_as_one(
-    client: tuff.Client, table: tuff.TransactionalTable, tmp_path: Path
+    open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
-    with tuff.TransactionalTable(tmp_path / "other") as other:
+    with open_table(tmp_path / "other") as other:
         other_id = other._table_id
 
         def work() -> None:
@@ -133,7 +128,7 @@ def test_two_tables_commit_and_roll_back_as_one(
 
 
 def test_a_checkpointed_transaction_commits_all_it_wrote(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table) as tx:
         table.put(b"a", b"1")
@@ -144,7 +139,7 @@ def test_a_checkpointed_transaction_commits_all_it_wrote(
 
 
 def test_a_long_transaction_of_nothing_but_rows_is_not_read_only(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table, type="long") as tx:
         table.put(b"a", b"1")
@@ -156,7 +151,7 @@ def test_a_long_transaction_of_nothing_but_rows_is_not_read_only(
 
 
 def test_compaction_leaves_a_snapshot_that_joins_later_what_it_reads(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     """The writer had not ended when the reader started, and has when the table is compacted."""
     put(client, table, b"a", b"old")
@@ -177,7 +172,7 @@ def test_compaction_leaves_a_snapshot_that_joins_later_what_it_reads(
 
 
 def test_what_a_compaction_answers_may_leave_the_invalid_list(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     lost = client.transactions.start()
     table.start_tx(lost)
@@ -202,7 +197,7 @@ def run_all(threads: list[Thread]) -> None:
 
 
 def test_money_is_neither_made_nor_lost_by_many_threads(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     transfers.fill(client, table)
     seen: list[int] = []
@@ -282,7 +277,7 @@ class Refusing:
 
 
 def test_after_a_start_that_failed_elsewhere_the_table_is_in_no_transaction(
-    client: tuff.Client, table: tuff.TransactionalTable
+    client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table):
         with pytest.raises(RefusingError):

@@ -35,6 +35,7 @@ from tests.table.service import Service, pointers_of
 from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
 from tuff.table import TransactionalTable
+from tuff.versioned_table import VersionedTable
 
 T = TypeVar("T")
 
@@ -95,9 +96,12 @@ class TableMachine(RuleBasedStateMachine):
         self.truncated: set[int] = set()  # nothing that is written under these may ever be seen
         self.table = self.open(Path(self.root.name) / "0")
 
-    def open(self, home: Path) -> TransactionalTable:
+    def open(self, home: Path) -> VersionedTable:
         self.home = home
         return TransactionalTable(home, buffer_bytes=BUFFER_BYTES, new_id=lambda: TABLE_ID)
+
+    def copy_as_crashed(self, home: Path) -> None:
+        copy_as_crashed(self.home, home)
 
     def teardown(self) -> None:
         self.table.close()
@@ -272,7 +276,7 @@ class TableMachine(RuleBasedStateMachine):
         home = Path(self.root.name) / str(self.home_count)
         if is_clean:
             self.table.close()
-        copy_as_crashed(self.home, home)
+        self.copy_as_crashed(home)
         self.table.close()
         left, self.actors = self.actors, []
         self.table = self.open(home)

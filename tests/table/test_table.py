@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.table.conftest import OpenTable
 from tests.table.service import Service
 from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.protocol.errors import (
@@ -14,11 +15,11 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType, VisibilityLevel
 from tuff.table import TransactionalTable
-from tuff.table_versions import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from tuff.versioned_table import VersionedTable
 
 
 def test_a_committed_row_is_there_and_any_other_is_none(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
 
@@ -27,15 +28,17 @@ def test_a_committed_row_is_there_and_any_other_is_none(
         assert table.get(b"pear") is None
 
 
-def test_rows_outlive_the_object_that_wrote_them(service: Service, tmp_path: Path) -> None:
-    with TransactionalTable(tmp_path) as first:
+def test_rows_outlive_the_object_that_wrote_them(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    with open_table(tmp_path) as first:
         fill(service, first, "apple")
-    with TransactionalTable(str(tmp_path)) as second:
+    with open_table(str(tmp_path)) as second:
         assert read(service, second) == [(b"apple", b"apple")]
 
 
 def test_a_scan_is_in_key_order_half_open_and_knows_every_kind_of_key(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     keys = [b"", b"\x00", b"\x00\x00", b"\x00\x01", b"a", b"a\x00", b"a\x00b", b"ab", b"\xff\xff"]
     with transaction(service, table):
@@ -50,7 +53,7 @@ def test_a_scan_is_in_key_order_half_open_and_knows_every_kind_of_key(
 
 
 def test_a_transaction_reads_its_own_writes_and_nobody_elses(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple", "pear")
 
@@ -64,7 +67,7 @@ def test_a_transaction_reads_its_own_writes_and_nobody_elses(
 
 
 def test_a_transaction_keeps_its_snapshot_while_others_commit(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
 
@@ -76,9 +79,7 @@ def test_a_transaction_keeps_its_snapshot_while_others_commit(
         assert list(table.scan()) == [(b"apple", b"apple")]
 
 
-def test_a_rolled_back_transaction_leaves_nothing(
-    service: Service, table: TransactionalTable
-) -> None:
+def test_a_rolled_back_transaction_leaves_nothing(service: Service, table: VersionedTable) -> None:
     fill(service, table, "apple")
     put_and_fail(service, table, b"apple")
 
@@ -86,7 +87,7 @@ def test_a_rolled_back_transaction_leaves_nothing(
 
 
 def test_a_rollback_takes_back_what_commit_tx_wrote_and_no_more(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
     started = service.start()
@@ -102,8 +103,10 @@ def test_a_rollback_takes_back_what_commit_tx_wrote_and_no_more(
     assert read(service, table) == [(b"apple", b"apple")]
 
 
-def test_another_process_rolls_back_what_a_crash_left(service: Service, tmp_path: Path) -> None:
-    with TransactionalTable(tmp_path, buffer_bytes=1) as first:
+def test_another_process_rolls_back_what_a_crash_left(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    with open_table(tmp_path, buffer_bytes=1) as first:
         fill(service, first, "apple")
         started = service.start()
         first.start_tx(started)
@@ -112,7 +115,7 @@ def test_another_process_rolls_back_what_a_crash_left(service: Service, tmp_path
         first.update_tx(changed)
         first.put(b"pear", b"never")
 
-    with TransactionalTable(tmp_path) as second:
+    with open_table(tmp_path) as second:
         second.start_tx(started)  # the value as it was before the checkpoint
         second.rollback_tx()
         service.abort(started)
@@ -120,15 +123,15 @@ def test_another_process_rolls_back_what_a_crash_left(service: Service, tmp_path
 
 
 def test_another_process_goes_on_and_can_still_undo_everything(
-    service: Service, tmp_path: Path
+    open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     started = service.start()
-    with TransactionalTable(tmp_path) as first:
+    with open_table(tmp_path) as first:
         first.start_tx(started)
         first.put(b"apple", b"1")
         first.commit_tx()
         changes = set(first.tx_changes())
-    with TransactionalTable(tmp_path) as second:
+    with open_table(tmp_path) as second:
         second.start_tx(started)
         assert second.get(b"apple") == b"1"
         second.put(b"pear", b"2")
@@ -140,9 +143,11 @@ def test_another_process_goes_on_and_can_still_undo_everything(
         assert read(service, second) == []
 
 
-def test_changes_tell_rows_and_tables_apart(service: Service, tmp_path: Path) -> None:
-    one = TransactionalTable(tmp_path / "a" / "stock", new_id=lambda: b"1" * 16)
-    two = TransactionalTable(tmp_path / "b" / "stock", new_id=lambda: b"2" * 16)
+def test_changes_tell_rows_and_tables_apart(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    one = open_table(tmp_path / "a" / "stock", new_id=lambda: b"1" * 16)
+    two = open_table(tmp_path / "b" / "stock", new_id=lambda: b"2" * 16)
 
     with one, two, transaction(service, one, two):
         assert list(one.tx_changes()) == []
@@ -154,11 +159,13 @@ def test_changes_tell_rows_and_tables_apart(service: Service, tmp_path: Path) ->
         assert set(two.tx_changes()) == {b"2" * 16 + b"apple"}
 
 
-def test_a_table_is_given_its_id_once(service: Service, tmp_path: Path) -> None:
+def test_a_table_is_given_its_id_once(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
     changes = []
     for number in (b"1", b"2"):
         with (
-            TransactionalTable(tmp_path, new_id=lambda number=number: number * 16) as table,
+            open_table(tmp_path, new_id=lambda number=number: number * 16) as table,
             transaction(service, table),
         ):
             table.put(b"a", b"")
@@ -168,9 +175,9 @@ def test_a_table_is_given_its_id_once(service: Service, tmp_path: Path) -> None:
 
 
 def test_a_long_transaction_names_one_change_however_much_it_wrote(
-    service: Service, tmp_path: Path
+    open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
-    with TransactionalTable(tmp_path, buffer_bytes=1, new_id=lambda: b"1" * 16) as table:
+    with open_table(tmp_path, buffer_bytes=1, new_id=lambda: b"1" * 16) as table:
         started = service.start(TransactionType.LONG)
         table.start_tx(started)
         assert list(table.tx_changes()) == []
@@ -182,7 +189,7 @@ def test_a_long_transaction_names_one_change_however_much_it_wrote(
 
 
 def test_a_checkpoint_keeps_earlier_writes_and_can_hide_later_ones(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table) as started:
         table.put(b"apple", b"early")
@@ -201,7 +208,7 @@ def test_a_checkpoint_keeps_earlier_writes_and_can_hide_later_ones(
 
 
 def test_a_scan_goes_on_as_it_began_whatever_is_written_meanwhile(
-    service: Service, table: TransactionalTable
+    service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, *"abcd")
 
@@ -218,9 +225,9 @@ def test_a_scan_goes_on_as_it_began_whatever_is_written_meanwhile(
 
 
 def test_a_scan_that_is_left_half_way_does_not_keep_the_table_from_closing(
-    service: Service, tmp_path: Path
+    open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
-    table = TransactionalTable(tmp_path)
+    table = open_table(tmp_path)
     fill(service, table, *"abc")
     table.start_tx(service.start())
     rows = table.scan()
@@ -245,9 +252,8 @@ def test_a_directory_has_one_owner(tmp_path: Path, path: str) -> None:
     TransactionalTable(tmp_path / path).close()
 
 
-def test_keys_and_values_are_bytes_of_bounded_size(
-    service: Service, table: TransactionalTable
-) -> None:
+def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: VersionedTable) -> None:
+    key_bytes_max = table._versions.key_bytes_max
     with transaction(service, table):
         with pytest.raises(BadRequestError, match="encode"):
             table.put("apple", b"1")  # type: ignore[arg-type] # what a program may do
@@ -255,9 +261,11 @@ def test_keys_and_values_are_bytes_of_bounded_size(
             table.put(b"apple", "1")  # type: ignore[arg-type] # what a program may do
         with pytest.raises(BadRequestError, match="encode"):
             table.scan("a")  # type: ignore[arg-type] # what a program may do
-        with pytest.raises(RequestTooLargeError, match="65537"):
-            table.get(b"k" * (KEY_BYTES_MAX + 1))
+        with pytest.raises(RequestTooLargeError, match=f"{key_bytes_max + 1}"):
+            table.get(b"k" * (key_bytes_max + 1))
         with pytest.raises(RequestTooLargeError):
-            table.put(b"k", bytes(VALUE_BYTES_MAX + 1))
-        table.put(b"k" * KEY_BYTES_MAX, b"")
-        assert table.get(b"k" * KEY_BYTES_MAX) == b""
+            table.put(b"k", bytes(table._versions.value_bytes_max + 1))
+        table.put(b"k" * key_bytes_max, b"")
+        assert table.get(b"k" * key_bytes_max) == b""
+
+    assert read(service, table) == [(b"k" * key_bytes_max, b"")]

@@ -9,6 +9,7 @@ from itertools import count
 from threading import Thread
 
 import tuff
+from tuff.versioned_table import VersionedTable
 
 ACCOUNT_COUNT = 6
 TOTAL = 600
@@ -19,20 +20,18 @@ def account(number: int) -> bytes:
     return b"account/%d" % number
 
 
-def fill(client: tuff.Client, table: tuff.TransactionalTable) -> None:
+def fill(client: tuff.Client, table: VersionedTable) -> None:
     with client.transaction(table):
         for number in range(ACCOUNT_COUNT):
             table.put(account(number), b"%d" % (TOTAL // ACCOUNT_COUNT))
 
 
-def total(table: tuff.TransactionalTable) -> int:
+def total(table: VersionedTable) -> int:
     """What all accounts hold together, for the current transaction."""
     return sum(int(value) for _, value in table.scan(b"account/", b"account0"))
 
 
-def move(
-    client: tuff.Client, table: tuff.TransactionalTable, name: str, chance: random.Random
-) -> None:
+def move(client: tuff.Client, table: VersionedTable, name: str, chance: random.Random) -> None:
     """One transfer, with its name as a row of its own. Raises: TransactionConflictError."""
     taker, giver = (account(number) for number in chance.sample(range(ACCOUNT_COUNT), 2))
     with client.transaction(table):

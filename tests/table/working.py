@@ -7,11 +7,11 @@ import pytest
 
 from tests.table.service import Service
 from tuff.protocol.transaction import Transaction
-from tuff.table import TransactionalTable
+from tuff.versioned_table import VersionedTable
 
 
 @contextmanager
-def transaction(service: Service, *tables: TransactionalTable) -> Iterator[Transaction]:
+def transaction(service: Service, *tables: VersionedTable) -> Iterator[Transaction]:
     """Begins on each table, and ends it with all hooks in their order."""
     started = service.start()
     for table in tables:
@@ -30,21 +30,19 @@ def transaction(service: Service, *tables: TransactionalTable) -> Iterator[Trans
         table.post_commit()
 
 
-def fill(service: Service, table: TransactionalTable, *names: str) -> None:
+def fill(service: Service, table: VersionedTable, *names: str) -> None:
     """Each name as a row with itself as its value."""
     with transaction(service, table):
         for name in names:
             table.put(name.encode(), name.encode())
 
 
-def read(service: Service, table: TransactionalTable) -> list[tuple[bytes, bytes]]:
+def read(service: Service, table: VersionedTable) -> list[tuple[bytes, bytes]]:
     with transaction(service, table):
         return list(table.scan())
 
 
-def put_and_fail(
-    service: Service, table: TransactionalTable, key: bytes, *, times: int = 1
-) -> None:
+def put_and_fail(service: Service, table: VersionedTable, key: bytes, *, times: int = 1) -> None:
     def work() -> None:
         with transaction(service, *([table] * times)):
             table.put(key, b"never")

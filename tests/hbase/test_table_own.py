@@ -1,0 +1,436 @@
+"""What a table in HBase does beyond what every table does, and what HBase can bring about."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from itertools import count
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("happybase")
+
+import happybase
+
+import tuff
+from tests.faults.checker import check
+from tests.faults.checker_findings import Anomaly, report
+from tests.faults.mixed import mixed_history, skewed_history
+from tests.hbase.conftest import gateway
+from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.http.process import ServerProcess
+from tests.table import transfers
+from tests.table.service import Service
+from tests.table.test_compaction import (
+    left_invalid,
+    write,
+)
+from tests.table.working import fill, read, transaction
+from tuff.hbase_cells import VERSIONS_MAX, HBaseCells
+from tuff.hbase_versions import POINTERS_PER_S
+from tuff.protocol.errors import (
+    BadRequestError,
+    StorageUnavailableError,
+    TransactionNotInProgressError,
+)
+from tuff.versioned_table import VersionedTable
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.hbase,
+    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+]
+
+GRACE_S = 100.0
+
+_numbers = count()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"own-{next(_numbers)}"
+
+
+@pytest.fixture
+def connection(hbase: LocalHBase) -> Iterator[happybase.Connection]:
+    made = happybase.Connection("127.0.0.1", hbase.ports.thrift)
+    yield made
+    made.close()
+
+
+def cells(hbase: LocalHBase, name: str, family: str = "72") -> list[str]:
+    """What HBase holds of rows, marks of deletions included: timestamps and kinds."""
+    lines = [line.split(" ") for line in hbase.command("raw", name)]
+    return [f"{line[2]} {line[3]}" for line in lines if line[0].startswith(family)]
+
+
+def tidied(hbase: LocalHBase, name: str, family: str = "72") -> list[str]:
+    """The same, after HBase has removed what is marked."""
+    hbase.command("flush", name)
+    hbase.command("major", name)
+    return cells(hbase, name, family)
+
+
+# How it is kept
+
+
+def test_a_version_is_a_cell_whose_timestamp_is_the_write_pointer(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        first = write(service, table, a=b"1")
+        second = write(service, table, a=None)
+
+    assert cells(hbase, name) == [
+        f"{second.transaction_id} Put",
+        f"{first.transaction_id} Put",
+    ]
+
+
+def test_a_rollback_changes_nothing_but_the_cells_of_its_transaction(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        write(service, table, a=b"old", b=b"old")
+        started = service.start()
+        table.start_tx(started)
+        table.put(b"a", b"never")
+        changed = service.checkpoint(started)
+        table.update_tx(changed)
+        table.put(b"b", b"never")
+        table.put(b"c", b"never")
+        table.commit_tx()
+        table.rollback_tx()
+        table.rollback_tx()
+        service.abort(changed)
+
+        assert read(service, table) == [(b"a", b"old"), (b"b", b"old")]
+    values = [line.split(" ")[4] for line in hbase.command("raw", name) if line.startswith("72")]
+    assert len([value for value in values if value.startswith("02")]) == 3
+
+
+def test_a_compaction_leaves_the_newest_versions_and_no_undo_row(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table:
+        for number in range(5):
+            last = write(service, table, a=b"%d" % number, b=b"%d" % number)
+        lost = left_invalid(service, table, b"a")
+        write(service, table, b=None)
+
+        assert table.compact(service) == [lost.transaction_id]
+
+        service.truncate([lost.transaction_id])
+        assert read(service, table) == [(b"a", b"4")]
+        # What an invalid transaction wrote above all others is gone with the next version.
+        assert tidied(hbase, name) == [f"{lost.transaction_id} Put", f"{last.transaction_id} Put"]
+        newest = write(service, table, a=b"5")
+        table.compact(service)
+    assert tidied(hbase, name) == [f"{newest.transaction_id} Put"]
+    assert tidied(hbase, name, "75") == []
+
+
+# Compaction is announced
+
+
+def pass_time(service: Service, seconds: float) -> None:
+    service._last += int(seconds * POINTERS_PER_S)
+
+
+def test_a_compaction_does_what_was_announced_a_grace_ago_and_no_more(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as table:
+        write(service, table, a=b"1")
+        write(service, table, a=b"2")
+        early = left_invalid(service, table, b"b")
+        held = len(cells(hbase, name))
+
+        assert table.compact(service) == []
+        late = left_invalid(service, table, b"c")
+        pass_time(service, GRACE_S / 2)
+        assert table.compact(service) == []
+        assert len(cells(hbase, name)) == held + 1
+        pass_time(service, GRACE_S / 2)
+        assert table.compact(service) == [early.transaction_id]
+        pass_time(service, GRACE_S)
+        assert table.compact(service) == [early.transaction_id, late.transaction_id]
+
+    service.truncate([early.transaction_id, late.transaction_id])
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        assert read(service, table) == [(b"a", b"2")]
+
+
+def test_another_process_sees_an_announcement_long_before_it_is_acted_on(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    now_s = [0.0]
+    with (
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
+        tuff.HBaseTransactionalTable(
+            gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]
+        ) as writing,
+    ):
+        late = service.start()
+        writing.start_tx(late)
+        writing.put(b"a", b"late")
+        service.invalidate(late)
+        compacting.compact(service)
+        now_s[0] = GRACE_S / 10
+
+        with pytest.raises(TransactionNotInProgressError, match="start another"):
+            writing.commit_tx()
+        writing.rollback_tx()
+        assert cells(hbase, name) == []
+
+
+# Tables that can't do
+
+
+@pytest.mark.parametrize(
+    ("families", "sentence"),
+    [
+        ({"d": {"max_versions": 1}, "u": {}}, "keeps 1 versions"),
+        ({"d": {"max_versions": VERSIONS_MAX, "time_to_live": 60}, "u": {}}, "expire after 60 s"),
+        ({"d": {"max_versions": VERSIONS_MAX}, "u": {"time_to_live": 60}}, "expire after 60 s"),
+        ({"d": {"max_versions": VERSIONS_MAX}}, "family u is missing"),
+    ],
+)
+def test_a_table_that_would_lose_versions_is_refused(
+    hbase: LocalHBase,
+    connection: happybase.Connection,
+    name: str,
+    families: dict[str, dict[str, int]],
+    sentence: str,
+) -> None:
+    connection.create_table(name, families)
+
+    with pytest.raises(BadRequestError, match=sentence):
+        tuff.HBaseTransactionalTable(gateway(hbase), name)
+
+
+def test_a_disabled_table_is_refused_and_no_gateway_is_said_in_a_sentence(
+    hbase: LocalHBase, connection: happybase.Connection, name: str
+) -> None:
+    tuff.HBaseTransactionalTable(connection, name).close()
+    connection.disable_table(name)
+
+    with pytest.raises(StorageUnavailableError, match="disabled; enable it"):
+        tuff.HBaseTransactionalTable(connection, name)
+    with pytest.raises(StorageUnavailableError, match="no HBase gateway answers at 127"):
+        tuff.HBaseTransactionalTable("127.0.0.1:1", name)
+    for wrong in ("localhost", "host:", ":9090", []):
+        with pytest.raises(BadRequestError, match="HOST:PORT"):
+            tuff.HBaseTransactionalTable(wrong, name)
+
+
+def test_a_connection_of_happybase_says_where_and_with_which_prefix(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    given = happybase.Connection("127.0.0.1", hbase.ports.thrift, table_prefix="ours")
+    with tuff.HBaseTransactionalTable(given, name) as table:
+        fill(service, table, "apple")
+    given.close()
+
+    with tuff.HBaseTransactionalTable(gateway(hbase), f"ours_{name}") as table:
+        assert read(service, table) == [(b"apple", b"apple")]
+
+
+# Many rows, many versions
+
+
+def test_a_scan_passes_over_many_rows_and_many_versions_that_are_not_visible(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    keys = [b"%05d" % number for number in range(3_000)]
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        with transaction(service, table):
+            for key in keys:
+                table.put(key, b"old")
+        for _ in range(40):
+            left_invalid(service, table, b"00007")
+        hiding = service.start()
+        table.start_tx(hiding)
+        for key in keys[::2]:
+            table.put(key, b"hidden")
+        table.commit_tx()
+        table.leave_tx()
+
+        with transaction(service, table):
+            assert list(table.scan()) == [(key, b"old") for key in keys]
+            assert table.get(b"00007") == b"old"
+            some = list(table.scan(b"00100", b"00200"))
+        assert some == [(key, b"old") for key in keys[100:200]]
+
+
+def test_a_scan_shows_nothing_that_is_stored_while_it_is_read(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, buffer_bytes=1) as table:
+        with transaction(service, table):
+            for number in range(100):
+                table.put(b"%03d" % number, b"old")
+        with transaction(service, table):
+            seen = []
+            for key, value in table.scan():
+                seen.append(value)
+                table.put(b"%03d" % (99 - int(key)), b"new")
+            assert seen == [b"old"] * 100
+            assert {value for _, value in table.scan()} == {b"new"}
+
+
+# Failures
+
+
+@contextmanager
+def unanswered_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows are put, and nobody says so."""
+    put_really = HBaseCells.put
+
+    def put(self: HBaseCells, rows: list[tuple[bytes, bytes]], *, pointer: int) -> None:
+        put_really(self, rows, pointer=pointer)
+        raise StorageUnavailableError("the HBase gateway did not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HBaseCells, "put", put)
+        yield
+
+
+def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
+    hbase: LocalHBase, client: tuff.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that hangs may put it later, over what took it back: an abort would show it."""
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        context = client.transaction(table)
+        context.__enter__()
+        pointer = context.transaction.transaction_id
+        table.put(b"a", b"never")
+        with (
+            unanswered_puts(monkeypatch),
+            pytest.raises(StorageUnavailableError, match="answer"),
+        ):
+            context.__exit__(None, None, None)
+
+        assert client.transactions.outcome(pointer).state == "invalid"
+        with client.transaction(table):
+            assert list(table.scan()) == []
+
+
+def test_what_was_committed_is_read_after_hbase_was_killed(
+    tmp_path: Path, client: tuff.Client, name: str
+) -> None:
+    own = LocalHBase(tmp_path / "hbase")
+    try:
+        with tuff.HBaseTransactionalTable(gateway(own), name) as table:
+            with client.transaction(table):
+                table.put(b"a", b"kept")
+            own.kill()
+            with pytest.raises(StorageUnavailableError), client.transaction(table):
+                table.get(b"a")
+            own.restart()
+
+            with client.transaction(table):
+                assert table.get(b"a") == b"kept"
+                table.put(b"b", b"after")
+            with client.transaction(table):
+                assert list(table.scan()) == [(b"a", b"kept"), (b"b", b"after")]
+    finally:
+        own.stop()
+
+
+# Stories
+
+
+def test_two_programs_move_money_and_none_is_made_or_lost(
+    hbase: LocalHBase, server: ServerProcess, name: str
+) -> None:
+    """Each with a connection and a table object of its own; they meet in HBase alone."""
+    done: list[str] = []
+    conflicts: list[str] = []
+
+    def work(program: int) -> None:
+        chance = random.Random(program)
+        with (
+            tuff.connect(server.url, client=f"program {program}") as client,
+            tuff.HBaseTransactionalTable(gateway(hbase), name) as table,
+        ):
+            for number in range(25):
+                try:
+                    transfers.move(client, table, f"{program}/{number}", chance)
+                    done.append(f"{program}/{number}")
+                except tuff.TransactionConflictError:
+                    conflicts.append(f"{program}/{number}")
+
+    with (
+        tuff.connect(server.url) as client,
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table,
+    ):
+        transfers.fill(client, table)
+        threads = [Thread(target=work, args=(program,)) for program in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with client.transaction(table):
+            before = list(table.scan())
+            assert transfers.total(table) == transfers.TOTAL
+        table.compact(client)
+        with client.transaction(table):
+            assert list(table.scan()) == before
+
+    names = {key for key, _ in before if key.startswith(b"done/")}
+    assert names == {b"done/" + each.encode() for each in done}
+    assert len(done) + len(conflicts) == 50
+    assert done
+
+
+def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_bring_about(
+    server: ServerProcess, table: VersionedTable
+) -> None:
+    history = mixed_history(server, table, clients=4, attempts=80, seed=1)
+    skewed = check(skewed_history(server, table, pairs=3))
+
+    wrong = [one for one in check(history) if not one.anomaly.is_permitted]
+    assert wrong == [], report(wrong)
+    assert [one.anomaly for one in skewed] == [Anomaly.WRITE_SKEW] * 3, report(skewed)
+
+
+def test_a_thread_that_ended_leaves_no_connection_open(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        for _ in range(20):
+            thread = Thread(target=lambda: Context().run(read, service, table))
+            thread.start()
+            thread.join()
+
+        assert len(table._versions._cells._gateways._open) <= 2
+
+
+def test_the_program_of_the_howto_runs(
+    hbase: LocalHBase, server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/howto/table-in-hbase.md").read_text("utf-8")
+    program = page.split("```text\n")[1].split("```")[0]
+    for documented, here in (
+        ("http://127.0.0.1:7411", server.url),
+        ("127.0.0.1:9090", gateway(hbase)),
+    ):
+        assert documented in program
+        program = program.replace(documented, here)
+
+    exec(program, {})
+
+    assert capsys.readouterr().out == "{b'apple': b'41'}\n"
+
+
+def test_a_table_made_as_the_howto_says_is_taken(
+    hbase: LocalHBase, connection: happybase.Connection, service: Service, name: str
+) -> None:
+    connection.create_table(name, {"d": {"max_versions": VERSIONS_MAX}, "u": {"max_versions": 1}})
+
+    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
+        fill(service, table, "apple")
+        assert read(service, table) == [(b"apple", b"apple")]

@@ -58,6 +58,11 @@ class HBaseCells:
         """End all connections, after the calls under way; repeating it is harmless."""
         self._gateways.close()
 
+    def require_open(self) -> None:
+        """Raises: StorageUnavailableError: `close` was called."""
+        with _refused(self.name):
+            self._gateways.require_open()
+
     def newest(self, rows: Sequence[bytes], *, before: int) -> dict[bytes, Cell]:
         """For each row that has one, the newest version below a timestamp."""
         found = self._call(

@@ -111,6 +111,7 @@ class HBaseVersions:
             self._announced().require_readable(transaction)
             for row in page:
                 if row in found:
+                    self._cells.require_open()
                     yield found[row]
 
     def keys_of(self, transaction_id: int) -> Iterator[bytes]:

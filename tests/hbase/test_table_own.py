@@ -1,12 +1,7 @@
 """What a table in HBase does beyond what every table does, and what HBase can bring about."""
 
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import Context
 from itertools import count
-from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -15,27 +10,21 @@ pytest.importorskip("happybase")
 import happybase
 
 import tuff
-from tests.faults.checker import check
-from tests.faults.checker_findings import Anomaly, report
-from tests.faults.mixed import mixed_history, skewed_history
 from tests.hbase.conftest import gateway
-from tests.hbase.local import ROOT, LocalHBase, why_missing
-from tests.http.process import ServerProcess
-from tests.table import transfers
+from tests.hbase.local import LocalHBase, why_missing
 from tests.table.service import Service
 from tests.table.test_compaction import (
     left_invalid,
     write,
 )
 from tests.table.working import fill, read, transaction
-from tuff.hbase_cells import VERSIONS_MAX, HBaseCells
+from tuff.hbase_cells import VERSIONS_MAX
 from tuff.hbase_versions import POINTERS_PER_S
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
-from tuff.versioned_table import VersionedTable
 
 pytestmark = [
     pytest.mark.slow,
@@ -279,151 +268,6 @@ def test_a_scan_shows_nothing_that_is_stored_while_it_is_read(
                 table.put(b"%03d" % (99 - int(key)), b"new")
             assert seen == [b"old"] * 100
             assert {value for _, value in table.scan()} == {b"new"}
-
-
-# Failures
-
-
-@contextmanager
-def unanswered_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rows are put, and nobody says so."""
-    put_really = HBaseCells.put
-
-    def put(self: HBaseCells, rows: list[tuple[bytes, bytes]], *, pointer: int) -> None:
-        put_really(self, rows, pointer=pointer)
-        raise StorageUnavailableError("the HBase gateway did not answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HBaseCells, "put", put)
-        yield
-
-
-def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
-    hbase: LocalHBase, client: tuff.Client, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gateway that hangs may put it later, over what took it back: an abort would show it."""
-    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
-        context = client.transaction(table)
-        context.__enter__()
-        pointer = context.transaction.transaction_id
-        table.put(b"a", b"never")
-        with (
-            unanswered_puts(monkeypatch),
-            pytest.raises(StorageUnavailableError, match="answer"),
-        ):
-            context.__exit__(None, None, None)
-
-        assert client.transactions.outcome(pointer).state == "invalid"
-        with client.transaction(table):
-            assert list(table.scan()) == []
-
-
-def test_what_was_committed_is_read_after_hbase_was_killed(
-    tmp_path: Path, client: tuff.Client, name: str
-) -> None:
-    own = LocalHBase(tmp_path / "hbase")
-    try:
-        with tuff.HBaseTransactionalTable(gateway(own), name) as table:
-            with client.transaction(table):
-                table.put(b"a", b"kept")
-            own.kill()
-            with pytest.raises(StorageUnavailableError), client.transaction(table):
-                table.get(b"a")
-            own.restart()
-
-            with client.transaction(table):
-                assert table.get(b"a") == b"kept"
-                table.put(b"b", b"after")
-            with client.transaction(table):
-                assert list(table.scan()) == [(b"a", b"kept"), (b"b", b"after")]
-    finally:
-        own.stop()
-
-
-# Stories
-
-
-def test_two_programs_move_money_and_none_is_made_or_lost(
-    hbase: LocalHBase, server: ServerProcess, name: str
-) -> None:
-    """Each with a connection and a table object of its own; they meet in HBase alone."""
-    done: list[str] = []
-    conflicts: list[str] = []
-
-    def work(program: int) -> None:
-        chance = random.Random(program)
-        with (
-            tuff.connect(server.url, client=f"program {program}") as client,
-            tuff.HBaseTransactionalTable(gateway(hbase), name) as table,
-        ):
-            for number in range(25):
-                try:
-                    transfers.move(client, table, f"{program}/{number}", chance)
-                    done.append(f"{program}/{number}")
-                except tuff.TransactionConflictError:
-                    conflicts.append(f"{program}/{number}")
-
-    with (
-        tuff.connect(server.url) as client,
-        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table,
-    ):
-        transfers.fill(client, table)
-        threads = [Thread(target=work, args=(program,)) for program in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        with client.transaction(table):
-            before = list(table.scan())
-            assert transfers.total(table) == transfers.TOTAL
-        table.compact(client)
-        with client.transaction(table):
-            assert list(table.scan()) == before
-
-    names = {key for key, _ in before if key.startswith(b"done/")}
-    assert names == {b"done/" + each.encode() for each in done}
-    assert len(done) + len(conflicts) == 50
-    assert done
-
-
-def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_bring_about(
-    server: ServerProcess, table: VersionedTable
-) -> None:
-    history = mixed_history(server, table, clients=4, attempts=80, seed=1)
-    skewed = check(skewed_history(server, table, pairs=3))
-
-    wrong = [one for one in check(history) if not one.anomaly.is_permitted]
-    assert wrong == [], report(wrong)
-    assert [one.anomaly for one in skewed] == [Anomaly.WRITE_SKEW] * 3, report(skewed)
-
-
-def test_a_thread_that_ended_leaves_no_connection_open(
-    hbase: LocalHBase, service: Service, name: str
-) -> None:
-    with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
-        for _ in range(20):
-            thread = Thread(target=lambda: Context().run(read, service, table))
-            thread.start()
-            thread.join()
-
-        assert len(table._versions._cells._gateways._open) <= 2
-
-
-def test_the_program_of_the_howto_runs(
-    hbase: LocalHBase, server: ServerProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (ROOT / "docs/howto/table-in-hbase.md").read_text("utf-8")
-    program = page.split("```text\n")[1].split("```")[0]
-    for documented, here in (
-        ("http://127.0.0.1:7411", server.url),
-        ("127.0.0.1:9090", gateway(hbase)),
-    ):
-        assert documented in program
-        program = program.replace(documented, here)
-
-    exec(program, {})
-
-    assert capsys.readouterr().out == "{b'apple': b'41'}\n"
 
 
 def test_a_table_made_as_the_howto_says_is_taken(

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
-from functools import lru_cache
 from typing import TypeVar
 
 from messaging.polls import Isolation, Poll, PollResult, Undecided
@@ -40,7 +39,7 @@ from tuff.protocol.media import (
     require_json,
     shown,
 )
-from tuff.protocol.names import TopicId, check_name
+from tuff.protocol.names import TopicId, check_name, topic_id
 from tuff.protocol.requests import ConsumeRequest, PublishRequest
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
@@ -50,9 +49,6 @@ _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"}
 _PUBLISH_PARAMETERS = frozenset({"ttl"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
-
-TOPIC_IDS_COUNT_MAX = 4_096  # names that were found legal and are not checked again
-_topic_id = lru_cache(TOPIC_IDS_COUNT_MAX)(TopicId)
 
 
 def routes(service: MessagingService) -> list[Route]:
@@ -228,7 +224,7 @@ class _MessageRoutes:
 
 def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
     read_query(request.query, parameters=parameters)
-    return _topic_id(request.parameters["ns"], request.parameters["t"])
+    return topic_id(request.parameters["ns"], request.parameters["t"])
 
 
 def no_members(request: Request, *, what: str) -> None:

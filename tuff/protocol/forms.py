@@ -14,7 +14,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.media import check_object, shown
-from tuff.protocol.names import TopicId
+from tuff.protocol.names import topic_id
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import (
@@ -72,6 +72,10 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
     """Raises: BadRequestError: no array of payloads."""
     if not isinstance(value, list):
         raise BadRequestError(f"{what} is an array of payloads, not {shown(value)}")
+    try:
+        return list(map(str.encode, value))  # nearly always all of them are strings
+    except (TypeError, UnicodeEncodeError):
+        pass
     return [payload_from_json(item, what=f"an element of {what}") for item in value]
 
 
@@ -183,7 +187,7 @@ def _entry_from_json(value: object) -> PublishEntry:
     payloads, ttls_s = _messages_from_json(entry.get("messages"))
     pointer = entry.get("pointer")
     return PublishEntry(
-        topic=TopicId(names[0], names[1]),
+        topic=topic_id(names[0], names[1]),
         payloads=payloads,
         ttls_s=ttls_s,
         pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
@@ -204,6 +208,10 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
 def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
+    try:
+        return list(map(str.encode, value)), None  # nearly always all of them are strings
+    except (TypeError, UnicodeEncodeError):
+        pass
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     for item in value:

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tuff.protocol.errors import InvalidNameError
 
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
+TOPIC_IDS_COUNT_MAX = 4_096  # topics whose names were found legal and are not checked again
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -42,3 +44,13 @@ class TopicId:
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
+
+
+@lru_cache(TOPIC_IDS_COUNT_MAX)
+def topic_id(namespace: str, name: str) -> TopicId:
+    """The topic of these names; one value for whoever names it, again and again.
+
+    Raises:
+        InvalidNameError: one of the two is not legal.
+    """
+    return TopicId(namespace, name)

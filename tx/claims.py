@@ -5,52 +5,61 @@ with equal changes could both pass, and a time-out could end what is about to co
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
 class Claims:
     """Who holds which change, and which transactions hold their ending."""
 
     def __init__(self) -> None:
-        self._released: dict[int, asyncio.Future[None]] = {}
-        self._pointers: dict[int, tuple[int, ...]] = {}
+        self._claims: dict[int, _Claim] = {}
         self._holders: dict[bytes, int] = {}
-        self._changes: dict[int, frozenset[bytes]] = {}
 
     def claim(
         self, transaction_id: int, *, pointers: tuple[int, ...], changes: frozenset[bytes]
     ) -> None:
         """Take the changes, which nobody holds, and the ending."""
         assert self.holder_of(changes) is None
-        self._released[transaction_id] = asyncio.get_running_loop().create_future()
-        self._pointers[transaction_id] = pointers
-        self._changes[transaction_id] = changes
-        for change in changes:
-            self._holders[change] = transaction_id
+        self._claims[transaction_id] = _Claim(pointers, changes)
+        self._holders.update(dict.fromkeys(changes, transaction_id))
 
     def release(self, transaction_id: int) -> None:
         """Give back what this transaction claimed; those who wait look again."""
-        for change in self._changes.pop(transaction_id):
+        claim = self._claims.pop(transaction_id)
+        for change in claim.changes:
             del self._holders[change]
-        del self._pointers[transaction_id]
-        self._released.pop(transaction_id).set_result(None)
+        if claim.released is not None:
+            claim.released.set_result(None)
 
     def holds(self, transaction_id: int) -> bool:
         """Whether this transaction has a claim."""
-        return transaction_id in self._released
+        return transaction_id in self._claims
 
-    def holder_of(self, changes: Iterable[bytes]) -> int | None:
+    def holder_of(self, changes: Collection[bytes]) -> int | None:
         """Somebody who holds one of these changes; None when they are free."""
-        if not self._holders:
+        if self._holders.keys().isdisjoint(changes):
             return None
-        return next((self._holders[change] for change in changes if change in self._holders), None)
+        return next(self._holders[change] for change in changes if change in self._holders)
 
     async def released(self, transaction_id: int) -> None:
         """Wait until this transaction has no claim."""
-        future = self._released.get(transaction_id)
-        if future is not None:
-            await asyncio.shield(future)
+        claim = self._claims.get(transaction_id)
+        if claim is not None:
+            if claim.released is None:
+                claim.released = asyncio.get_running_loop().create_future()
+            await asyncio.shield(claim.released)
 
     def pointers(self) -> set[int]:
         """Every pointer of a transaction that has a claim."""
-        return {pointer for pointers in self._pointers.values() for pointer in pointers}
+        return {pointer for claim in self._claims.values() for pointer in claim.pointers}
+
+
+class _Claim:
+    """Made for nearly every commit that publishes, so it has no future until somebody waits."""
+
+    __slots__ = ("changes", "pointers", "released")
+
+    def __init__(self, pointers: tuple[int, ...], changes: frozenset[bytes]) -> None:
+        self.pointers = pointers
+        self.changes = changes
+        self.released: asyncio.Future[None] | None = None

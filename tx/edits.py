@@ -26,6 +26,7 @@ from tx.packing import (
     TIME_MS,
     Form,
     MalformedError,
+    as_it_is,
     enum_of,
     from_bytes,
     items,
@@ -242,7 +243,7 @@ def _unpack_place(data: object) -> Place:
     return Place(TIME_MS.unpack(timestamp_ms), SEQ_ID.unpack(seq_id))
 
 
-PLACE: Form[Place] = Form(list, _unpack_place)
+PLACE: Form[Place] = Form(as_it_is, _unpack_place)
 ROLLBACK_DETAIL = record(RollbackDetail, POINTER, PLACE, PLACE)
 POINTER_RANGE = record(PointerRange, POINTER, POINTER)
 CONFLICT = record(Conflict, BLOB, POINTER, TEXT, COUNT)
@@ -295,7 +296,7 @@ def encode_edit(lsn: int, edit: Edit) -> bytes:
     """The body of one log frame."""
     tag = _TAGS[type(edit)]
     packed = _FORMS[tag][1].pack(edit)
-    assert isinstance(packed, list)
+    assert isinstance(packed, list | tuple)
     return to_bytes([lsn, tag, *packed])
 
 

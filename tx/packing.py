@@ -103,19 +103,28 @@ SEQ_ID = integer(maximum=SEQ_ID_LIMIT - 1)
 FLAG: Form[bool] = Form(bool, _unpack_flag)
 TEXT: Form[str] = Form(str, _unpack_text)
 BLOB: Form[bytes] = Form(bytes, _unpack_blob)
-_PLAIN = (int, bool, str, bytes)  # what packs a value that is MessagePack data already
+
+
+def as_it_is(value: object) -> object:
+    """Packs what is MessagePack data already; a tuple, whatever its class, is a list there."""
+    return value
+
+
+_PLAIN = (int, bool, str, bytes, as_it_is)
 
 
 def optional(form: Form[T]) -> Form[T | None]:
     return Form(
-        lambda value: None if value is None else form.pack(value),
+        as_it_is
+        if form.pack in _PLAIN
+        else lambda value: None if value is None else form.pack(value),
         lambda data: None if data is None else form.unpack(data),
     )
 
 
 def tuple_of(form: Form[T]) -> Form[tuple[T, ...]]:
     return Form(
-        list if form.pack in _PLAIN else lambda values: [form.pack(value) for value in values],
+        as_it_is if form.pack in _PLAIN else lambda values: list(map(form.pack, values)),
         lambda data: tuple(form.unpack(item) for item in items(data)),
     )
 
@@ -165,7 +174,7 @@ def record(kind: type[T], *forms: Form[Any]) -> Form[T]:
         unpacked = [to_value(v) for to_value, v in zip(unpacks, values, strict=True)]
         return kind(**dict(zip(names, unpacked, strict=True)))
 
-    return Form(pack, unpack)
+    return Form(pack if changed else values_of, unpack)
 
 
 def check_rows(rows: Sequence[object], forms: Sequence[Form[Any]]) -> None:

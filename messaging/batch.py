@@ -27,7 +27,8 @@ class Inversion(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rows of one publish that are nothing but their payloads, in the order of their keys."""
+    """Rows of one publish that are payloads without a time to live of their own, all of them with a
+    pointer or none, in the order of their keys."""
 
     prefix: bytes
     keys: Sequence[bytes]

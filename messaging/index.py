@@ -111,7 +111,10 @@ class PointerIndex:
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
     def add(self, entry: IndexedRange) -> None:
-        key = entry.key
+        self.add_under(entry.key, entry)
+
+    def add_under(self, key: bytes, entry: IndexedRange) -> None:
+        """Add a range whose key is known."""
         ranges = self._ranges.setdefault(entry.pointer, {})
         if entry.kind == MESSAGE_ROWS and key not in ranges:
             count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))

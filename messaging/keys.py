@@ -83,6 +83,8 @@ def payload_keys(prefix: bytes, pointer: int, first: Place, count: int) -> list[
 
 
 def _neighbours(start: bytes, first: Place, count: int) -> list[bytes]:
+    if count == 1:
+        return [start + _PLACE.pack(*first)]
     numbers = range(first.to_int(), first.to_int() + count)
     return [start + each.to_bytes(PLACE_SIZE, "big") for each in numbers]
 

@@ -27,9 +27,14 @@ def _between(size_bytes: int) -> bytes:
     return NO_PAYLOAD + avro.encode_long(size_bytes)
 
 
+def is_plain(value: bytes) -> bool:
+    """Whether a stored value that is whole is nothing but a payload."""
+    return value[0] == PLAIN
+
+
 def plain_item(key: bytes, value: bytes) -> bytes | None:
     """The item of a row that was just written; None if the row is more than a payload."""
-    if value[0] != PLAIN:
+    if not is_plain(value):
         return None
     return plain_items((key,), (value,))[0]
 

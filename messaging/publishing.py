@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from messaging.batch import Batch, Run
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.keys import message_key, message_keys, payload_keys
+from messaging.keys import index_key, message_key, message_keys, payload_keys
 from messaging.live import Live
-from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, plain_values
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, inline_values
 from messaging.topics import Topic, TopicRecord, topic_not_found
 from messaging.transactions import TransactionView
 from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
@@ -191,19 +191,20 @@ class Publisher:
         final: bool,
     ) -> None:
         first, last = places
+        pointer, topic = _pointer_of(target.entry), target.topic
         entry = IndexedRange(
-            pointer=_pointer_of(target.entry),
+            pointer=pointer,
             kind=kind,
-            topic=target.topic.id,
+            topic=topic.id,
             generation=target.generation,
             first=first,
             last=last,
             final=final,
             written_ms=batch.now_ms,
         )
-        key = entry.key
+        key = index_key(pointer, kind, topic.prefix(target.generation), first)
         batch.put(key, entry.to_bytes(key))
-        self._live.index.add(entry)
+        self._live.index.add_under(key, entry)
         batch.on_lost(partial(self._live.index.discard, entry))
 
     def _invert(self, topic: Topic, detail: RollbackDetail, batch: Batch) -> None:
@@ -248,8 +249,9 @@ def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     places = batch.next_places(len(entry.payloads))
     keys = message_keys(prefix, places[0], len(entry.payloads))
-    if entry.pointer is None and entry.ttls_s is None:
-        batch.put_run(Run(prefix, keys, plain_values(keys, entry.payloads)))
+    if entry.ttls_s is None:
+        values = inline_values(keys, entry.payloads, pointer=entry.pointer)
+        batch.put_run(Run(prefix, keys, values))
         return places
     ttls_s = entry.ttls_s or [None] * len(entry.payloads)
     for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):

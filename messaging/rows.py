@@ -139,11 +139,15 @@ def frame(key: bytes, flags: int, body: bytes) -> bytes:
     return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
 
 
-def plain_values(keys: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
-    """The stored values of rows that are nothing but a payload: what `frame` makes of each, in a
-    third of the time."""
+def inline_values(
+    keys: Sequence[bytes], payloads: Sequence[bytes], *, pointer: int | None
+) -> list[bytes]:
+    """The stored values of message rows that are payloads of one publish, and have no time to live
+    of their own: what `frame` makes of each, in a third of the time."""
+    flags, between = (PLAIN, b"") if pointer is None else (HAS_POINTER, _POINTER.pack(pointer))
+    known = bytes((flags,)) + between
     return [
-        HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK))) + payload
+        HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
         for key, payload in zip(keys, payloads, strict=True)
     ]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from messaging.batch import Run
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
-from messaging.plain import NO_PAYLOAD, plain_item, plain_items
+from messaging.plain import NO_PAYLOAD, is_plain, plain_item, plain_items
 from messaging.reader import (
     LAST_NUMBER,
     Query,
@@ -101,9 +101,14 @@ class _Tail:
         self._plain = self._general = None
         runs, self.fresh = self.fresh, []
         for run in runs:
-            items = plain_items(run.keys, run.values)
-            self.items += items
-            self.size_bytes += sum(_size(item, None) for item in items) - _run_size(run)
+            self.size_bytes -= _run_size(run)
+            if is_plain(run.values[0]):
+                items = plain_items(run.keys, run.values)
+                self.items += items
+                self.size_bytes += sum(_size(item, None) for item in items)
+            else:
+                for key, value in zip(run.keys, run.values, strict=True):
+                    self._change(key, value)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
         self._plain = self._general = None

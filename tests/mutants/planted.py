@@ -201,8 +201,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a row under a pointer has no index row",
         "messaging/publishing.py",
-        "        batch.put(key, entry.to_bytes(key))\n        self._live.index.add(entry)\n",
-        "        self._live.index.add(entry)\n",
+        "        batch.put(key, entry.to_bytes(key))\n        self._live.index.add_under(key, entry)\n",
+        "        self._live.index.add_under(key, entry)\n",
         (
             "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
         ),

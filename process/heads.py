@@ -1,41 +1,33 @@
 """The heads of plain requests, read without an HTTP library's objects, and the heads of replies.
 
-    request := line fields CRLF [body]
-    line    := (GET | POST | PUT | DELETE) SP path [? query] SP HTTP/1.1 CRLF
-    path    := / with letters, digits, - . _ ~ /       query := the same, less /, with = and &
+    request := line CRLF fields CRLF [body]
 
-A line that has anything else in it is not plain: no escape, no absolute address, no other version.
+A line (process/lines.py) that has an escape, an absolute address or another version is not plain.
 The fields are judged by the library's own parser, once for each block of them: a client repeats its
 fields byte for byte, so that a block that was found plain is looked up from then on. There is no
 second opinion on where a request ends, since what the library would not read the same way (two
 lengths, a transfer coding, a field that is folded) is not plain, and goes to the library untouched.
 """
 
-import re
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import parse_qsl
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion11
 
+from process.lines import Asked, Lines
 from process.remembered import Remembered
 from tuff.protocol.exchange import Reply
 
 BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
 BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
-LINES_COUNT_MAX = 4_096  # lines that are remembered; whoever publishes repeats one
-LINE_BYTES_KEPT_MAX = 256  # bytes of such a line; with the count it bounds the memory to 4 MiB
 LINE_BYTES_MAX = 8_190  # bytes; the library's own bound
 PARSER_BUFFER_BYTES = 65_536  # bytes; what the library's parser asks for, and never fills here
 
-_LINE = re.compile(
-    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
-)
 _LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
 # What changes how a request is read, or how it must be answered.
@@ -50,31 +42,19 @@ class Fields(NamedTuple):
     accept: str | None
 
 
-class Line(NamedTuple):
-    """What the first line of a request says."""
-
-    method: str
-    path: str
-    query: tuple[tuple[str, str], ...]
-
-
 class Head(NamedTuple):
-    """The head of a plain request; `size` counts its bytes."""
+    """The head of a plain request that has a route; `size` counts its bytes."""
 
-    line: Line
+    asked: Asked
     fields: Fields
     size: int
 
 
 class Heads:
-    """Reads the heads of requests; remembers lines and blocks of fields, within bounds."""
+    """Reads the heads of requests; remembers blocks of fields, within bounds."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._lines = Remembered(
-            _plain_line,
-            is_kept=lambda line: len(line) <= LINE_BYTES_KEPT_MAX,
-            count_max=LINES_COUNT_MAX,
-        )
+    def __init__(self, lines: Lines, loop: AbstractEventLoop) -> None:
+        self._lines = lines
         self._blocks = Remembered(
             partial(_plain_fields, loop=loop),
             is_kept=lambda block: len(block) <= BLOCK_BYTES_MAX,
@@ -82,7 +62,8 @@ class Heads:
         )
 
     def read(self, data: bytes) -> Head | None:
-        """The head that the bytes begin with; None when it is not whole, or not plain."""
+        """The head that the bytes begin with; None when it is not whole, not plain, or has no
+        route."""
         line_end = data.find(_LINE_END, 0, LINE_BYTES_MAX)
         if line_end < 0:
             return None
@@ -90,22 +71,13 @@ class Heads:
         end = data.find(_END, line_end)
         if end < 0:
             return None
-        line = self._lines[data[:line_end]]
-        if line is None:
+        asked = self._lines.find(data[:line_end])
+        if asked is None:
             return None
         fields = self._blocks[data[line_end + 2 : end + 2]]
         if fields is None:
             return None
-        return Head(line, fields, end + len(_END))
-
-
-def _plain_line(first: bytes) -> Line | None:
-    found = _LINE.fullmatch(first)
-    if found is None:
-        return None
-    method, path, query = found.groups()
-    pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
-    return Line(method.decode(), path.decode(), pairs)
+        return Head(asked, fields, end + len(_END))
 
 
 def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
@@ -154,6 +126,8 @@ class ReplyBytes:
             start = self._starts[status, content_type] = _start(status, content_type)
         if int(self._elapsed_s()) != self._dated_s:
             self._date()
+        if not headers:
+            return b"%b%d\r\n%b%b" % (start, len(body), self._close, body)
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
         return b"%b%d\r\n%b%b%b" % (start, len(body), more.encode("ascii"), self._close, body)
 

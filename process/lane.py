@@ -19,6 +19,7 @@ from typing import Any
 
 from process.front import Front
 from process.heads import Head, Heads, ReplyBytes
+from process.lines import Lines
 from process.routing import RouteTree
 from tuff.disk.steps import Steps
 from tuff.protocol.exchange import Reply, Request
@@ -47,12 +48,11 @@ class Lanes:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.general = general
-        self.heads = Heads(self.loop)
+        self.heads = Heads(Lines(tree), self.loop)
         self.replies = replies
         self.body_bytes_max = min(max_request_bytes, BODY_BYTES_MAX)
         self._open: set[Lane] = set()
         self._is_empty = asyncio.Event()
-        self._tree = tree
         self._front = front
 
     @property
@@ -79,13 +79,9 @@ class Lanes:
         for lane in tuple(self._open):
             lane.abort()
 
-    def work_for(self, head: Head, body: bytes) -> Work | None:
-        """What answers this request, not begun yet; None when no route does."""
-        (method, path, query), (_, content_type, accept), _ = head
-        found = self._tree.find(method, path)
-        if found is None:
-            return None
-        operation, handler, parameters = found
+    def work_for(self, head: Head, body: bytes) -> Work:
+        """What answers this request, not begun yet."""
+        (operation, handler, parameters, query), (_, content_type, accept), _ = head
         request = Request(parameters, query, content_type, accept, body)
         return self._front.answer(operation, handler, request)
 
@@ -175,9 +171,6 @@ class Lane(asyncio.Protocol):
             self._needed = stop
             return
         work = self._lanes.work_for(head, data[head.size : stop])
-        if work is None:
-            self._leave(data)
-            return
         if len(data) > stop:
             self._held += data[stop:]
         self._work = Steps(work, returned=self._answer, failed=self._fail)

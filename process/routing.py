@@ -3,11 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from process.remembered import Remembered
 from tuff.protocol.exchange import Handler, Route
-
-FOUND_COUNT_MAX = 4_096  # paths that are remembered; about as many topics are busy at a time
-PATH_LENGTH_KEPT_MAX = 256  # characters of such a path; with the count it bounds the memory
 
 
 class Found(NamedTuple):
@@ -35,11 +31,6 @@ class RouteTree:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
-        self._found = Remembered(
-            self._walk,
-            is_kept=lambda address: len(address[1]) <= PATH_LENGTH_KEPT_MAX,
-            count_max=FOUND_COUNT_MAX,
-        )
         for route in routes:
             self._add(route)
 
@@ -51,6 +42,8 @@ class RouteTree:
                 node.other = node.other or _Node()
                 node = node.other
             else:
+                # A line is looked up without its number (process/lines.py).
+                assert not segment.isdigit(), f"{route.path} has a number that it does not name"
                 node = node.named.setdefault(segment, _Node())
         assert node.names in ((), tuple(names)), f"{route.path} names a segment in two ways"
         node.names = tuple(names)
@@ -58,10 +51,6 @@ class RouteTree:
 
     def find(self, method: str, path: str) -> Found | None:
         """The route of a method and an unescaped path, which begins with `/`; None without one."""
-        return self._found[method, path]
-
-    def _walk(self, address: tuple[str, str]) -> Found | None:
-        method, path = address
         node, values = self._root, []
         for segment in path.split("/")[1:]:
             below = node.named.get(segment)

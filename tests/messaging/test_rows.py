@@ -18,6 +18,7 @@ from messaging.keys import (
     POSITIONS,
     bookmark_key,
     message_key,
+    message_keys,
     payload_key,
     place_in,
     pointer_in,
@@ -33,6 +34,7 @@ from messaging.rows import (
     PayloadRange,
     PayloadRow,
     frame,
+    inline_values,
     unframe,
 )
 from messaging.topics import TopicRecord
@@ -220,3 +222,19 @@ def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
         first=PLACE, last=PLACE, final=False, written_ms=5,
     )  # fmt: skip
     assert IndexedRange.from_bytes(entry.key, entry.to_bytes(entry.key)) == entry
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=4),
+    st.none() | st.integers(1, (1 << 63) - 1),
+)
+def test_rows_of_one_publish_are_the_rows_that_each_would_be(
+    payloads: list[bytes], pointer: int | None
+) -> None:
+    keys = message_keys(prefix_of(TopicId("a", "t"), 1), Place(7, (1 << 16) - 2), len(payloads))
+    rows = [MessageRow(tx_pointer=pointer, payload=payload) for payload in payloads]
+
+    values = inline_values(keys, payloads, pointer=pointer)
+
+    assert values == [row.to_bytes(key) for key, row in zip(keys, rows, strict=True)]
+    assert [MessageRow.from_bytes(*each) for each in zip(keys, values, strict=True)] == rows

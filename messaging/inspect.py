@@ -80,6 +80,13 @@ def store_rows(store: Store) -> Iterator[Row]:
             yield _damage(_TABLES[tag], None, str(error))
 
 
+def decoded(key: bytes, value: bytes) -> Row:
+    """One row; one that can't be read is damage."""
+    if key[:1] not in _TABLES:
+        return {**_damage(None, key.hex(), "no table has such a key"), "value": value.hex()}
+    return _row(key[:1], key, value)
+
+
 def _row(tag: bytes, key: bytes, value: bytes) -> Row:
     place = key[1:].hex()
     try:

@@ -4,6 +4,7 @@ Spark takes batches whose names, order and types are those of the schema it aske
 a user gives is a projection (docs/spark.md).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -43,16 +44,22 @@ def source_schema(*, include_transaction: bool) -> StructType:
 
 def check_projection(schema: StructType, *, include_transaction: bool) -> None:
     """Raises: OptionError: the user's schema has a column that is none of ours, or another type."""
-    ours = {field.name: field for field in source_schema(include_transaction=include_transaction)}
+    hints = {} if include_transaction else {WRITE_POINTER: "; set includeTransaction=true for it"}
+    check_columns(schema, source_schema(include_transaction=include_transaction), hints)
+
+
+def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]) -> None:
+    """The same for any columns of ours; `hints` say of those that are not there why. Raises:
+    OptionError."""
+    known = {field.name: field.dataType for field in ours}
     for field in schema:
-        known = ours.get(field.name)
-        if known is None:
-            hint = "; set includeTransaction=true for it" if field.name == WRITE_POINTER else ""
+        if field.name not in known:
+            hint = hints.get(field.name, "")
             raise OptionError(
-                f"there is no column {field.name}{hint}; a read has {', '.join(ours)}"
+                f"there is no column {field.name}{hint}; a read has {', '.join(known)}"
             )
-        if field.dataType != known.dataType:
-            kind, wanted = field.dataType.simpleString(), known.dataType.simpleString()
+        if field.dataType != known[field.name]:
+            kind, wanted = field.dataType.simpleString(), known[field.name].simpleString()
             raise OptionError(f"column {field.name} is {wanted}, and not {kind}; cast it later")
 
 

@@ -157,7 +157,7 @@ class WriteOptions:
 def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: OptionError: one of them can't be, or is not known here."""
     return _read_options(
-        _Given(given, BATCH_READ_OPTIONS), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation)
+        Given(given, BATCH_READ_OPTIONS), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation)
     )
 
 
@@ -165,19 +165,19 @@ def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: OptionError: one of them can't be, or is not known here."""
     allowed = (Isolation.COMMITTED, Isolation.ALL)
     return _read_options(
-        _Given(given, STREAM_READ_OPTIONS), Edge.LATEST, Isolation.COMMITTED, allowed
+        Given(given, STREAM_READ_OPTIONS), Edge.LATEST, Isolation.COMMITTED, allowed
     )
 
 
 def includes_transaction(given: Mapping[str, str]) -> bool:
     """Whether rows have a write pointer: asked before it is known what the read will be."""
     known = tuple(dict.fromkeys((*BATCH_READ_OPTIONS, *STREAM_READ_OPTIONS)))
-    return _Given(given, known).flag("includeTransaction", default=False)
+    return Given(given, known).flag("includeTransaction", default=False)
 
 
 def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises: OptionError: one of them can't be, or is not known here."""
-    options = _Given(given, BATCH_WRITE_OPTIONS)
+    options = Given(given, BATCH_WRITE_OPTIONS)
     sink, version = options.text("txnAppId"), options.number("txnVersion", at_least=0)
     transaction = options.number("transaction", at_least=1)
     if (sink is None) != (version is None):
@@ -192,7 +192,7 @@ def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises: OptionError: one of them can't be, or is not known here."""
-    options = _Given(given, STREAM_WRITE_OPTIONS, ignored=SPARKS_OWN_OPTIONS)
+    options = Given(given, STREAM_WRITE_OPTIONS, ignored=SPARKS_OWN_OPTIONS)
     return _write_options(options, sink=options.text("sinkId"), version=None, transaction=None)
 
 
@@ -202,7 +202,7 @@ def topic_named(name: str, namespace: str) -> TopicId:
     return TopicId(head if colon else namespace, tail)
 
 
-class _Given:
+class Given:
     """The options as given, by their known names."""
 
     def __init__(
@@ -265,7 +265,7 @@ def _unknown(key: str, known: Collection[str]) -> OptionError:
 
 
 def _read_options(
-    options: _Given, first: Edge, isolation: Isolation, allowed: Collection[Isolation]
+    options: Given, first: Edge, isolation: Isolation, allowed: Collection[Isolation]
 ) -> ReadOptions:
     namespace = options.namespace()
     topics, pattern = _topics(options, namespace)
@@ -290,7 +290,7 @@ def _read_options(
 
 
 def _write_options(
-    options: _Given, *, sink: str | None, version: int | None, transaction: int | None
+    options: Given, *, sink: str | None, version: int | None, transaction: int | None
 ) -> WriteOptions:
     namespace, topic = options.namespace(), options.text("topic")
     return WriteOptions(
@@ -305,7 +305,7 @@ def _write_options(
     )
 
 
-def _topics(options: _Given, namespace: str) -> tuple[tuple[TopicId, ...], str | None]:
+def _topics(options: Given, namespace: str) -> tuple[tuple[TopicId, ...], str | None]:
     names, pattern = options.text("subscribe"), options.text("subscribePattern")
     if (names is None) == (pattern is None):
         raise OptionError("give subscribe (topics, with commas) or subscribePattern, one of them")
@@ -321,7 +321,7 @@ def _topics(options: _Given, namespace: str) -> tuple[tuple[TopicId, ...], str |
 
 
 def _choice(
-    options: _Given, name: str, default: Isolation, allowed: Collection[Isolation]
+    options: Given, name: str, default: Isolation, allowed: Collection[Isolation]
 ) -> Isolation:
     value = options.text(name) or default.value
     for each in allowed:
@@ -331,7 +331,7 @@ def _choice(
     raise OptionError(f"{name} is one of {known} here, not {value!r}")
 
 
-def _spots(options: _Given, which: str, default: Edge, namespace: str) -> Spots:
+def _spots(options: Given, which: str, default: Edge, namespace: str) -> Spots:
     offsets, time = options.text(f"{which}Offsets"), options.text(f"{which}Timestamp")
     if offsets is not None and time is not None:
         raise OptionError(f"give {which}Offsets or {which}Timestamp, not both")

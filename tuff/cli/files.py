@@ -1,12 +1,10 @@
 """`tuff snapshot`, `tuff log`, `tuff table`: the server's files, decoded for people.
 
-All but `tuff snapshot take` need no server that runs. The server's own code reads the files, in a
-process of its own (`server.py inspect …`, which prints one JSON object per line), as the library
-imports no room of the server.
+All but `tuff snapshot take` need no server that runs. The server's own code reads the files
+(tuff/inspection.py).
 """
 
 import json
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,12 +12,9 @@ import click
 
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import moment, notice, print_json, print_table, shown
-from tuff.launch import server_command
-from tuff.protocol.errors import DamagedRecordError, InternalError
+from tuff.inspection import DAMAGE, Row, inspect
+from tuff.protocol.errors import DamagedRecordError
 
-Row = dict[str, object]
-
-DAMAGE = "damage"  # the kind of a row that tells where a file stops being readable
 MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # ends of names that say a time
 UNSEEN = {"key"}  # what people can do without: a row's key repeats its members in hex
 EDIT_LENGTH_MAX = 2_000  # characters; an edit's members in a row, of which each is cut by itself
@@ -63,7 +58,7 @@ def take(session: Session, *, url: str | None, as_json: bool) -> None:
 @output_options
 def list_snapshots(*, directory: Path, as_json: bool) -> None:
     """List the snapshots and logs in DIRECTORY (default: snapshots)."""
-    _print(inspect("snapshots", directory), as_json=as_json, title=str(directory))
+    _print(inspect("snapshots", str(directory)), as_json=as_json, title=str(directory))
 
 
 @snapshot.command("show")
@@ -71,7 +66,7 @@ def list_snapshots(*, directory: Path, as_json: bool) -> None:
 @output_options
 def show_snapshot(*, file: Path, as_json: bool) -> None:
     """Show the state that FILE holds."""
-    _print(inspect("snapshot", file), as_json=as_json, title=file.name)
+    _print(inspect("snapshot", str(file)), as_json=as_json, title=file.name)
 
 
 @snapshot.command()
@@ -80,7 +75,9 @@ def show_snapshot(*, file: Path, as_json: bool) -> None:
 @output_options
 def diff(*, before: Path, after: Path, as_json: bool) -> None:
     """Show what AFTER holds and BEFORE does not (+), and the other way round (-)."""
-    changes = list(difference(list(inspect("snapshot", before)), list(inspect("snapshot", after))))
+    changes = list(
+        difference(list(inspect("snapshot", str(before))), list(inspect("snapshot", str(after))))
+    )
     _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
 
 
@@ -89,7 +86,7 @@ def diff(*, before: Path, after: Path, as_json: bool) -> None:
 @output_options
 def show_log(*, file: Path, as_json: bool) -> None:
     """Show the edits in FILE, in their order."""
-    _print(inspect("log", file), as_json=as_json, title=file.name, in_order=True)
+    _print(inspect("log", str(file)), as_json=as_json, title=file.name, in_order=True)
 
 
 @table.command("show")
@@ -97,28 +94,7 @@ def show_log(*, file: Path, as_json: bool) -> None:
 @output_options
 def show_tables(*, directory: Path, as_json: bool) -> None:
     """Show every row in DIRECTORY (a server's data/messages, while no server has it open)."""
-    _print(inspect("tables", directory), as_json=as_json, title=str(directory))
-
-
-def inspect(what: str, path: Path) -> Iterator[Row]:
-    """What the server's code reads in a file or directory.
-
-    Raises:
-        LaunchError: there is no server beside this package.
-        DamagedRecordError: it could not be read at all; the sentence is the server's.
-    """
-    command = server_command(["inspect", what, str(path)])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None, "it is a pipe"
-        assert process.stderr is not None, "it is a pipe"
-        for line in process.stdout:
-            yield _row(line)
-        said = process.stderr.read().decode("utf-8", "replace").strip()
-    if process.returncode != 0:
-        last = said.splitlines()[-1] if said else f"tuff: it exited with {process.returncode}"
-        raise DamagedRecordError(
-            f"{path} can't be shown: {last.removeprefix('tuff: ')}", code="unreadable_file"
-        )
+    _print(inspect("tables", str(directory)), as_json=as_json, title=str(directory))
 
 
 def difference(before: list[Row], after: list[Row]) -> Iterator[Row]:
@@ -135,16 +111,6 @@ def _key(row: Row) -> str:
 
 def _kind(row: Row) -> str:
     return str(row.get("kind", ""))
-
-
-def _row(line: bytes) -> Row:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise InternalError(f"`server.py inspect` printed {line[:80]!r}, which is no JSON object")
-    return value
 
 
 def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = False) -> None:

@@ -1,0 +1,84 @@
+"""Every row of a store in HBase, decoded for people, region by region (design §5).
+
+It reads beside a server that runs, and changes nothing. What the server carries in its journal from
+batch to batch (index, mark, facts) is shown as it was when it was last put.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from messaging.inspect import Row, decoded
+from messaging.storage.hbase_layout import MESSAGE, METADATA, PAYLOAD, RowRange
+from messaging.storage.hbase_scan import read
+from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.seam import StoreError
+from tuff.hbase_gateway import Addresses, Connection, Gateways
+
+TABLES = (MESSAGE, PAYLOAD, METADATA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The tables of a deployment, and of them a range of rows."""
+
+    settings: HBaseSettings
+    rows: RowRange
+    elapsed_s: Callable[[], float]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object], *, elapsed_s: Callable[[], float]) -> "Where":
+        """Of `{"gateways": [HOST:PORT], "prefix": …}`, and for rows `"table"`, and `"start"` and
+        `"stop"` in hex. Raises: ValueError: one sentence."""
+        gateways, prefix = value.get("gateways"), value.get("prefix")
+        if not (isinstance(gateways, list) and isinstance(prefix, str)):
+            raise ValueError(  # noqa: TRY004 - what was said is wrong, and no program
+                "a place in HBase has gateways, which is a list, and a prefix"
+            )
+        table = str(value.get("table", MESSAGE))
+        if table not in TABLES:
+            raise ValueError(f"table is one of {', '.join(TABLES)}, not {table!r}")
+        start, stop = (bytes.fromhex(str(value.get(name, ""))) for name in ("start", "stop"))
+        return cls(
+            settings=HBaseSettings(gateways=tuple(map(str, gateways)), prefix=prefix),
+            rows=RowRange(table, start, stop),
+            elapsed_s=elapsed_s,
+        )
+
+
+def regions(where: Where) -> Iterator[Row]:
+    """The regions of all tables: `table`, `start` and `stop`. Raises: StoreError."""
+    with closing(_gateways(where)) as gateways:
+        for table in TABLES:
+            name = (where.settings.prefix + table).encode()
+            found = gateways.call(partial(_regions_of, name=name))
+            if not found:
+                raise StoreError(f"HBase has no table {name.decode()}; is the prefix right?")
+            for region in found:
+                start, stop = region.startKey.hex(), region.endKey.hex()
+                yield {"kind": "region", "table": table, "start": start, "stop": stop}
+
+
+def region_rows(where: Where) -> Iterator[Row]:
+    """Every row of a range of one table. Raises: StoreError."""
+    with (
+        closing(_gateways(where)) as gateways,
+        closing(read(gateways, where.settings.prefix, [where.rows], reverse=False)) as rows,
+    ):
+        for key, value in rows:
+            yield decoded(key, value)
+
+
+def _regions_of(connection: Connection, *, name: bytes) -> list[Any]:
+    return list(connection.client.getTableRegions(name))
+
+
+def _gateways(where: Where) -> Gateways:
+    return Gateways(
+        Addresses(where.settings.addresses()),
+        timeout_s=where.settings.timeout_s,
+        idle_s=where.settings.idle_s,
+        elapsed_s=where.elapsed_s,
+    )

@@ -42,13 +42,8 @@ class World:
         self.running_since_ms = 0
         self._was_up = False  # the transaction service, when it was last looked at
         self._stops = False  # the server is being stopped, on a disk that is whole
-        self._opened: Life | None = None
+        self.life: Life  # since `open`; asked for so often that a property shows in the time
         self.client = Client(self.facts, None)  # type: ignore[arg-type]  # until it is started
-
-    @property
-    def life(self) -> Life:
-        assert self._opened is not None
-        return self._opened
 
     def begin(self, chance: random.Random) -> None:
         """Start the server for the first time, and make the topics."""
@@ -65,7 +60,7 @@ class World:
         """Start the server on what is on the disk; should the power go meanwhile, once more."""
         while True:
             self._was_up = self._stops = False
-            life = self._opened = Life(
+            life = self.life = Life(
                 self.disk, self.clock, self.settings, before_job=self._look_at_service
             )
             self.facts.life += 1

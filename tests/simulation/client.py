@@ -7,14 +7,17 @@ moment; when the server vanishes, it ends without one, and what it asked for may
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tests.simulation import invariants
+from messaging.bookmarks import Hold
+from tests.simulation import invariants, lifetimes, writers
 from tests.simulation.facts import (
     Asked,
     Deletion,
     Facts,
     Fate,
+    Held,
     Lifetime,
     Publish,
+    Release,
     Run,
     Stored,
     TopicFacts,
@@ -219,9 +222,14 @@ class Client:
             tx.is_forgotten = True
             return
         tx.seen.append((asked, self._facts.moment(), state, reason))
+        if state in ("in_progress", "committing"):
+            tx.alive = max(tx.alive, asked)
         for promise, checks in invariants.STATE_CHECKS.items():
             for check in checks:
                 require(promise, check(self._facts, tx))
+        if reason == "lease_expired":
+            boot_ms = self._life.clock.boot_ms()
+            require(9, writers.leases_last(self._facts, tx, boot_ms=boot_ms))
         if state == "committed":
             require(5, invariants.no_update_is_lost(self._facts, tx))
 
@@ -339,6 +347,32 @@ class Client:
         topic.truncations.append(made := Truncation(asked=self._facts.moment(), place=place))
         call = self._life.messaging.truncate_topic
         await self._sent(made, None, lambda: call(topic.id, place))
+        if made.fate is Fate.DONE:
+            require(1, lifetimes.truncations_stop_at_holds(self._facts, topic, made))
+
+    async def hold(self, topic: TopicFacts, name: str, first: MessageId, age_ms: int) -> None:
+        """Keep messages from the topic's time to live; `age_ms` is how long the hold may live."""
+        asked, now_ms = self._facts.moment(), self._life.now_ms()
+        made = Held(asked=asked, name=name, wanted=first, max_age_ms=age_ms)
+        topic.holds.append(made)
+        call = self._life.messaging.bookmarks.hold
+        done = await self._sent(made, None, lambda: call(topic.id, name, first, max_age_ms=age_ms))
+        if isinstance(done, Hold):
+            made.first, made.expires_at_ms = done.first, done.expires_at_ms
+            self._facts.note_time(self._life.now_ms())
+            require(2, lifetimes.holds_bring_nothing_back(self._facts, topic, made, now_ms))
+
+    async def release(self, topic: TopicFacts, name: str) -> None:
+        topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
+        call = self._life.messaging.bookmarks.release
+        await self._sent(made, None, lambda: call(topic.id, name))
+
+    def look_at_holds(self, topic: TopicFacts) -> None:
+        """Every hold that was acknowledged is there, and as it was answered."""
+        with suppress(TopicNotFoundError):
+            told = self._life.messaging.bookmarks.holds(topic.id)
+            asked = self._facts.moment()
+            require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
 
 
 def _reason(outcome: Outcome) -> str | None:

@@ -69,6 +69,8 @@ class Tx:
     published: object = None
     handed_over: int = NEVER  # the first moment at which a reader of committed rows got one of its
     first_publish_boot_ms: int | None = None
+    renewed_boot_ms: int = 0  # when its lease was last known to begin, at the earliest
+    alive: int = 0  # the last moment at which somebody asked, and was told that it is in progress
     may_be_undone: bool = False  # it was committed as read-only, which waits for no disk
     is_forgotten: bool = False  # the server answered that it does not know it (any more)
     cleared: int = NEVER  # the first moment at which its pointers may have left the invalid list
@@ -157,6 +159,24 @@ class Lifetime(Asked):
     ttl_s: int
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Held(Asked):
+    """A retention hold. `first` and `expires_at_ms` are what was answered, None before."""
+
+    name: str
+    wanted: MessageId
+    max_age_ms: int
+    first: MessageId | None = None
+    expires_at_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Release(Asked):
+    """The end of a hold, by its name."""
+
+    name: str
+
+
 @dataclass(slots=True, eq=False)
 class TopicFacts:
     """One topic: what was done to it, and what readers of all rows have found. `covered` is up to
@@ -167,6 +187,8 @@ class TopicFacts:
     deletions: list[Deletion] = field(default_factory=list)
     truncations: list[Truncation] = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)
+    holds: list[Held] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
     stored: dict[int, list[Stored]] = field(default_factory=dict)
     tainted: set[int] = field(default_factory=set)  # pointers with a reference of unknown fate
     reads: "list[Read]" = field(default_factory=list)
@@ -181,7 +203,7 @@ class TopicFacts:
 
     def pending(self) -> Iterator[Asked]:
         yield from (each for each in self.publishes if each.told == NEVER)
-        for each in (*self.removals(), *self.lifetimes):
+        for each in (*self.removals(), *self.lifetimes, *self.holds, *self.releases):
             if each.told == NEVER:
                 yield each
         yield from (
@@ -223,6 +245,8 @@ class Facts:
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
         self.life = 0
         self.crashed: list[int] = []  # moments of crashes, and of failures of the log
+        # Transactions are served since then, at the earliest: a moment, and the time since boot.
+        self.served_from, self.served_from_boot_ms = 0, 0
         self.may_forget = False  # so much time went by that outcomes may be forgotten
         self.prunes = False  # pointers leave the invalid list by themselves
 
@@ -244,6 +268,10 @@ class Facts:
         """The latest time that the server had since then, in ms."""
         earlier = [now_ms for at, now_ms in self._times if at <= moment]
         return max(now_ms for _, now_ms in self._times[max(0, len(earlier) - 1) :])
+
+    def note_not_served(self, boot_ms: int) -> None:
+        """Until now transactions were not served."""
+        self.served_from, self.served_from_boot_ms = self.moment(), boot_ms
 
     def note_pointer(self, pointer: int) -> None:
         self.highest_pointer = max(self.highest_pointer, pointer)

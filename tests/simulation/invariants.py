@@ -7,17 +7,12 @@ says which promise is checked by what.
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.simulation.facts import (
-    NEVER,
-    Deletion,
-    Facts,
-    Fate,
-    Publish,
-    Read,
-    TopicFacts,
-    Truncation,
-    Tx,
-    ids_between,
+from tests.simulation.facts import NEVER, Facts, Fate, Publish, Read, Tx, ids_between
+from tests.simulation.lifetimes import (
+    is_surely_gone,
+    is_surely_held,
+    is_surely_live,
+    may_have_hit,
 )
 from tuff.protocol.ids import LAST_ID, MessageId
 from tuff.protocol.transaction import Transaction
@@ -44,14 +39,13 @@ def acknowledged_rows_are_there(facts: Facts, read: Read) -> Faults:
 def what_is_gone_stays_gone(facts: Facts, read: Read) -> Faults:
     """Deleted, truncated and expired messages, and those that were refused, are handed to nobody
     (protocol §2, §3.4)."""
-    topic = facts.topics[read.topic]
     for id_bytes, payload in read.items:
         publish = facts.publish_of.get(payload)
         if publish is None or publish.topic != read.topic or publish.asked > read.told:
             yield f"{payload!r} was never published to {read.topic}, and is in {_told(read)}"
         elif publish.fate is Fate.NOT_DONE:
             yield f"publish {_name(publish)} was refused, and is in {_told(read)}"
-        elif _is_surely_gone(topic, publish, read, MessageId.from_bytes(id_bytes)):
+        elif is_surely_gone(facts, publish, read, MessageId.from_bytes(id_bytes)):
             yield f"publish {_name(publish)} is gone, and is in {_told(read)}"
 
 
@@ -63,7 +57,7 @@ def the_prefix_never_changes(facts: Facts, read: Read) -> Faults:
     topic = facts.topics[read.topic]
     for id_bytes, payload in read.items:
         is_new = id_bytes <= topic.covered and id_bytes not in topic.payload_of
-        if is_new and _is_surely_live(facts, facts.publish_of[payload], topic):
+        if is_new and is_surely_live(facts, facts.publish_of[payload], topic):
             yield (
                 f"{payload!r} appears at {id_bytes.hex()}, and somebody has seen everything up to "
                 f"{topic.covered.hex()}"
@@ -80,7 +74,7 @@ def new_rows_lie_behind_old_ones(facts: Facts, publish: Publish) -> Faults:
     cut = any(each.told > publish.asked for each in topic.removals())
     # The answer may come late, as that of a repeated commit does: rows that expired meanwhile, and
     # that nobody was handed, still have the place that they got at first.
-    was_there = is_new and not cut and _is_surely_live(facts, publish, topic)
+    was_there = is_new and not cut and is_surely_live(facts, publish, topic)
     handed = topic.covered if was_there else publish.behind
     if id_bytes <= handed:
         yield f"publish {_name(publish)} got a place before {handed.hex()}, which was handed"
@@ -343,47 +337,9 @@ def _is_whole_in(
     if first <= read.start or last > (read.next_id if next_id is None else next_id):
         return False
     topic = facts.topics[publish.topic]
-    if any(_may_have_hit(change, publish, read) for change in topic.removals()):
+    if any(may_have_hit(change, publish, read) for change in topic.removals()):
         return False
-    return _is_surely_live(facts, publish, topic)
-
-
-def _is_surely_live(facts: Facts, publish: Publish, topic: TopicFacts) -> bool:
-    """Whether no clock that the server ever had calls it expired."""
-    shortest_s = min([each.ttl_s for each in topic.lifetimes if each.fate is not Fate.NOT_DONE])
-    lives_ms = min(shortest_s, publish.ttl_s or shortest_s) * 1000
-    if publish.first is None:
-        return False
-    expires_ms = publish.first.timestamp_ms + lives_ms
-    return expires_ms > facts.now_ms_max or expires_ms > facts.latest_since(publish.asked)
-
-
-def _may_have_hit(change: Deletion | Truncation, publish: Publish, read: Read) -> bool:
-    if change.fate is Fate.NOT_DONE or change.asked >= read.told or change.told <= publish.asked:
-        return False
-    place = getattr(change, "place", None)
-    return place is None or publish.first is None or MessageId(*publish.first) < place
-
-
-def _is_surely_gone(topic: TopicFacts, publish: Publish, read: Read, at: MessageId) -> bool:
-    for change in topic.removals():
-        is_done = change.fate is Fate.DONE and change.settled <= read.asked
-        place = getattr(change, "place", None)
-        if is_done and change.asked > publish.told and (place is None or at < place):
-            return True
-    longest_s = _longest_s(topic, read)
-    lives_s = longest_s if publish.ttl_s is None else min(publish.ttl_s, longest_s)
-    return at.publish_timestamp_ms + lives_s * 1000 <= read.now_ms
-
-
-def _longest_s(topic: TopicFacts, read: Read) -> int:
-    """The longest time to live that the topic may have had when it was read."""
-    asked = [each for each in topic.lifetimes if each.fate is not Fate.NOT_DONE]
-    done = [each for each in asked if each.fate is Fate.DONE and each.settled < read.asked]
-    return max(
-        each.ttl_s for each in asked
-        if each.asked < read.told and not any(later.asked > each.told for later in done)
-    )  # fmt: skip
+    return is_surely_live(facts, publish, topic) or is_surely_held(facts, publish, read)
 
 
 def _sees(snapshot: Transaction, other: Tx, *, every: bool = False) -> bool:

@@ -10,12 +10,13 @@ from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.transaction import Transaction
 
 KEYS = (b"k1", b"k2", b"k3")
 NOTHING_SEEN = Transaction(transaction_id=0, read_pointer=0, write_pointer=0)
 LIFETIMES_S = (1, 10, 100, 604_800)
+HOLD_AGES_MS = (20, 5_000, 60_000, 900_000, 2_592_000_000)
 
 
 class Player:
@@ -60,7 +61,7 @@ class Player:
 
     def renew(self) -> None:
         if tx := self.tx():
-            self.send(_willing(self.world.life.transactions.renew(tx.pointers[-1])))
+            self.send(writers.renew(self.facts, self.world.life, tx))
 
     def checkpoint(self) -> None:
         if tx := self.tx():
@@ -294,6 +295,16 @@ class Player:
             place = known[self.a % len(known)].first
             assert place is not None
             self.send(self.client.truncate(self.topic(), MessageId(*place)))
+
+    def keep(self) -> None:
+        """Set a hold, or set one anew: from something that was published on, or from anywhere."""
+        known = [each.first for each in self.topic().publishes if each.first is not None]
+        place = known[self.c % len(known)] if known and self.c % 5 else Place(0, 0)
+        name, age_ms = f"h{self.c % 2}", HOLD_AGES_MS[self.a % len(HOLD_AGES_MS)]
+        self.send(self.client.hold(self.topic(), name, MessageId(*place), age_ms))
+
+    def keep_no_more(self) -> None:
+        self.send(self.client.release(self.topic(), f"h{self.c % 2}"))
 
     def sweep(self) -> None:
         self.world.life.spawn(self.world.life.rooms.sweep())

@@ -53,7 +53,7 @@ PROFILES = (
         {
             "fail_sync": 5, "fail_write": 3, "start": 8, "commit": 8, "publish_tx": 6,
             "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 8, "tick": 4, "wait": 3,
-            "ask": 3, "heal": 2,
+            "ask": 3, "heal": 2, "power_soon": 3, "power": 2,
         },
     ),
     Profile(
@@ -71,6 +71,24 @@ PROFILES = (
             "start_service": 9, "heal": 2, "tick": 2, "poll": 2,
         },
         {"tx.prune_invalid": "true"},
+    ),
+    Profile(
+        "pointers that are taken off the invalid list while rows that carry them wait for the disk",
+        {
+            "start": 8, "publish_tx": 10, "hold": 5, "invalidate": 8, "abort": 2, "poll": 10,
+            "clear_invalid": 8, "tick": 3, "store": 1, "reference": 1, "heal": 2, "wait": 2,
+        },
+    ),
+    Profile(
+        "messages that a hold keeps longer than their topic does, with crashes between",
+        {
+            "keep": 8, "keep_no_more": 2, "publish": 10, "store": 2, "reference": 2, "start": 3,
+            "publish_tx": 3, "commit": 2, "lifetime": 3, "sweep": 7, "truncate": 4, "poll": 6,
+            "read_all": 4, "wait": 6, "wait_long": 4, "clock": 1, "kill": 2, "power": 3,
+            "power_soon": 2, "fail_sync": 1, "heal": 2, "delete": 1, "create": 1, "hold": 2,
+            "restart": 1,
+        },
+        {"messaging.default_ttl": 30},
     ),
     Profile(
         "rollbacks of what is about to commit, and crashes that undo the commit",

@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import MUTANTS, misplaced
-from tests.simulation.planted import BUGS, PlantedBug
+from tests.simulation.planted import BUGS as GENERAL_BUGS
+from tests.simulation.planted import PlantedBug
+from tests.simulation.planted_jobs import JOB_BUGS
 from tests.simulation.planting import found_by, has_its_place, plant, said_of
 
+BUGS = (*GENERAL_BUGS, *JOB_BUGS)
 HISTORIES = Path(__file__).parent / "histories"
 SEED_COUNT_MAX = 2_000  # a round of a minute or two
 

@@ -73,6 +73,7 @@ class World:
             else:
                 break
         self.running_since_ms = self.clock.boot_ms()
+        self.facts.note_not_served(self.clock.boot_ms())
         self.note_time()
         self.look()
 
@@ -106,6 +107,7 @@ class World:
         state = self.life.transactions.status.state
         if state is not ServiceState.RUNNING:
             self.running_since_ms = self.clock.boot_ms()
+            self.facts.note_not_served(self.clock.boot_ms())
         is_up = state is not ServiceState.DOWN
         if self._was_up and not is_up and not self._stops:
             # Its log failed: what the log does not hold is lost, as in a crash (design §4).
@@ -220,6 +222,7 @@ class World:
             self.life.complete_all(in_snapshots, chance)
             for each in topic.reads:
                 self.client.readers.check(each)
+            self.client.look_at_holds(topic)
         self.look()
 
     def _require_awake(self, chance: random.Random) -> None:

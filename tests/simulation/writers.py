@@ -14,6 +14,7 @@ from tuff.protocol.errors import (
     SinkEpochOpenError,
     SinkError,
     TransactionNotInProgressError,
+    TuffError,
     UnavailableError,
 )
 from tx.sinks import EpochRequest
@@ -23,13 +24,13 @@ LEASE_S = 40.0
 
 @dataclass(slots=True, eq=False)
 class Writer:
-    """What is known of a sink. `first_asked` are, for each epoch and run, the moment and the
-    highest pointer of before anybody could have begun it."""
+    """What is known of a sink. `first_asked` are, for each epoch and run, the moment, the highest
+    pointer and the time since boot, in ms, of before anybody could have begun it."""
 
     name: str
     run: int = 0
     newest: int = 0
-    first_asked: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    first_asked: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     begun: dict[tuple[int, int], Tx] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)  # epoch: moment at which it was told
 
@@ -46,7 +47,8 @@ class Writer:
 async def ask(facts: Facts, life: Life, writer: Writer, *, epoch: int, run: int) -> None:
     """Ask for an epoch; what is answered is checked at that very moment."""
     asked = facts.moment()
-    before = writer.first_asked.setdefault((epoch, run), (asked, facts.highest_pointer))
+    first = asked, facts.highest_pointer, life.clock.boot_ms()
+    before = writer.first_asked.setdefault((epoch, run), first)
     request = EpochRequest(sink=writer.name, epoch=epoch, run_id=f"run-{run}")
     try:
         _, opened = await life.transactions.epochs.begin(request, lease_s=LEASE_S, client="")
@@ -76,7 +78,31 @@ async def ask(facts: Facts, life: Life, writer: Writer, *, epoch: int, run: int)
     tx = writer.begun.setdefault((epoch, run), facts.transactions[opened.transaction_id])
     if tx.id != opened.transaction_id:
         raise BrokenPromiseError(f"promise 9: run {run} began epoch {epoch} twice: {tx.id}")
+    tx.alive = max(tx.alive, asked)
+    tx.renewed_boot_ms = tx.renewed_boot_ms or before[2]
     writer.newest = max(writer.newest, epoch)
+
+
+async def renew(facts: Facts, life: Life, tx: Tx) -> None:
+    """Let a lease begin anew. Nothing of it is on the disk: after a crash there is a whole one."""
+    asked, asked_boot_ms = facts.moment(), life.clock.boot_ms()
+    try:
+        await life.transactions.renew(tx.pointers[-1])
+    except TuffError:
+        return
+    tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
+    tx.alive = max(tx.alive, asked)
+
+
+def leases_last(facts: Facts, tx: Tx, *, boot_ms: int) -> Faults:
+    """Told that a lease is over: it has had its time since it was renewed, and since the service
+    serves. What ended in an earlier life may be told at once."""
+    if tx.alive < facts.served_from:
+        return
+    lasted_ms = boot_ms - max(tx.renewed_boot_ms, facts.served_from_boot_ms)
+    # The server's clock may go faster than this one, by a thousandth.
+    if lasted_ms < LEASE_S * 1000 * 0.99:
+        yield f"the lease of {tx.id} was over after {lasted_ms} ms"
 
 
 def epochs_commit_once(writer: Writer) -> Faults:

@@ -1,0 +1,144 @@
+"""Bugs to plant in what jobs ask for: retention holds, and epochs of sinks with their leases."""
+
+from tests.simulation.planted import Change, PlantedBug
+
+JOB_BUGS = (
+    PlantedBug(
+        "nobody-asks-the-holds-what-is-live",
+        (
+            Change(
+                "messaging/retention.py",
+                "        return min((by_ttl, *held))\n",
+                "        return by_ttl\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-hold-ignores-its-age",
+        (
+            Change(
+                "messaging/retention.py",
+                "for each in self.holds if now_ms < each.expires_at_ms)\n",
+                "for each in self.holds)\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-hold-brings-back-what-has-expired",
+        (
+            Change(
+                "messaging/topics.py",
+                "        first=max(first, record.floor, live_from),\n",
+                "        first=max(first, record.floor),\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "holds-are-forgotten-in-a-crash",
+        (
+            Change(
+                "messaging/loading.py",
+                "replace(record, holds=holds[topic], positions=",
+                "replace(record, holds={}, positions=",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-truncation-takes-what-is-held",
+        (
+            Change(
+                "messaging/topics.py",
+                "    if names and floor > record.floor:\n",
+                "    if False:\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-payloads-of-a-held-reference-are-dropped",
+        (
+            Change(
+                "messaging/retention.py",
+                "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
+                "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-deleted-hold-comes-back-in-a-crash",
+        (
+            Change(
+                "messaging/bookmark_changes.py",
+                "batch.delete(bookmark_key(table, topic.prefix(record.generation), name))",
+                "pass",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "an-older-run-is-not-fenced",
+        (
+            Change(
+                "tx/sinks.py",
+                "    if asked.run_id in sink.fenced:\n",
+                "    if False:\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "the-older-run-may-still-commit",
+        (
+            Change(
+                "tx/epochs.py",
+                "                await self._endings.invalidate(sink.transaction_id, "
+                "InvalidReason.INVALIDATED)\n",
+                "                await self._start(asked, lease_ms, client)\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-replayed-epoch-commits-twice",
+        (
+            Change(
+                "tx/sinks.py",
+                "    if sink.epoch == asked.epoch and has_committed:\n"
+                "        return Step.NOTHING\n",
+                "    if sink.epoch == asked.epoch and has_committed:\n        return Step.BEGIN\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-dropped-epoch-looks-committed",
+        (
+            Change(
+                "tx/sinks.py",
+                "                state=outcome.state,\n",
+                "                state=EndedState.COMMITTED,\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-renewal-changes-nothing",
+        (
+            Change(
+                "tx/leases.py",
+                "            )\n        self.begin(opened)\n",
+                "            )\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-renewed-lease-is-forgotten-in-a-crash",
+        (
+            Change(
+                "tx/leases.py",
+                "        self._ends_ms.clear()\n"
+                "        for opened in state.open.values():\n"
+                "            self.begin(opened)\n",
+                "        self._ends_ms = {\n"
+                "            each.transaction_id:\n"
+                "                each.transaction_id // 1_000_000 + each.lease_ms\n"
+                "            for each in state.open.values() if each.lease_ms is not None\n"
+                "        }\n",
+            ),
+        ),
+    ),
+)

@@ -46,6 +46,7 @@ class Batch:
         self.now_ms = now_ms
         self.puts: dict[bytes, bytes | None] = {}
         self.runs: list[Run] = []
+        self.stored: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
         self.inversions: list[Inversion] = []
         self.touched: set[Topic] = set()
         self.published: dict[Topic, tuple[int, int]] = {}
@@ -62,7 +63,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.puts or self.runs or self.inversions or self._forced)
+        return not (self.puts or self.runs or self.stored or self.inversions or self._forced)
 
     def next_place(self) -> Place:
         """The place of the next row; rows built one after the other are neighbours."""
@@ -78,6 +79,10 @@ class Batch:
     def put_run(self, run: Run) -> None:
         """Write the rows of one publish, which are new."""
         self.runs.append(run)
+
+    def put_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write rows of the Payload Table, which are new, and which no reader is shown yet."""
+        self.stored.append((keys, values))
 
     def delete(self, key: bytes) -> None:
         self.puts[key] = None
@@ -130,6 +135,8 @@ class Batch:
         rows: list[tuple[bytes, bytes | None]] = list(self.puts.items())
         for run in self.runs:
             rows += zip(run.keys, run.values, strict=True)
+        for keys, values in self.stored:
+            rows += zip(keys, values, strict=True)
         store.write(rows)
 
 

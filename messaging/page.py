@@ -1,42 +1,74 @@
 """The messages of one reply, in the forms in which they go out (protocol §3.4, §4).
 
-Rows become items of the Avro reply where they are read, so that a reply is one join of what is
-there already. The other forms are made of the same items. Readers that ask for the same get the
+A page is made of ids and payloads as they were read, or of items of the Avro reply, which is what
+tails hold; the one is made of the other when a form needs it. Readers that ask for the same get the
 same page, and each form of it is made once.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from json.encoder import encode_basestring_ascii
-from types import MappingProxyType
+from typing import NamedTuple
 
 from tuff.protocol import avro
 from tuff.protocol.errors import NotAcceptableError
 from tuff.protocol.forms import payload_to_json
 
-NO_POINTERS: Mapping[int, int] = MappingProxyType({})
+
+class Under(NamedTuple):
+    """Messages of a page that stand side by side, and were published under one write pointer."""
+
+    first: int  # the index in the page, and that of the first message behind them
+    stop: int
+    pointer: int
 
 
 class Page:
-    """An immutable list of Avro items of one generation of a topic, and the replies that were made
-    of it. `pointers`: the write pointers of those that have one, by their index."""
+    """An immutable list of messages of one generation of a topic, and the replies that were made of
+    it. `under` names those that have a write pointer, in their order."""
 
-    __slots__ = ("_arrow", "_avro", "_json", "items", "pointers")
+    __slots__ = ("_arrow", "_avro", "_columns", "_items", "_json", "under")
 
-    def __init__(self, items: Sequence[bytes], pointers: Mapping[int, int] = NO_POINTERS) -> None:
-        self.items = items
-        self.pointers = pointers
+    def __init__(
+        self, ids: Sequence[bytes], payloads: Sequence[bytes], under: Sequence[Under] = ()
+    ) -> None:
+        assert len(ids) == len(payloads)
+        self._columns: tuple[Sequence[bytes], Sequence[bytes]] | None = ids, payloads
+        self._items: Sequence[bytes] | None = None
+        self.under = under
         self._arrow: bytes | None = None
         self._avro: bytes | None = None
         self._json: bytes | None = None
 
+    @classmethod
+    def of_items(cls, items: Sequence[bytes]) -> "Page":
+        """The page of these items of an Avro reply, none of which has a write pointer."""
+        page = cls((), ())
+        page._columns, page._items = None, items
+        return page
+
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.items if self._columns is None else self._columns[0])
+
+    @property
+    def columns(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """All 20-byte ids, and all payloads."""
+        if self._columns is None:
+            pairs = [avro.decode_message(item) for item in self.items]
+            self._columns = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return self._columns
+
+    @property
+    def items(self) -> Sequence[bytes]:
+        """The messages as items of the Avro reply."""
+        if self._items is None:
+            self._items = [*map(avro.encode_message, *self.columns)]
+        return self._items
 
     def messages(self) -> list[tuple[bytes, bytes]]:
         """Pairs of a 20-byte id and a payload."""
-        return [avro.decode_message(item) for item in self.items]
+        return [*zip(*self.columns, strict=True)]
 
     def avro(self) -> bytes:
         """The body of an Avro reply."""
@@ -47,17 +79,17 @@ class Page:
     def json(self) -> bytes:
         """The body of a JSON reply, which is what `json.dumps` makes of it."""
         if self._json is None:
-            self._json = f"[{', '.join(map(_json_of, self.items))}]".encode("ascii")
+            self._json = f"[{', '.join(map(_json_of, *self.columns))}]".encode("ascii")
         return self._json
 
     def arrow(self, *, generation: int) -> bytes:
         """The body of an Arrow reply. Raises: NotAcceptableError."""
         if self._arrow is None:
-            self._arrow = arrow_form()(self.items, self.pointers, generation=generation)
+            self._arrow = arrow_form()(*self.columns, self.under, generation=generation)
         return self._arrow
 
 
-EMPTY_PAGE = Page(())
+EMPTY_PAGE = Page((), ())
 
 
 @cache
@@ -77,8 +109,7 @@ def arrow_form() -> Callable[..., bytes]:
     return encode
 
 
-def _json_of(item: bytes) -> str:
-    message_id, payload = avro.decode_message(item)
+def _json_of(message_id: bytes, payload: bytes) -> str:
     timestamp_ms = int.from_bytes(message_id[:8], "big")
     form = payload_to_json(payload)
     text = encode_basestring_ascii(form) if isinstance(form, str) else json.dumps(form)

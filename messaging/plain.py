@@ -1,24 +1,37 @@
 """The fast way from rows to a reply: rows that are nothing but a payload.
 
-Most rows have no pointer, no time to live of their own and no attributes, so that nothing has to be
-decided about them. Such a row becomes its item of the Avro reply by putting bytes together that are
-there already; no object stands for it in between. Whatever else a row is, damaged included, the
-general way says what it means (messaging/reader.py). The tests hold the two ways together.
+Most rows, of messages and of stored payloads, have no pointer, no time to live of their own and no
+attributes, so that nothing has to be decided about them. They are taken in chunks, and become ids
+and payloads in a few loops over each. Whatever else a row is, damaged included, the general way
+says what it means (messaging/reader.py). The tests hold the two ways together.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
 from zlib import crc32
 
+from messaging.ahead import Ahead, Row
 from messaging.keys import PLACE_SIZE
 from messaging.rows import HEAD, PLAIN, PLAIN_MARK
-from messaging.storage.seam import Rows
 from tuff.protocol import avro
 
 LENGTHS_COUNT_MAX = 4_096  # kept beginnings of items; messages of one kind have few lengths
 NO_PAYLOAD = bytes(PLACE_SIZE)  # the second half of the id of an inline message
 
 _HEAD_SIZE = HEAD.size
+
+
+class IdParts(NamedTuple):
+    """What stands in ids before and behind the place at the end of a row's key."""
+
+    front: bytes
+    back: bytes
+
+
+OF_MESSAGES = IdParts(b"", NO_PAYLOAD)
 
 
 @lru_cache(LENGTHS_COUNT_MAX)
@@ -47,24 +60,71 @@ def plain_items(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
     ]
 
 
-def take_plain(
-    rows: Rows, items: list[bytes], *, size_bytes: int, limit: int, bytes_max: int
-) -> tuple[tuple[bytes, bytes] | None, int]:
-    """Add the items of plain rows, up to the first row that is not plain and whole or does not fit
-    the page any more; that row, or None after the last, and the payload bytes of the page then."""
-    append, unpack, id_head = items.append, HEAD.unpack_from, avro.ID_HEAD
-    room = limit - len(items)
-    for row in rows:
-        key, value = row
-        if len(value) < _HEAD_SIZE:
-            return row, size_bytes
-        flags, checksum = unpack(value)
-        payload = value[_HEAD_SIZE:]
-        grown = size_bytes + len(payload)
-        is_whole = flags == PLAIN and crc32(payload, crc32(key + PLAIN_MARK)) == checksum
-        if not is_whole or room <= 0 or grown > bytes_max:
-            return row, size_bytes
-        append(id_head + key[-PLACE_SIZE:] + _between(len(payload)) + payload)
-        room -= 1
-        size_bytes = grown
-    return None, size_bytes
+class Taken:
+    """The messages of a page that is being read, as ids and payloads."""
+
+    __slots__ = ("bytes_max", "ids", "limit", "payloads", "size_bytes")
+
+    def __init__(self, *, limit: int, bytes_max: int) -> None:
+        self.limit = limit
+        self.bytes_max = bytes_max
+        self.ids: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, message_id: bytes, payload: bytes) -> bool:
+        """Take one message, unless the page is full; a page has room for one, however large."""
+        size_bytes = self.size_bytes + len(payload)
+        if self.ids and (len(self.ids) >= self.limit or size_bytes > self.bytes_max):
+            return False
+        self.ids.append(message_id)
+        self.payloads.append(payload)
+        self.size_bytes = size_bytes
+        return True
+
+    def take_back(self, count: int) -> None:
+        """Keep no more than the first messages."""
+        self.size_bytes -= sum(map(len, self.payloads[count:]))
+        del self.ids[count:], self.payloads[count:]
+
+    def add_plain(self, rows: Ahead, parts: IdParts, *, through: bytes | None = None) -> Row | None:
+        """Take plain rows, up to the first that is not plain and whole, or does not fit any more,
+        or whose key ends with a place behind `through`; that row, or None after the last.
+
+        Raises: StoreError.
+        """
+        while True:
+            room = self.limit - len(self.ids)
+            if room <= 0:
+                return rows.next()
+            chunk = rows.chunk(room)
+            if not chunk:
+                return None
+            count = self._add_chunk(chunk, parts, through)
+            if count < len(chunk):
+                rows.give_back(chunk[count + 1 :])
+                return chunk[count]
+
+    def _add_chunk(self, chunk: list[Row], parts: IdParts, through: bytes | None) -> int:
+        """How many rows from the beginning of the chunk were taken."""
+        keys, values = zip(*chunk, strict=True)
+        payloads = [value[_HEAD_SIZE:] for value in values]
+        heads = [
+            HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK)))
+            for key, payload in zip(keys, payloads, strict=True)
+        ]
+        is_whole = [*map(bytes.startswith, values, heads)]
+        count = len(chunk) if all(is_whole) else is_whole.index(False)
+        if through is not None and keys[-1][-PLACE_SIZE:] > through:
+            count = min(count, bisect_right(keys, through, key=lambda key: key[-PLACE_SIZE:]))
+        sums = [*accumulate(map(len, payloads), initial=self.size_bytes)]
+        if sums[count] > self.bytes_max:
+            count = bisect_right(sums, self.bytes_max, lo=1) - 1
+        front, back = parts
+        self.ids += [front + key[-PLACE_SIZE:] + back for key in keys[:count]]
+        self.payloads += payloads[:count]
+        self.size_bytes = sums[count]
+        return count

@@ -174,11 +174,9 @@ class Publisher:
         self._require_same(target)
         prefix, entry = target.topic.prefix(target.generation), target.entry
         pointer = _pointer_of(entry)
-        ttls_s = entry.ttls_s or [None] * len(entry.payloads)
         places = batch.next_places(len(entry.payloads))
         keys = payload_keys(prefix, pointer, places[0], len(entry.payloads))
-        for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):
-            batch.put(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))
+        batch.put_stored(keys, _stored_values(keys, entry))
         self._index(target, batch, PAYLOAD_ROWS, places, final=False)
 
     def _index(
@@ -258,3 +256,12 @@ def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
         row = MessageRow(tx_pointer=entry.pointer, ttl_s=ttl_s, payload=payload)
         batch.put(key, row.to_bytes(key))
     return places
+
+
+def _stored_values(keys: Sequence[bytes], entry: PublishEntry | PublishRequest) -> list[bytes]:
+    if entry.ttls_s is None:
+        return inline_values(keys, entry.payloads, pointer=None)  # it stands in the key
+    return [
+        PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key)
+        for key, payload, ttl_s in zip(keys, entry.payloads, entry.ttls_s, strict=True)
+    ]

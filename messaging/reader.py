@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NoReturn
 
+from messaging.ahead import Ahead
 from messaging.keys import (
     PLACE_SIZE,
     message_key,
@@ -22,13 +23,12 @@ from messaging.keys import (
     payload_key,
     place_after,
     place_in,
-    pointer_in,
 )
-from messaging.page import EMPTY_PAGE, Page
-from messaging.plain import NO_PAYLOAD, take_plain
+from messaging.page import EMPTY_PAGE, Page, Under
+from messaging.plain import NO_PAYLOAD, OF_MESSAGES, IdParts, Taken
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
-from messaging.storage.seam import Rows, Store, StoreDamagedError
+from messaging.storage.seam import Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
 from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
@@ -161,9 +161,8 @@ class _Read:
         self._start_bytes = self._start.to_bytes()
         self._through_bytes = query.through.to_bytes()
         self._next = next_at_first(query, number)
-        self._items: list[bytes] = []
-        self._pointers: dict[int, int] = {}  # by the index of the item
-        self._payload_bytes = 0
+        self._taken = Taken(limit=query.limit, bytes_max=query.bytes_max)
+        self._under: list[Under] = []
         self._is_plain = True  # nothing but payloads so far
         self._reading = Reading(next_id=self._next)
 
@@ -177,7 +176,7 @@ class _Read:
         stop = message_key(query.prefix, place_after(last))
         try:
             with closing(self._store.scan(start, stop)) as rows:
-                self._pass_over(rows)
+                self._pass_over(Ahead(rows))
             reading.caught_up = True
             if self._is_plain and last == query.served:
                 reading.whole_from = self._start.place
@@ -202,7 +201,7 @@ class _Read:
 
     def _ended(self) -> Reading:
         self._reading.next_id = self._next
-        self._reading.page = Page(self._items, self._pointers)
+        self._reading.page = Page(self._taken.ids, self._taken.payloads, self._under)
         return self._reading
 
     @property
@@ -210,32 +209,20 @@ class _Read:
         assert self._maybe_store is not None
         return self._maybe_store
 
-    def _pass_over(self, rows: Rows) -> None:
+    def _pass_over(self, rows: Ahead) -> None:
         # The first row goes the general way: it is the only one that a start may cut.
-        row = next(rows, None)
+        row = rows.next()
         count = 1
         while row is not None:
             if count > SCAN_ROWS_MAX:
                 self._reading.finished = False
                 raise _Stop
             self._general(*row)
-            before = len(self._items)
-            row = self._plain(rows)
-            count += len(self._items) - before + 1
-
-    def _plain(self, rows: Rows) -> tuple[bytes, bytes] | None:
-        items = self._items
-        before = len(items)
-        row, self._payload_bytes = take_plain(
-            rows,
-            items,
-            size_bytes=self._payload_bytes,
-            limit=self._query.limit,
-            bytes_max=self._query.bytes_max,
-        )
-        if len(items) > before:
-            self._next = avro.decode_message(items[-1])[0]
-        return row
+            before = len(self._taken)
+            row = self._taken.add_plain(rows, OF_MESSAGES)
+            if len(self._taken) > before:
+                self._next = self._taken.ids[-1]
+            count += len(self._taken) - before + 1
 
     def _general(self, key: bytes, value: bytes) -> None:
         place_bytes = key[-PLACE_SIZE:]
@@ -286,15 +273,30 @@ class _Read:
         start = payload_key(prefix, pointer, max(brings.first, inside))
         stop = payload_key(prefix, pointer, place_after(brings.last))
         is_beginning = inside <= _TOLD or inside == brings.first
-        with closing(self._store.scan(start, stop)) as rows:
+        with closing(self._store.scan(start, stop)) as scanned:
+            rows = Ahead(scanned)
             if is_beginning and self._are_groups_counted:
-                self._whole_group(place, brings, rows)
+                self._whole_group(place, pointer, brings, rows)
             else:
-                for key, value in rows:
-                    self._stored(place, key, value)
+                self._pass_over_group(place, pointer, rows)
 
-    def _stored(self, place: Place, key: bytes, value: bytes) -> None:
-        id_bytes = pack_place(*place) + key[-PLACE_SIZE:]
+    def _pass_over_group(self, place: Place, pointer: int, rows: Ahead) -> None:
+        parts = IdParts(pack_place(*place), b"")
+        is_last = place == self._query.through.place
+        through = self._through_bytes[PLACE_SIZE:] if is_last else None
+        while True:
+            before = len(self._taken)
+            row = self._taken.add_plain(rows, parts, through=through)
+            if len(self._taken) > before:
+                self._next = self._taken.ids[-1]
+                self._under.append(Under(before, len(self._taken), pointer))
+            if row is None:
+                return
+            self._stored(parts.front + row[0][-PLACE_SIZE:], place, pointer, *row)
+
+    def _stored(
+        self, id_bytes: bytes, place: Place, pointer: int, key: bytes, value: bytes
+    ) -> None:
         try:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError as error:
@@ -302,44 +304,40 @@ class _Read:
         if self._is_expired(place, row.ttl_s):
             self._pass(id_bytes)
         else:
-            self._deliver(id_bytes, row.payload, pointer_in(key))
+            self._deliver(id_bytes, row.payload, pointer)
 
-    def _whole_group(self, place: Place, brings: PayloadRange, rows: Rows) -> None:
+    def _whole_group(self, place: Place, pointer: int, brings: PayloadRange, rows: Ahead) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
-        before = len(self._items), self._next, self._payload_bytes
+        before = len(self._taken), self._next
         ended: _Stop | DamagedRecordError | None = None
-        found_count = 0
         try:
             try:
-                for key, value in rows:
-                    found_count += 1
-                    self._stored(place, key, value)
+                self._pass_over_group(place, pointer, rows)
             except (_Stop, DamagedRecordError) as error:
-                if isinstance(error, _Stop) and len(self._items) == before[0]:
+                if isinstance(error, _Stop) and len(self._taken) == before[0]:
                     # The page was full already. Left behind expired rows of the group, the next
                     # one began inside it, and counted nothing.
                     self._next = before[1]
                     raise
                 ended = error
-                found_count += sum(1 for _ in rows)
+                rows.pass_over_rest()
         except StoreDamagedError as error:
             self._take_back(*before)
             self._not_whole(place, str(error))
-        if found_count != brings.count:
+        if rows.passed_count != brings.count:
             self._take_back(*before)
             if self._store.get(message_key(self._query.prefix, place)) is None:
                 return  # retention, or the end of the topic, came in between and took all of it
-            counts = f"it brings {brings.count} stored messages, and {found_count} are there"
+            counts = f"it brings {brings.count} stored messages, and {rows.passed_count} are there"
             self._not_whole(place, counts)
         if ended is not None:
             raise ended
 
-    def _take_back(self, item_count: int, next_id: bytes, payload_bytes: int) -> None:
-        for index in range(item_count, len(self._items)):
-            self._pointers.pop(index, None)
-        del self._items[item_count:]
+    def _take_back(self, count: int, next_id: bytes) -> None:
+        self._taken.take_back(count)
+        self._under = [each for each in self._under if each.first < count]
         self._reading.caught_up = False
-        self._next, self._payload_bytes = next_id, payload_bytes
+        self._next = next_id
 
     def _not_whole(self, place: Place, reason: str) -> NoReturn:
         place_bytes = pack_place(*place)
@@ -352,20 +350,18 @@ class _Read:
         if id_bytes > self._through_bytes:
             self._reading.caught_up = True
             raise _Stop
-        items, size = self._items, self._payload_bytes + len(payload)
-        if items and (len(items) >= self._query.limit or size > self._query.bytes_max):
+        index = len(self._taken)
+        if not self._taken.add(id_bytes, payload):
             raise _Stop
         if pointer is not None:
-            self._pointers[len(items)] = abs(pointer)
-        items.append(avro.encode_message(id_bytes, payload))
+            self._under.append(Under(index, index + 1, abs(pointer)))
         self._next = id_bytes
-        self._payload_bytes = size
 
     def _pass(self, id_bytes: bytes) -> None:
         self._next = max(self._next, id_bytes)
 
     def _damaged(self, id_bytes: bytes, behind: bytes, finding: str) -> NoReturn:
-        if self._items:
+        if self._taken:
             raise _Stop
         raise DamagedRecordError(
             f"the record {id_bytes.hex()} {finding}; to go on without it, read on from "
@@ -374,7 +370,7 @@ class _Read:
         )
 
     def _damaged_block(self, reason: str) -> None:
-        if not self._items:
+        if not self._taken:
             place = MessageId.from_bytes(self._next).place
             self._damaged(self._next, self._behind_damage(place), f"is damaged ({reason})")
 

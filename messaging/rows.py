@@ -142,8 +142,8 @@ def frame(key: bytes, flags: int, body: bytes) -> bytes:
 def inline_values(
     keys: Sequence[bytes], payloads: Sequence[bytes], *, pointer: int | None
 ) -> list[bytes]:
-    """The stored values of message rows that are payloads of one publish, and have no time to live
-    of their own: what `frame` makes of each, in a third of the time."""
+    """The stored values of rows of one publish or, without a pointer, of one store, that have no
+    time to live of their own: what `frame` makes of each, in a third of the time."""
     flags, between = (PLAIN, b"") if pointer is None else (HAS_POINTER, _POINTER.pack(pointer))
     known = bytes((flags,)) + between
     return [

@@ -196,7 +196,9 @@ class _Tail:
         seen = first, taken_to, taken_to == stop
         if self._plain is None or self._plain[0] != seen:
             items = self.items[first:taken_to]
-            reading = Reading(next_id=items[-1][_ID], page=Page(items), caught_up=taken_to == stop)
+            reading = Reading(
+                next_id=items[-1][_ID], page=Page.of_items(items), caught_up=taken_to == stop
+            )
             self._plain = seen, reading
         return self._plain[1]
 

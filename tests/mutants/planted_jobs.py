@@ -6,6 +6,7 @@ from tests.mutants.planted import Mutant
 
 _HOLDS = "tests/messaging/test_holds.py"
 _ARROW = "tests/messaging/test_arrow.py"
+_FAST = "tests/messaging/test_fast_ways.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
@@ -91,15 +92,29 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a column of pointers tells who was rolled back",
         "messaging/reader.py",
-        "            self._pointers[len(items)] = abs(pointer)\n",
-        "            self._pointers[len(items)] = pointer\n",
+        "Under(index, index + 1, abs(pointer))",
+        "Under(index, index + 1, pointer)",
         (f"{_ARROW}::test_a_reply_from_memory_names_the_pointers_too",),
     ),
     Mutant(
-        "payloads of several lengths are cut alike",
+        "only the first message of a group tells its pointer",
         "messaging/arrow.py",
-        "    if _payload_at(smallest) == _payload_at(largest):\n",
-        "    if True:\n",
-        (f"{_ARROW}::test_payloads_of_every_length_come_out_whole",),
+        '        numbers[first:stop] = array("q", [pointer]) * (stop - first)\n',
+        "        numbers[first] = pointer\n",
+        (f"{_ARROW}::test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro",),
+    ),
+    Mutant(
+        "the fast way hands out what lies behind the last id asked for",
+        "messaging/plain.py",
+        "        if through is not None and keys[-1][-PLACE_SIZE:] > through:\n",
+        "        if False:\n",
+        (f"{_FAST}::test_stored_messages_are_read_as_the_general_way_does",),
+    ),
+    Mutant(
+        "rows that were read ahead of an error are lost with it",
+        "messaging/ahead.py",
+        "            if not self._left:\n                raise\n",
+        "            raise\n",
+        (f"{_FAST}::test_what_the_engine_read_before_it_failed_is_delivered",),
     ),
 )

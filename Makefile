@@ -8,7 +8,7 @@ OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale hbase test-hbase observer
+	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -81,6 +81,10 @@ bench-quick: $(VENV)/.installed
 # How each cost grows with topics, messages, readers, transactions, payloads.
 bench-scale:
 	$(BIN)/python -m benchmarks.scale
+
+# Topics as source and sink of Spark, beside rows in memory and Kafka; some minutes, needs Java 17.
+bench-spark: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.spark
 
 # What tools left behind. Data and snapshots are yours, and stay.
 clean:

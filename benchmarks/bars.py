@@ -185,3 +185,16 @@ SCALE = [
         figure="commit_during_snapshot_ms", unit="ms", at_most=100,
     ),
 ]  # fmt: skip
+
+SPARK = [
+    _rate(
+        "source, published messages, to rows in memory", "tuff read published", "memory read", 0.5
+    ),
+    _rate("source, written messages, to rows in memory", "tuff read written", "memory read", 0.5),
+    _rate("source, published messages, to Kafka's", "tuff read published", "kafka read", 1.0),
+    _rate("source, written messages, to Kafka's", "tuff read written", "kafka read", 1.0),
+    Bar(
+        what="sink, all of it durable", row="tuff write", figure="per_s", at_least=100_000,
+        unit="rows/s",
+    ),
+]  # fmt: skip

@@ -42,6 +42,18 @@ class Running:
         return int(found[1]) / 1024
 
 
+def processor_s(pid: int) -> float:
+    """The processor time, in seconds, of a process and of all that descend from it, now and before
+    they ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # it has ended meanwhile, and its time is its parent's
+        return 0.0
+    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own_s + sum(processor_s(int(child)) for each in lists for child in each.split())
+
+
 @contextmanager
 def running(
     command: Sequence[str],

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.bars import FULL, SCALE, Judged, judged
+from benchmarks.bars import FULL, SCALE, SPARK, Judged, judged
 from benchmarks.results import Results
 
 HEAD = """# The last full run
@@ -51,6 +51,13 @@ OURS = (
     ("redis tail", "tuff tail"),
 )
 
+SPARK_HEAD = """# The last run of Spark's source and sink
+
+Written by `make bench-spark`; [performance.md](../../docs/performance.md) says what was read and
+written. `local[2]`, messages of 256 bytes, every column taken; best and median of {rounds} rounds
+in turn. Processor time is that of Spark, of its Python workers and of the server, for each row.
+"""
+
 SCALE_HEAD = """# The last run of the scale programs
 
 Written by `make bench-scale`; [performance.md](../../docs/performance.md) says why each curve has
@@ -71,6 +78,19 @@ def scale_page(results: Results) -> str:
         for row in rows:
             points = (_short(results.best(row, name)) for name in figures)
             lines.append(f"| {int(row.split()[1]):,} | {' | '.join(points)} |")
+    return "\n".join(lines) + "\n"
+
+
+def spark_page(results: Results) -> str:
+    lines = [SPARK_HEAD.format(rounds=len(results.rounds)), *_machine(results), ""]
+    lines += ["## Bars", "", *bars_table(judged(SPARK, results)), "", "## Rows", ""]
+    lines += ["| row | rows/s, best | median | µs of processor, all | of it the server's |"]
+    lines += ["|---|---|---|---|---|"]
+    for row in results.rows():
+        figures = [_short(results.best(row, "per_s")), _short(results.median(row, "per_s"))]
+        costs = ("cpu_us_per_row", "server_cpu_us_per_row")
+        figures += [_short(results.best(row, figure)) for figure in costs]
+        lines.append(f"| {row} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,12 +1,15 @@
 """The peers that run on a Java machine: CDAP's messaging, Apache Tephra, Apache Kafka."""
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.generator import measure, warm_up
-from benchmarks.processes import ROOT, answers_at, free_port, running
+from benchmarks.processes import ROOT, Running, answers_at, free_port, running
 from benchmarks.subject import MissingError, Pace, Rows, rows
 
 SOURCES = ROOT / "benchmarks" / "peers" / "jvm"
@@ -83,23 +86,41 @@ def measure_kafka(directory: Path, pace: Pace) -> Rows:
     Raises: MissingError.
     """
     for log, line in (("shipped", ""), ("forced", "log.flush.interval.messages=1\n")):
-        home, port = directory / f"kafka-{log}", free_port()
-        home.mkdir()
-        properties = home / "server.properties"
-        text = (SOURCES / "kafka" / "server.properties").read_text()
-        properties.write_text(
-            text.format(directory=home / "data", port=port, controller=free_port()) + line
-        )
-        tool = [*java("kafka"), "kafka.tools.StorageTool", "format", "-c", str(properties)]
-        subprocess.run([*tool, "-t", "MkU3OEVBNTcwNTJENDM2Qg"], check=True, capture_output=True)
-        broker = [*java("kafka"), f"-Dkafka.logs.dir={home}", "kafka.Kafka", str(properties)]
-        with running(broker, directory / f"kafka-{log}.log", ready=answers_at(port)):
+        with kafka_broker(directory / f"kafka-{log}", line) as broker:
             loads = {"produce c64": "produce:64", "transaction c8": "transaction:8"}
             if log == "shipped":
                 loads["transaction c64"] = "transaction:64"
-            load = [*java("kafka"), "KafkaLoad", f"127.0.0.1:{port}", str(pace.seconds)]
+            load = [*java("kafka"), "KafkaLoad", broker.addr, str(pace.seconds)]
             load += [str(pace.compile_s), *loads.values()]
             done = subprocess.run(load, capture_output=True, text=True, check=True)
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
             for label, said in zip(loads, lines, strict=True):
                 yield f"kafka {log} {label}", json.loads(said)
+
+
+@contextmanager
+def kafka_broker(home: Path, settings: str = "") -> Iterator[Running]:
+    """A broker of one node as it is shipped, but for these lines, with its data in `home`.
+
+    Raises: MissingError, StartError.
+    """
+    port = free_port()
+    home.mkdir()
+    properties = home / "server.properties"
+    text = (SOURCES / "kafka" / "server.properties").read_text()
+    properties.write_text(
+        text.format(directory=home / "data", port=port, controller=free_port()) + settings
+    )
+    tool = [*java("kafka"), "kafka.tools.StorageTool", "format", "-c", str(properties)]
+    subprocess.run([*tool, "-t", "MkU3OEVBNTcwNTJENDM2Qg"], check=True, capture_output=True)
+    command = [*java("kafka"), f"-Dkafka.logs.dir={home}", "kafka.Kafka", str(properties)]
+    with running(command, home.with_suffix(".log"), ready=answers_at(port)) as broker:
+        yield broker
+
+
+def connector_jars() -> list[Path]:
+    """What Spark needs for its own Kafka source and sink. Raises: MissingError."""
+    listed = BUILT / "spark" / "classpath"
+    if not listed.exists():
+        raise MissingError("Spark's Kafka connector could not be had: run make bench-setup")
+    return [Path(jar) for jar in listed.read_text().strip().split(os.pathsep)]

@@ -1,0 +1,63 @@
+"""`format("memory")`: rows that stand in memory as Arrow batches, the most that a source of Spark's
+in Python can deliver. The batches are those of a file that is mapped, so that nothing is built,
+decoded or copied before Spark takes them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tuff.columns import source_schema
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+PARTITION_COUNT = 8  # as many as a read of a topic has by default
+
+
+@dataclass
+class Batches(InputPartition):
+    """From one batch of the file to before another."""
+
+    start: int
+    stop: int
+
+
+class MemorySource(DataSource):
+    """Its option `path` names an Arrow file with the columns of a topic."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "memory"
+
+    def schema(self) -> StructType:
+        return source_schema(include_transaction=False)
+
+    def reader(self, schema: StructType) -> "MemoryReader":
+        return MemoryReader(Path(self.options["path"]))
+
+
+class MemoryReader(DataSourceReader):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        from pyarrow import ipc, memory_map
+
+        with memory_map(str(self._path)) as mapped:
+            count = ipc.open_file(mapped).num_record_batches
+        cuts = [count * index // PARTITION_COUNT for index in range(PARTITION_COUNT + 1)]
+        return [Batches(*each) for each in pairwise(cuts)]
+
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        from pyarrow import ipc, memory_map
+
+        assert isinstance(partition, Batches)
+        with memory_map(str(self._path)) as mapped:
+            file = ipc.open_file(mapped)
+            for index in range(partition.start, partition.stop):
+                yield file.get_batch(index)

@@ -18,7 +18,6 @@ from messaging.keys import PLACE_SIZE
 from messaging.rows import HEAD, PLAIN, PLAIN_MARK
 from tuff.protocol import avro
 
-LENGTHS_COUNT_MAX = 4_096  # kept beginnings of items; messages of one kind have few lengths
 NO_PAYLOAD = bytes(PLACE_SIZE)  # the second half of the id of an inline message
 
 _HEAD_SIZE = HEAD.size
@@ -34,7 +33,7 @@ class IdParts(NamedTuple):
 OF_MESSAGES = IdParts(b"", NO_PAYLOAD)
 
 
-@lru_cache(LENGTHS_COUNT_MAX)
+@lru_cache(avro.LENGTHS_COUNT_MAX)
 def _between(size_bytes: int) -> bytes:
     """What stands in an item between the place and a payload of this size."""
     return NO_PAYLOAD + avro.encode_long(size_bytes)

@@ -5,9 +5,11 @@ stays done. So every attempt has a checkpoint of the job's transaction for itsel
 stored under it is seen by nobody unless the driver publishes that very pointer (decision 0024).
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import BinaryType, StringType, StructType
@@ -109,9 +111,16 @@ class Attempt:
 
     def _add(self, topic: TopicId, payloads: list[bytes]) -> None:
         waiting = self._waiting.setdefault(topic, [])
-        for payload in payloads:
-            waiting.append(payload)
-            self._waiting_bytes += len(payload)
+        sums = [*accumulate(map(len, payloads), initial=0)]
+        at = 0
+        while at < len(payloads):
+            # Up to the message with which it is enough: a request may be larger by that one.
+            is_enough = sums[at] + FLUSH_BYTES - self._waiting_bytes
+            stop = min(at + FLUSH_COUNT - len(waiting), bisect_left(sums, is_enough, lo=at + 1))
+            waiting += payloads[at:stop]
+            stop = min(stop, len(payloads))
+            self._waiting_bytes += sums[stop] - sums[at]
+            at = stop
             if len(waiting) >= FLUSH_COUNT:
                 self._flush(topic)
             elif self._waiting_bytes >= FLUSH_BYTES:

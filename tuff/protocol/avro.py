@@ -14,12 +14,15 @@ it, which fastavro does not do. The tests compare it with fastavro.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Place
 from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
+LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
@@ -215,11 +218,15 @@ def encode_long(number: int) -> bytes:
     return bytes(encoded)
 
 
+encode_length = lru_cache(LENGTHS_COUNT_MAX)(encode_long)  # of payloads
+
+
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The request; times to live travel in the query, not in the body."""
     pointer = b"\x02" if request.pointer is None else b"\x00" + encode_long(request.pointer)
-    items = (piece for data in request.payloads for piece in (encode_long(len(data)), data))
-    return pointer + _array(items, len(request.payloads))
+    lengths = map(encode_length, map(len, request.payloads))
+    items = chain.from_iterable(zip(lengths, request.payloads, strict=True))
+    return b"".join((pointer, _array(items, len(request.payloads))))
 
 
 def encode_rollback_detail(detail: RollbackDetail) -> bytes:
@@ -234,7 +241,7 @@ def encode_consume_response(messages: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 def encode_message(message_id: bytes, payload: bytes) -> bytes:
     """One item of a ConsumeResponse."""
-    return b"".join((ID_HEAD, message_id, encode_long(len(payload)), payload))
+    return ID_HEAD + message_id + encode_length(len(payload)) + payload
 
 
 def decode_message(item: bytes) -> tuple[bytes, bytes]:

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 from benchmarks.generator import SOURCES as LOAD
 from benchmarks.generator import build
@@ -31,7 +33,15 @@ def _nats() -> None:
     _run(["go", "install", NATS], GOBIN=str(nats.BUILT.parent))
 
 
-def _jvm(peer: str) -> Callable[[], None]:
+def _spark() -> None:
+    """Spark's Kafka connector, compiled against the Spark that is here."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise OSError("PySpark is not installed: make .venv/.installed-dev")
+    _jvm("spark", also=f":{Path(found.origin).parent / 'jars'}/*")()
+
+
+def _jvm(peer: str, also: str = "") -> Callable[[], None]:
     def install() -> None:
         sources, built = jvm.SOURCES / peer, jvm.BUILT / peer
         (built / "classes").mkdir(parents=True, exist_ok=True)
@@ -40,7 +50,7 @@ def _jvm(peer: str) -> Callable[[], None]:
         _run([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={jars}"])
         compiler = ["javac", "-nowarn", "-Xlint:none", "-proc:none", "-d", str(built / "classes")]
         programs = [str(path) for path in sources.rglob("*.java")]
-        _run([*compiler, "-cp", jars.read_text().strip(), *programs])
+        _run([*compiler, "-cp", jars.read_text().strip() + also, *programs])
         for logging in [*sources.glob("logback.xml"), *sources.glob("log4j2.xml")]:
             shutil.copy(logging, built / "classes")
 
@@ -61,6 +71,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "Debian packages": _debian,
     "NATS": _nats,
     **{peer: _jvm(peer) for peer in ("cdap", "tephra", "kafka")},
+    "Spark's Kafka connector": _spark,
 }
 
 

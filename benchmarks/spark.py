@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import tuff as library
 from benchmarks.bars import SPARK, judged
 from benchmarks.machine import describe
-from benchmarks.peers.jvm import connector_jars, kafka_broker
+from benchmarks.peers.jvm import connector_classpath, kafka_broker
 from benchmarks.processes import ROOT, Running, StartError, processor_s, tuff
 from benchmarks.results import Results, lean
 from benchmarks.subject import MissingError, Report
@@ -70,7 +70,7 @@ class Place:
 
 
 @contextmanager
-def session(directory: Path, jars: list[Path]) -> "Iterator[SparkSession]":
+def session(directory: Path, jars: str) -> "Iterator[SparkSession]":
     from pyspark.sql import SparkSession
 
     from benchmarks.spark_memory import MemorySource
@@ -80,7 +80,7 @@ def session(directory: Path, jars: list[Path]) -> "Iterator[SparkSession]":
     builder = SparkSession.builder.master("local[2]").appName("tuff-bench")
     conf = {**CONF, "spark.sql.warehouse.dir": str(directory / "warehouse")}
     if jars:
-        conf["spark.jars"] = ",".join(map(str, jars))
+        conf["spark.driver.extraClassPath"] = jars
     for name, value in conf.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -203,9 +203,9 @@ def all_rounds(options: argparse.Namespace) -> Results:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir))
         )
-        jars, kafka = [], None
+        jars, kafka = "", None
         try:
-            jars = connector_jars()
+            jars = connector_classpath()
             kafka = stack.enter_context(kafka_broker(directory / "kafka"))
         except (MissingError, StartError, OSError, subprocess.SubprocessError) as error:
             missing["kafka"] = str(error)

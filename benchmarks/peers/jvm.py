@@ -1,7 +1,6 @@
 """The peers that run on a Java machine: CDAP's messaging, Apache Tephra, Apache Kafka."""
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -118,9 +117,9 @@ def kafka_broker(home: Path, settings: str = "") -> Iterator[Running]:
         yield broker
 
 
-def connector_jars() -> list[Path]:
+def connector_classpath() -> str:
     """What Spark needs for its own Kafka source and sink. Raises: MissingError."""
     listed = BUILT / "spark" / "classpath"
     if not listed.exists():
         raise MissingError("Spark's Kafka connector could not be had: run make bench-setup")
-    return [Path(jar) for jar in listed.read_text().strip().split(os.pathsep)]
+    return f"{BUILT / 'spark' / 'classes'}:{listed.read_text().strip()}"

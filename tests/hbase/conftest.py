@@ -1,19 +1,24 @@
 """One real HBase for all tests of this folder: each uses tables of its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 import tuff
+from messaging.storage.hbase_settings import HBaseSettings
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.hbase.local import LocalHBase, why_missing
+from tests.http.process import ServerProcess, serve
 from tests.table.conftest import OpenTable
 from tests.table.conftest import service as service
 from tests.table.conftest import table as table
 from tuff.versioned_table import VersionedTable
+
+NewServer = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +44,27 @@ def open_table(hbase: LocalHBase) -> OpenTable:
 def gateway(hbase: LocalHBase) -> str:
     """Where its Thrift gateway listens."""
     return f"127.0.0.1:{hbase.ports.thrift}"
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[NewServer]:
+    """Starts servers on tables that are made for them."""
+    started: list[ServerProcess] = []
+
+    def start(place: HBaseSettings, *settings: str) -> ServerProcess:
+        server = serve(
+            tmp_path / f"server-{len(started)}",
+            "messaging.store=hbase",
+            "server.max_request_bytes=8388608",
+            f"hbase.gateways={list(place.gateways)}",
+            f"hbase.prefix={place.prefix}",
+            *settings,
+        )
+        # What failed is logged with its trace, once, where the server tells it.
+        server.may_log_traces = True
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.end()

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.hbase.undecided import Undecided
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess
 
@@ -125,3 +126,15 @@ class Load:
 
     def _read_on(self) -> None:
         until(lambda: not self._read_page(), within_s=WITHIN_S, what="the end of the topic")
+
+
+@contextmanager
+def loaded(server: ServerProcess) -> Iterator[Load]:
+    """A load that runs, with transactions beside it; both are checked when it is over."""
+    undecided = Undecided(server)
+    with Load(server).running() as load, undecided.running():
+        load.goes_on()
+        yield load
+        load.goes_on()
+    load.check()
+    undecided.check()

@@ -169,7 +169,7 @@ class Cluster:
     def __init__(self, home: Path, parts: Sequence[str] = PARTS) -> None:
         self.home = home
         self.ports = Ports.free()
-        self.jvms = {}
+        self.jvms: dict[str, Jvm] = {}
         try:
             for part in parts:
                 self.start(part)
@@ -178,7 +178,24 @@ class Cluster:
             raise
 
     def start(self, part: str) -> None:
+        """Start a part, or start it again after `kill`, on the same port."""
         self.jvms[part] = Jvm(self.home, self.ports, part)
+
+    def replace(self, part: str) -> Jvm:
+        """Start one more of this part, on a port of its own, which is the part from now on; the
+        one so far, which still runs."""
+        before, field = self.jvms[part], part.replace("-", "_")
+        self.ports = self.ports._replace(**{field: getattr(Ports.free(), field)})
+        self.start(part)
+        return before
+
+    def kill(self, part: str) -> None:
+        """SIGKILL of this part alone."""
+        self.jvms[part].kill()
+
+    def command(self, *words: str) -> list[str]:
+        """One of the launcher's commands, through the part that nothing is done to."""
+        return self.jvms["zookeeper"].command(*words)
 
     def stop(self) -> None:
         for part in reversed(PARTS):

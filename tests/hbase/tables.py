@@ -41,6 +41,13 @@ def deploy(settings: HBaseSettings, observer_arguments: bytes = b"") -> HBaseSet
     return settings
 
 
+def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
+    """The same tables, reached through other gateways."""
+    return HBaseSettings(
+        gateways=tuple(f"127.0.0.1:{port}" for port in ports), prefix=place.prefix, salts=SALTS
+    )
+
+
 def gateways_of(settings: HBaseSettings) -> Gateways:
     return Gateways(
         Addresses(settings.addresses()),

@@ -1,8 +1,7 @@
 """Whatever fails of HBase: nothing acknowledged is lost, nothing undecided is seen, one order for
 all readers, one clear sentence for who asks, and it comes back by itself (promises 1 to 4)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ pytest.importorskip("happybase")
 import happybase
 
 from messaging.storage.hbase_layout import Layout
-from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin
-from tests.hbase.load import Load
-from tests.hbase.tables import SALTS, deploy, settings_of
-from tests.http.process import ServerProcess, serve
+from tests.hbase.conftest import NewServer
+from tests.hbase.load import Load, loaded
+from tests.hbase.tables import SALTS, deploy, settings_of, through
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,49 +25,6 @@ pytestmark = [
 ]
 
 SHORT_S = 6.0  # seconds; the time-out of a call where a gateway is to hang beyond it
-
-NewServer = Callable[..., ServerProcess]
-
-
-@pytest.fixture
-def new_server(tmp_path: Path) -> Iterator[NewServer]:
-    """Starts servers on tables that are made for them."""
-    started: list[ServerProcess] = []
-
-    def start(place: HBaseSettings, *settings: str) -> ServerProcess:
-        server = serve(
-            tmp_path / f"server-{len(started)}",
-            "messaging.store=hbase",
-            "server.max_request_bytes=8388608",
-            f"hbase.gateways={list(place.gateways)}",
-            f"hbase.prefix={place.prefix}",
-            *settings,
-        )
-        # What failed is logged with its trace, once, where the server tells it.
-        server.may_log_traces = True
-        started.append(server)
-        return server
-
-    yield start
-    for server in started:
-        server.end()
-
-
-@contextmanager
-def loaded(server: ServerProcess) -> Iterator[Load]:
-    """A load that runs, and is checked when it is over."""
-    with Load(server).running() as load:
-        load.goes_on()
-        yield load
-        load.goes_on()
-    load.check()
-
-
-def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
-    """The same tables, reached through other gateways."""
-    return HBaseSettings(
-        gateways=tuple(f"127.0.0.1:{port}" for port in ports), prefix=place.prefix, salts=SALTS
-    )
 
 
 def warm_gateway(hbase: LocalHBase, port: int) -> Jvm:

@@ -98,6 +98,7 @@ class Server:
             spawn=self._spawn,
             spawn_writer=self._spawn_writer,
             threads=self._threads,
+            background=self._background,
         )
 
     async def run(self, *, until_stdin_closes: bool) -> int:
@@ -177,6 +178,11 @@ class Server:
             return loop.run_in_executor(pool, function)
 
         return in_thread
+
+    def _background(self, name: str) -> Callable[[Callable[[], None]], object]:
+        pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._pools.append(pool)
+        return pool.submit
 
 
 async def _or_die(work: Coroutine[Any, Any, None]) -> None:

@@ -21,7 +21,9 @@ class Bookmarks:
     """Decides changes in the order of writing; what it tells is durable. Lives on the event
     loop."""
 
-    def __init__(self, engine: Engine, live: Live, writer: Writer) -> None:
+    def __init__(self, engine: Engine, live: Live, writer: Writer, *, kept_ms_max: int) -> None:
+        """`kept_ms_max`: how long a message is kept at the most, whoever holds it."""
+        self._kept_ms_max = kept_ms_max
         self._engine = engine
         self._live = live
         self._writer = writer
@@ -38,7 +40,14 @@ class Bookmarks:
 
         def build(batch: Batch) -> Hold:
             before = found.require_decided()
-            record = held(before, name, place, max_age_ms=max_age_ms, now_ms=self._live.expiry_ms())
+            record = held(
+                before,
+                name,
+                place,
+                max_age_ms=max_age_ms,
+                kept_ms_max=self._kept_ms_max,
+                now_ms=self._live.expiry_ms(),
+            )
             key = partial(bookmark_key, HOLDS, found.prefix(record.generation))
             for over in before.holds.keys() - record.holds.keys():
                 batch.delete(key(over))

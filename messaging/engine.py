@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from messaging.storage.seam import Rows, Store, StoreError
+from messaging.storage.seam import Interruptible, Rows, Store, StoreError
 from tuff.disk.group import InThread
 from tuff.protocol.errors import StorageUnavailableError
 
@@ -96,6 +96,11 @@ class Engine:
 
         self._store, found = await self._in_thread_write(open_and_read)
         return found
+
+    def interrupt(self) -> None:
+        """Let calls that hang fail, where the engine can: the process ends, and can't wait."""
+        if isinstance(self._open_store, Interruptible):
+            self._open_store.interrupt()
 
     async def close(self, reason: str) -> None:
         """Be down from now on, for this reason; closes the store if one is open."""

@@ -95,7 +95,7 @@ class MessagingService:
             observers=self._observers,
         )
         self._topics = TopicChanges(*store, settings, may_delete=may_delete)
-        self.bookmarks = Bookmarks(*store)
+        self.bookmarks = Bookmarks(*store, kept_ms_max=round(settings.held_s_max * 1000))
         self._is_loaded = False
         self._is_running = False
         self._ran = asyncio.Event()
@@ -159,6 +159,10 @@ class MessagingService:
         if is_writing:
             await self._ran.wait()
         await self._engine.close("the server is stopping")
+
+    def interrupt(self) -> None:
+        """Let calls of the store that hang fail at once, and all later ones: the process ends."""
+        self._engine.interrupt()
 
     @property
     def status(self) -> tuple[str, str | None]:

@@ -21,6 +21,7 @@ class MessagingSettings:
 
     store: str = "leveldb"  # which engine
     default_ttl: int = 604_800  # seconds; of a topic whose properties name no ttl
+    max_ttl: int = TTL_S_MAX  # seconds; no topic may name a longer one
     cleanup_interval_s: float = 60.0  # between two sweeps
     poll_limit_max: int = 10_000  # messages; keeps a JSON reply under 16 MiB at 1 KiB payloads
     poll_bytes_max: int = (
@@ -35,10 +36,16 @@ class MessagingSettings:
     def __post_init__(self) -> None:
         _require("store", " or ".join(STORES), self.store, holds=self.store in STORES)
         _require(
-            "default_ttl",
+            "max_ttl",
             f"whole seconds from 1 to {TTL_S_MAX}",
+            self.max_ttl,
+            holds=1 <= self.max_ttl <= TTL_S_MAX,
+        )
+        _require(
+            "default_ttl",
+            f"whole seconds from 1 to messaging.max_ttl, {self.max_ttl}",
             self.default_ttl,
-            holds=1 <= self.default_ttl <= TTL_S_MAX,
+            holds=1 <= self.default_ttl <= self.max_ttl,
         )
         for name in ("cleanup_interval_s", "max_block_s", "hold_max_s"):
             value = getattr(self, name)
@@ -55,6 +62,11 @@ class MessagingSettings:
         )
         _require("tail_bytes_max", "0 or more", self.tail_bytes_max, holds=self.tail_bytes_max >= 0)
         self.system_topic_ids()
+
+    @property
+    def held_s_max(self) -> float:
+        """Seconds that a message is kept for at the most, by time to live and holds together."""
+        return self.max_ttl + self.hold_max_s
 
     def system_topic_ids(self) -> list[TopicId]:
         """The topics to create at the start, in the order they were named."""

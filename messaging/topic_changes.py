@@ -19,6 +19,7 @@ from messaging.topics import (
     updated,
 )
 from messaging.writer import Write, Writer
+from tuff.protocol.errors import InvalidTopicPropertiesError
 from tuff.protocol.ids import MessageId, past_group
 from tuff.protocol.names import TopicId
 
@@ -44,10 +45,10 @@ class TopicChanges:
         self._may_delete = may_delete
 
     async def create(self, topic: TopicId, properties: Mapping[str, str]) -> None:
-        """Raises: TopicExistsError."""
+        """Raises: TopicExistsError, InvalidTopicPropertiesError."""
         self._writer.require_ready()
-        found = self._live.topics.find_or_add(topic)
         filled = self._filled(properties)
+        found = self._live.topics.find_or_add(topic)
 
         def decide(_batch: Batch) -> TopicRecord:
             found.require_whole()
@@ -127,7 +128,13 @@ class TopicChanges:
         return found
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
-        return {"ttl": str(self._settings.default_ttl), **properties}
+        filled = {"ttl": str(self._settings.default_ttl), **properties}
+        if int(filled["ttl"]) > self._settings.max_ttl:
+            raise InvalidTopicPropertiesError(
+                f"ttl is {self._settings.max_ttl} seconds or less on this server "
+                f"(messaging.max_ttl), not {filled['ttl']}"
+            )
+        return filled
 
     async def _change(self, topic: Topic, decide: Decide) -> None:
         await self._writer.submit(Write(partial(self._put, topic, decide)))

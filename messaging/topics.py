@@ -200,10 +200,17 @@ def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
 
 
 def held(
-    record: TopicRecord, name: str, first: MessageId, *, max_age_ms: int, now_ms: int
+    record: TopicRecord,
+    name: str,
+    first: MessageId,
+    *,
+    max_age_ms: int,
+    kept_ms_max: int,
+    now_ms: int,
 ) -> TopicRecord:
     """The record with a hold set, or set anew; those that are over are gone. What has expired does
-    not come back: the hold begins with what is live, at the earliest.
+    not come back: the hold begins with what is live, at the earliest. Nor does it keep any message
+    for longer than `kept_ms_max` since that was published, however often it is set anew.
 
     Raises:
         TooManyHoldsError: the topic has so many others.
@@ -213,11 +220,13 @@ def held(
         raise TooManyHoldsError(
             f"the topic has {HOLDS_COUNT_MAX} holds, which is the most; delete one of them"
         )
+    expires_at_ms = now_ms + max_age_ms
     live_from = MessageId(*record.rule.live_from(now_ms=now_ms))
+    keepable = MessageId(max(0, expires_at_ms - kept_ms_max), 0)
     hold = Hold(
-        first=max(first, record.floor, live_from),
+        first=max(first, record.floor, live_from, keepable),
         set_at_ms=now_ms,
-        expires_at_ms=now_ms + max_age_ms,
+        expires_at_ms=expires_at_ms,
     )
     return replace(record, holds={**others, name: hold})
 

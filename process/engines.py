@@ -1,5 +1,6 @@
 """Which engine a setting names, and how it is opened (design §5, Storage seam)."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,10 @@ from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
 from process.settings import Settings, SettingsError
 
+log = logging.getLogger(__name__)
+
+Background = Callable[[Callable[[], None]], object]
+
 
 def engine(
     settings: Settings,
@@ -17,8 +22,10 @@ def engine(
     *,
     now_ms: Callable[[], int],
     elapsed_s: Callable[[], float],
+    background: Callable[[str], Background],
 ) -> Callable[[], Store]:
-    """What opens the store that is set; `elapsed_s` is a clock that only goes forward.
+    """What opens the store that is set; `elapsed_s` is a clock that only goes forward, `background`
+    makes a thread for what nobody waits for.
 
     Raises:
         SettingsError: its library is not installed.
@@ -31,11 +38,16 @@ def engine(
             rows: dict[bytes, bytes] = {}
             return lambda: MemoryTable(rows)
         case _:
-            return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s)
+            in_background = background("store-settler")
+            return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s, in_background=in_background)
 
 
 def _hbase(
-    settings: Settings, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]
+    settings: Settings,
+    *,
+    now_ms: Callable[[], int],
+    elapsed_s: Callable[[], float],
+    in_background: Background,
 ) -> Callable[[], Store]:
     try:
         from messaging.storage.hbase import HBaseStores
@@ -44,4 +56,12 @@ def _hbase(
             f"messaging.store=hbase needs {error.name}, which is not installed; "
             "pip install 'tuff-messaging[hbase]'"
         ) from None
-    return HBaseStores(settings.hbase, now_ms=now_ms, elapsed_s=elapsed_s)
+    if (warning := settings.hbase.warning()) is not None:
+        log.warning("%s", warning)
+    return HBaseStores(
+        settings.hbase,
+        rows_live_s=settings.rows_live_s(),
+        now_ms=now_ms,
+        elapsed_s=elapsed_s,
+        in_background=in_background,
+    )

@@ -1,41 +1,56 @@
-"""`server.py hbase deploy|status …`: the tables of a store in HBase; JSON, one object a line.
+"""`server.py hbase deploy|status|flush|compact …`: the tables of a store in HBase; JSON, one object
+a line.
 
-Nothing that is there is removed, or changed without `--yes`. HBase's other work (flush, compaction,
-snapshots, a table disabled) is asked of its own shell, as no gateway can do it.
+Nothing that is there is removed, or changed without `--yes`. HBase's other work (snapshots, a table
+disabled) is asked of its own shell.
 """
 
 import argparse
 import json
+import os
+import pwd
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from time import sleep
 
+from messaging.keys import TOPICS, prefix_stop, split_topic
+from messaging.storage.hbase_layout import METADATA, TABLES, RowRange
+from messaging.storage.hbase_regions import Regions, regions_of
+from messaging.storage.hbase_scan import read
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin, TablePlan, TableState, plans, write_layout
 from messaging.storage.seam import StoreError
-from process.settings import SettingsError, load
+from messaging.topics import TopicRecord
+from process.settings import Settings, SettingsError, load
 from tuff.hbase_gateway import Addresses, Gateways
 
 EXIT_USAGE = 2
+RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
 
 
 def main(arguments: list[str], *, elapsed_s: Callable[[], float]) -> int:
     """Run one of the commands; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        settings = load(options.config, options.set).hbase
+        everything = load(options.config, options.set)
+        settings = everything.hbase
+        planned = plans(settings, live_s=everything.rows_live_s())
+        if options.command in {"flush", "compact"}:
+            return _rewrite(settings, options, elapsed_s=elapsed_s)
         with closing(TableAdmin(settings.admin_address())) as admin:
             if options.command == "status":
-                return _status(admin, settings)
-            return _deploy(admin, settings, may_change=options.yes, elapsed_s=elapsed_s)
+                return _status(admin, planned)
+            return _deploy(admin, everything, may_change=options.yes, elapsed_s=elapsed_s)
     except (SettingsError, StoreError) as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_USAGE
 
 
-def _status(admin: TableAdmin, settings: HBaseSettings) -> int:
-    states = [admin.state(plan) for plan in plans(settings)]
+def _status(admin: TableAdmin, planned: Sequence[TablePlan]) -> int:
+    states = [admin.state(plan) for plan in planned]
     for state in states:
         _print(_row(state))
     _print(
@@ -52,27 +67,40 @@ def _status(admin: TableAdmin, settings: HBaseSettings) -> int:
 
 def _deploy(
     admin: TableAdmin,
-    settings: HBaseSettings,
+    everything: Settings,
     *,
     may_change: bool,
     elapsed_s: Callable[[], float],
 ) -> int:
+    settings = everything.hbase
     counts = {"created": 0, "changed": 0, "to change with --yes": 0}
-    for plan in plans(settings):
-        done = _deploy_table(admin, plan, may_change=may_change)
-        if done is not None:
-            counts[done] += 1
-            _print({"kind": "table", "table": plan.name, "state": done})
-    gateways = Gateways(
-        Addresses(settings.addresses()),
-        timeout_s=settings.timeout_s,
-        idle_s=settings.idle_s,
-        elapsed_s=elapsed_s,
-    )
-    with closing(gateways):
+    with closing(_gateways(settings, elapsed_s)) as gateways:
+        planned = plans(settings, live_s=everything.rows_live_s())
+        if may_change and all(admin.state(plan).exists for plan in planned):
+            _require_short_lives(gateways, everything)
+        for plan in planned:
+            done = _deploy_table(admin, plan, may_change=may_change)
+            if done is not None:
+                counts[done] += 1
+                _print({"kind": "table", "table": plan.name, "state": done})
         salts = write_layout(gateways, settings)
     _print({"kind": "deployed", "salts": salts, **counts})
     return 0
+
+
+def _require_short_lives(gateways: Gateways, everything: Settings) -> None:
+    """Raises: StoreError: a topic has a longer time to live than the settings allow, and HBase
+    would let its messages go before their time."""
+    longest_s = everything.messaging.max_ttl
+    rows = RowRange(METADATA, TOPICS, prefix_stop(TOPICS))
+    for key, value in read(gateways, everything.hbase.prefix, [rows], reverse=False):
+        record = TopicRecord.from_bytes(key, value)
+        if record.generation > 0 and record.ttl_s > longest_s:
+            topic = split_topic(key[len(TOPICS) :])
+            raise StoreError(
+                f"the topic {topic} has a ttl of {record.ttl_s} s, and messaging.max_ttl is "
+                f"{longest_s}; change one of the two first"
+            )
 
 
 def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> str | None:
@@ -87,6 +115,50 @@ def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> st
         return "to change with --yes"
     admin.change(plan)
     return "changed"
+
+
+def _rewrite(
+    settings: HBaseSettings, options: argparse.Namespace, *, elapsed_s: Callable[[], float]
+) -> int:
+    """Flush the tables; and compact them, if that is asked, and wait until it is done."""
+    tables = [settings.prefix + name for name in options.tables or TABLES]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    with (
+        closing(_gateways(settings, elapsed_s)) as gateways,
+        regions_of(gateways, tables, user=user, timeout_s=RPC_TIMEOUT_S) as regions,
+    ):
+        flushed = Counter(region.table for region in regions.flush())
+        for table, count in flushed.items():
+            _print({"kind": "table", "table": table, "state": "flushed", "regions": count})
+        if options.command == "compact":
+            stop_s = elapsed_s() + options.within
+            _compact(regions, flushed, is_late=lambda: elapsed_s() > stop_s)
+    return 0
+
+
+def _compact(regions: Regions, counts: Counter[str], *, is_late: Callable[[], bool]) -> None:
+    told: Counter[str] | None = None
+    for waiting in regions.compact(sleep):
+        left = Counter(region.table for region in waiting)
+        if left != told:
+            _print({"kind": "compacting", **{table: left[table] for table in counts}})
+            told = left
+        if is_late():
+            raise StoreError(
+                f"{len(waiting)} regions were not done in time; HBase goes on with them, and "
+                "--within waits for longer"
+            )
+    for table, count in counts.items():
+        _print({"kind": "table", "table": table, "state": "compacted", "regions": count})
+
+
+def _gateways(settings: HBaseSettings, elapsed_s: Callable[[], float]) -> Gateways:
+    return Gateways(
+        Addresses(settings.addresses()),
+        timeout_s=settings.timeout_s,
+        idle_s=settings.idle_s,
+        elapsed_s=elapsed_s,
+    )
 
 
 def _row(state: TableState) -> Mapping[str, object]:
@@ -107,7 +179,14 @@ def _parser() -> argparse.ArgumentParser:
     deploy = commands.add_parser("deploy", help="make the tables that are missing")
     deploy.add_argument("--yes", action="store_true", help="change tables that differ, too")
     status = commands.add_parser("status", help="show the tables")
-    for command in (deploy, status):
+    flush = commands.add_parser("flush", help="let regions write their memory to files")
+    compact = commands.add_parser("compact", help="and let them write all files anew, as one each")
+    compact.add_argument(
+        "--within", type=float, default=3_600.0, metavar="SECONDS", help="wait so long (3600)"
+    )
+    for command in (flush, compact):
+        command.add_argument("tables", nargs="*", choices=[[], *TABLES], help="all, if none")
+    for command in (deploy, status, flush, compact):
         command.add_argument("--config", type=Path, metavar="FILE.toml")
         command.add_argument("--set", action="append", default=[], metavar="section.key=value")
     return parser

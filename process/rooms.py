@@ -1,5 +1,6 @@
 """The two rooms, wired together, with everything that a server needs to run and to show them."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Protocol
@@ -13,7 +14,7 @@ from process import backup_routes, health, metrics
 from process.application import application, openapi_route
 from process.bridge import Bridge, LateTransactions
 from process.clock import ClockGuard, ClockTrust, SteadyClock
-from process.engines import engine
+from process.engines import Background, engine
 from process.figures import watch
 from process.front import Admission, Front
 from process.health import Check, Status
@@ -31,6 +32,9 @@ from tx.manager import TransactionManager
 log = logging.getLogger(__name__)
 
 READ_THREADS = 4  # a slow read holds one of them, and never the event loop
+# Seconds that closing waits for a store that hangs; with what is drained before, the process ends
+# within its ten.
+STORE_HANGS_S_MAX = 3.0
 
 Work = Coroutine[object, object, None]
 
@@ -56,6 +60,7 @@ class Rooms:
         spawn: Callable[[Work], None],
         spawn_writer: Callable[[Work], None],
         threads: Threads,
+        background: Callable[[str], Background],
     ) -> None:
         self._settings = settings
         self._places = places
@@ -66,7 +71,9 @@ class Rooms:
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
         transactions = LateTransactions()
-        self.messaging = self._open_messaging(transactions, threads, elapsed_s=elapsed_s)
+        self.messaging = self._open_messaging(
+            transactions, threads, background, elapsed_s=elapsed_s
+        )
         self.transactions = TransactionManager(
             places.snapshots,
             settings.tx,
@@ -80,12 +87,7 @@ class Rooms:
             last_sweep=self._last_sweep,
         )
         transactions.connect(self.transactions)
-        self._bridge = Bridge(
-            self.messaging,
-            self.transactions,
-            max_block_s=settings.messaging.max_block_s,
-            now_ms=clock.now_ms,
-        )
+        self._bridge = self._make_bridge()
         self._backups = self._make_backups(threads)
         self._admission = Admission(
             pending_max=settings.server.max_pending_requests,
@@ -171,15 +173,30 @@ class Rooms:
     async def close(self) -> None:
         """Write what waits, and let go of the files; transactions first, since their last endings
         still mark rows."""
+        loop = asyncio.get_running_loop()
+        giving_up = loop.call_later(STORE_HANGS_S_MAX, self.messaging.interrupt)
         await self.transactions.close()
         await self.messaging.close()
+        giving_up.cancel()
 
     def _open_messaging(
-        self, transactions: LateTransactions, threads: Threads, *, elapsed_s: Callable[[], float]
+        self,
+        transactions: LateTransactions,
+        threads: Threads,
+        background: Callable[[str], Background],
+        *,
+        elapsed_s: Callable[[], float],
     ) -> MessagingService:
         settings, now_ms = self._settings, self._clock.now_ms
+        opens = engine(
+            settings,
+            self._places.messages,
+            now_ms=now_ms,
+            elapsed_s=elapsed_s,
+            background=background,
+        )
         return MessagingService(
-            engine(settings, self._places.messages, now_ms=now_ms, elapsed_s=elapsed_s),
+            opens,
             settings.messaging,
             transactions=transactions,
             now_ms=now_ms,
@@ -190,6 +207,14 @@ class Rooms:
             may_delete=self._may_delete,
             observe=self._metrics.observe,
             lack_of_space=lambda: health.lack_of_space(self._places.messages),
+        )
+
+    def _make_bridge(self) -> Bridge:
+        return Bridge(
+            self.messaging,
+            self.transactions,
+            max_block_s=self._settings.messaging.max_block_s,
+            now_ms=self._clock.now_ms,
         )
 
     def _make_backups(self, threads: Threads) -> backup_routes.Backups:
@@ -233,12 +258,6 @@ class Rooms:
         return None if swept is None else SweepMark(*swept)
 
     def _checks(self) -> dict[str, Check]:
-        state, reason = self.messaging.status
-        storage = (
-            Check(Status.OK, f"{self._settings.messaging.store} takes and serves messages")
-            if state == "ok"
-            else Check(Status.DOWN, f"messages can't be stored or read: {reason}")
-        )
         status = self.transactions.status
         transactions = (
             Check(Status.OK, "; ".join(self.transactions.notes) or "transactions run")
@@ -246,11 +265,22 @@ class Rooms:
             else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
         )
         return {
-            "storage": storage,
+            "storage": self._check_storage(),
             "transactions": transactions,
             "disk": health.check_disk(self._places.snapshots),
             "clock": self._check_clock(),
         }
+
+    def _check_storage(self) -> Check:
+        state, reason = self.messaging.status
+        if state != "ok":
+            return Check(Status.DOWN, f"messages can't be stored or read: {reason}")
+        store = self._settings.messaging.store
+        takes = f"{store} takes and serves messages"
+        warning = self._settings.hbase.warning() if store == "hbase" else None
+        if warning is not None:
+            return Check(Status.DEGRADED, f"{takes}; {warning}")
+        return Check(Status.OK, takes)
 
     def _check_clock(self) -> Check:
         now_ms = self._clock.now_ms()

@@ -7,12 +7,14 @@ stands in its dataclass and nowhere else. Durations are seconds and may be fract
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from math import ceil
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from messaging.settings import MessagingSettings
-from messaging.storage.hbase_settings import REQUEST_BYTES_MAX, HBaseSettings
+from messaging.storage.hbase_settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
+from messaging.topics import TTL_S_MAX
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -69,6 +71,16 @@ class Settings:
             "hbase, whose cells hold no more",
             self.server.max_request_bytes,
         )
+
+    def rows_live_s(self) -> int:
+        """Seconds that a message or payload row must be there in HBase, by the clock of region
+        servers: by time to live and holds, behind a publish that its transaction put off, with a
+        clock that is as wrong as a start trusts it to be."""
+        if self.messaging.max_ttl == TTL_S_MAX:
+            return FOREVER_S
+        longest_s = max(self.tx.long_timeout_s, self.tx.max_timeout_s)
+        sum_s = self.messaging.held_s_max + longest_s + self.server.max_clock_jump_s
+        return min(ceil(sum_s), FOREVER_S)
 
 
 S = TypeVar("S", ServerSettings, TransactionSettings, MessagingSettings, HBaseSettings)

@@ -21,11 +21,12 @@ from tuff.hbase_wire import (
     HBaseError,
     IllegalArgument,
     TException,
-    happybase,
+    thrift1_connection,
 )
 
 T = TypeVar("T")
 Connection = Any  # happybase has no types
+Connect = Callable[..., Connection]  # of host, port and `timeout` in milliseconds; not open yet
 
 PAUSES_S = (0.05, 0.4)  # seconds before the second try and the third; then others decide
 ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # HBase said no: the connection is fine
@@ -74,7 +75,7 @@ class Addresses:
 class Gateways:
     """Thrift gateways that serve one HBase; each new connection goes to the next of them.
 
-    `_lock` guards the list of open connections.
+    `_lock` guards the list of open connections, and whether it is over with them.
     """
 
     def __init__(
@@ -84,9 +85,14 @@ class Gateways:
         timeout_s: float,
         idle_s: float,
         elapsed_s: Callable[[], float],
+        connect: Connect = thrift1_connection,
+        answers: tuple[type[Exception], ...] = ANSWERS,
     ) -> None:
-        """`idle_s`: a connection that rested for longer is replaced before a gateway ends it."""
+        """`idle_s`: a connection that rested for longer is replaced before a gateway ends it;
+        `answers`: what is raised where HBase said no, and the connection is fine."""
         self._addresses = addresses
+        self._connect = connect
+        self._answers = answers
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._elapsed_s = elapsed_s
@@ -94,6 +100,7 @@ class Gateways:
         self._lock = threading.Lock()
         # Weakly: with the thread that used it a connection goes too, and closes by itself.
         self._open: WeakSet[Connection] = WeakSet()
+        self._is_over = False
         self._users = Users(closed=lambda: StoreError("the store is closed"))
 
     def call(self, work: Callable[[Connection], T]) -> T:
@@ -108,7 +115,7 @@ class Gateways:
             try:
                 return self.call_once(work)
             except UnansweredError as error:
-                if self._users.is_closing or isinstance(error.__cause__, TimeoutError):
+                if self._is_over or isinstance(error.__cause__, TimeoutError):
                     raise  # a gateway that hangs would hang again
             except StoreError as error:
                 if not is_passing(error):
@@ -135,11 +142,17 @@ class Gateways:
         """Whether this thread may use a connection, still."""
         return connection is not None and getattr(self._mine, "connection", None) is connection
 
-    def close(self) -> None:
-        """End every connection, and with them the calls under way."""
+    def interrupt(self) -> None:
+        """End every connection, and with them the calls under way, without a wait; later calls
+        are refused. Any thread may call."""
         with self._lock:
+            self._is_over = True
             for connection in self._open:
                 _cut(connection)
+
+    def close(self) -> None:
+        """The same, and wait until nobody is in a call any more."""
+        self.interrupt()
         if self._users.close():
             with self._lock:
                 while self._open:
@@ -149,7 +162,7 @@ class Gateways:
     def _translated(self, connection: Connection) -> Iterator[None]:
         try:
             yield
-        except ANSWERS as error:
+        except self._answers as error:
             raise StoreError(sentence(error)) from error
         except (TException, OSError, EOFError) as error:
             self._drop(connection)
@@ -168,13 +181,19 @@ class Gateways:
                 return connection
             self._drop(connection)
         host, port = self._addresses.next()
-        try:
-            connection = happybase.Connection(host, port, timeout=round(self._timeout_s * 1000))
-        except (TException, OSError) as error:
-            raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
+        connection = self._connect(host, port, timeout=round(self._timeout_s * 1000))
         with self._lock:
+            if self._is_over:
+                raise StoreError("the store is closed")
             self._open.add(connection)
         self._mine.connection = connection
+        try:
+            connection.open()
+        except (TException, OSError) as error:
+            self._drop(connection)
+            raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
+        if self._is_over:  # while it was opened
+            _cut(connection)
         return connection
 
     def _drop(self, connection: Connection) -> None:

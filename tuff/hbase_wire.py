@@ -12,6 +12,12 @@ from Hbase_thrift import (  # there once happybase is loaded, and not before
 from Hbase_thrift import IOError as HBaseError
 from thriftpy2.thrift import TException
 
+
+def thrift1_connection(host: str, port: int, *, timeout: int) -> happybase.Connection:
+    """One that is not open yet; `timeout`: milliseconds of one call."""
+    return happybase.Connection(host, port, timeout=timeout, autoconnect=False)
+
+
 __all__ = [
     "AlreadyExists",
     "BatchMutation",
@@ -22,4 +28,5 @@ __all__ = [
     "TException",
     "TScan",
     "happybase",
+    "thrift1_connection",
 ]

@@ -1,63 +1,45 @@
 """HBase behind the seam, through its Thrift gateways (design §5, Storage seam; decision 0023).
 
 A batch is atomic for one row only in HBase. So it is written twice: whole into one cell of the
-journal, which is the moment it is there, and then row by row into the tables. Whoever opens the
-store puts the rows of the newest commit again, which does no harm: cells carry the time of their
-batch, and the higher one counts. A scan is of no moment; readers are bounded by what was
-acknowledged, above this seam.
+journal, which is the moment it is there, and then row by row into the tables, together with those
+of other batches, while the next ones go to the journal already. Until then rows are read from
+memory. Whoever opens the store puts the rows of all commits again that may be missing, which does
+no harm: cells carry the time of their batch, and the higher one counts. A scan is of no moment;
+readers are bounded by what was acknowledged, above this seam.
 """
 
-import logging
-import os
-import secrets
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from threading import Lock
+from threading import Condition, Event
 from typing import Any
 
-from messaging.keys import FACTS, INDEX
 from messaging.storage import hbase_journal as journal
+from messaging.storage import hbase_thrift2
+from messaging.storage.hbase_commits import Commits, journal_errors
 from messaging.storage.hbase_layout import (
     BODY,
     JOURNAL,
     MESSAGE,
-    METADATA,
+    SALTED,
     TABLES,
     Layout,
     cells_of,
     value_of,
 )
-from messaging.storage.hbase_mutations import delete_row, parts, put_row
 from messaging.storage.hbase_scan import read
-from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
+from messaging.storage.hbase_writes import Change, ForcedWrites, LoggedWrites, Writes
+from messaging.storage.seam import Rows, StoreError
 from tuff.hbase_gateway import Addresses, Connection, Gateways
-from tuff.hbase_wire import BatchMutation, Mutation, TScan
 
-log = logging.getLogger(__name__)
+SETTLE_AFTER_S = 0.05  # seconds that rows wait in the journal for others to be put with
+SETTLE_ROWS = 1_000  # rows that need not wait: as many as go out in one call
+SETTLE_BYTES = 1 << 20  # bytes that need not wait
+BEHIND_BYTES_MAX = 8 << 20  # bytes of rows in the journal alone, and in memory; writers wait then
+BEHIND_COMMITS_MAX = 1_024  # commits that an opened store may have to read; writers wait then
 
-CARRIED_BYTES_MAX = 64 << 10  # bytes of rows that stay in the journal from commit to commit
-TRIM_SLOTS = 64  # commits between two deletions of old ones
-TRIM_BYTES = 32 << 20  # bytes of them
-
-# Rows that only an opened store reads: they may stay in the journal, and are mostly written again,
-# or deleted, before they would have to be put.
-_CARRIED_TAGS = (INDEX, FACTS)
-
-
-class TakenOverError(StoreError):
-    """Another server opened these tables, and this one must not write to them any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A slot of the journal as it was found."""
-
-    number: int
-    cell: bytes
+Row = tuple[bytes, bytes | None]
+Background = Callable[[Callable[[], None]], object]  # runs it in a thread of its own
 
 
 class HBaseStores:
@@ -71,76 +53,142 @@ class HBaseStores:
         self,
         settings: HBaseSettings,
         *,
+        rows_live_s: int,
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
+        in_background: Background,
     ) -> None:
+        """`rows_live_s`: how long messages may have to live."""
         self._settings = settings
+        self._rows_live_s = rows_live_s
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
+        self._in_background = in_background
         self._addresses = Addresses(settings.addresses())
+        self._admin_address = Addresses([settings.admin_address()])
         self._tokens: set[bytes] = set()
+        self._connections: list[Gateways] = []
+        self._is_over = False
 
     def __call__(self) -> "HBaseStore":
         """Raises: StoreError: HBase can't be reached, or refuses; TakenOverError."""
-        settings = self._settings
-        gateways = Gateways(
-            self._addresses,
-            timeout_s=settings.timeout_s,
-            idle_s=settings.idle_s,
-            elapsed_s=self._elapsed_s,
-        )
+        connections = [self._gateways(self._addresses)]
+        if self._settings.wal == "fsync":
+            forced = self._gateways(
+                self._admin_address,
+                connect=hbase_thrift2.Thrift2Connection,
+                answers=hbase_thrift2.ANSWERS,
+            )
+            connections.append(forced)
+        self._connections = connections
+        if self._is_over:  # `interrupt` may not have seen them
+            self.interrupt()
         try:
-            return HBaseStore(gateways, settings.prefix, self._tokens, now_ms=self._now_ms)
+            self._require_life(connections[0])
+            return HBaseStore(
+                connections,
+                self._settings,
+                self._tokens,
+                now_ms=self._now_ms,
+                in_background=self._in_background,
+            )
         except BaseException:
-            gateways.close()
+            for each in connections:
+                each.close()
             raise
+
+    def interrupt(self) -> None:
+        """End what is under way with HBase, and let nothing more begin. Any thread may call."""
+        self._is_over = True
+        for each in self._connections:
+            each.interrupt()
+
+    def _require_life(self, gateways: Gateways) -> None:
+        """Raises: StoreError: HBase would let rows go before their time."""
+        for name in SALTED.values():
+            table = self._settings.prefix + name
+            live_s = gateways.call(partial(_live_s, table=table.encode()))
+            if live_s < self._rows_live_s:
+                raise StoreError(
+                    f"rows of the table {table} live for {live_s} s, and messages may have to for "
+                    f"{self._rows_live_s} s; use `tuff hbase deploy --yes`, or lower "
+                    "messaging.max_ttl"
+                )
+
+    def _gateways(self, addresses: Addresses, **others: Any) -> Gateways:
+        return Gateways(
+            addresses,
+            timeout_s=self._settings.timeout_s,
+            idle_s=self._settings.idle_s,
+            elapsed_s=self._elapsed_s,
+            **others,
+        )
 
 
 class HBaseStore:
     """The tables of one prefix, written to by this object alone until somebody takes them over.
 
-    One thread writes; any may read. `_lock` guards `_carried`.
+    One thread writes; any may read; one in the background puts what stands in the journal alone.
+    `_changed` guards what these two share, `_waiting` to `_failure`.
     """
 
     has_views = False
 
     def __init__(
         self,
-        gateways: Gateways,
-        prefix: str,
+        connections: Sequence[Gateways],
+        settings: HBaseSettings,
         tokens: set[bytes],
         *,
         now_ms: Callable[[], int],
+        in_background: Background,
     ) -> None:
-        """`tokens`: those of this server so far; its new one joins them."""
-        self._gateways = gateways
-        self._prefix = prefix
-        self._now_ms = now_ms
-        self._token = secrets.token_bytes(journal.TOKEN_SIZE)
-        self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        """`connections`: to Thrift1, and to Thrift2 where writes are forced; `tokens`: those of
+        this server so far, and its new one joins them."""
+        self._connections = connections
+        self._gateways = connections[0]
+        self._prefix = settings.prefix
+        self._in_background = in_background
+        self._writes = _writes(connections, settings.wal)
         self._require_enabled()
         self._layout = Layout(self._salt_count())
-        self._lock = Lock()
-        self._carried: dict[bytes, bytes | None] = {}
-        self._number = 0
-        self._timestamp_ms = 0
-        self._old_slots: list[bytes] = []
-        self._old_bytes = 0
-        self._claim(tokens)
-        self._trim(self._strays())
+        self._commits = Commits(
+            self._gateways,
+            self._writes,
+            self._prefix,
+            is_lossy=settings.wal == "skip",
+            now_ms=now_ms,
+        )
+        self._commits.claim(tokens, self._put)
+        self._commits.forget_others()
+        self._changed = Condition()
+        self._enough = Event()
+        self._waiting: dict[bytes, bytes | None] = {}  # rows that nobody puts yet
+        self._waiting_bytes = 0
+        self._newest = (self._commits.number, self._commits.timestamp_ms)  # that they are of
+        self._going: dict[bytes, bytes | None] = {}  # rows that are put now
+        self._settled = self._commits.number  # commits whose rows are all in the tables
+        self._is_settling = False
+        self._is_closing = False
+        self._failure: Exception | None = None
 
     def get(self, key: bytes) -> bytes | None:
         self._gateways.require_open()
-        with self._lock:
-            if key in self._carried:
-                return self._carried[key]
+        with self._changed:
+            for rows in (self._waiting, self._going):
+                if key in rows:
+                    return rows[key]
         table, row = self._layout.place(key)
         cells = self._cells(table, row)
         return value_of(cells) if cells else None
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         self._gateways.require_open()
-        return self._scan(start, stop, reverse=reverse)
+        # What is put from now on may stand in both; what is in memory is at least as new.
+        with self._changed:
+            both = {**self._going, **self._waiting}
+            newer = {key: both[key] for key in both if start <= key < stop}
+        return self._scan(start, stop, sorted(newer.items(), reverse=reverse), reverse=reverse)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         """0: the gateways tell nobody how large a range is."""
@@ -157,41 +205,95 @@ class HBaseStore:
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         rows = dict(batch)
-        with self._lock:
-            body = {**self._carried, **rows}
-        self._commit(body)
-        carried = {key: value for key, value in body.items() if key[:1] in _CARRIED_TAGS}
-        if _size(carried) > CARRIED_BYTES_MAX:
-            carried = {}
-        self._put({key: value for key, value in body.items() if key not in carried})
-        with self._lock:
-            self._carried = carried
-        if len(self._old_slots) > TRIM_SLOTS or self._old_bytes > TRIM_BYTES:
-            self._trim(self._old_slots)
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            self._require_sound()
+            first = self._settled + 1
+        try:
+            self._commits.add(rows, first=first)
+        except Exception as error:
+            with self._changed:
+                self._failure = error  # nothing can go on before this batch is resolved
+            raise
+        with self._changed:
+            self._waiting.update(rows)
+            self._waiting_bytes += _size(rows)
+            self._newest = (self._commits.number, self._commits.timestamp_ms)
+            if len(self._waiting) >= SETTLE_ROWS or self._waiting_bytes >= SETTLE_BYTES:
+                self._enough.set()
+            begins, self._is_settling = not self._is_settling, True
+        if begins:
+            self._begin_settling()
+
+    def settle(self) -> None:
+        """Wait until all rows are in the tables. Raises: StoreError."""
+        self._enough.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_settling)
+            self._require_sound()
 
     def close(self) -> None:
-        self._gateways.close()
+        with self._changed:
+            self._is_closing = True
+            self._enough.set()
+            if self._failure is None:
+                self._changed.wait_for(lambda: not self._is_settling)
+        for each in self._connections:
+            each.interrupt()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_settling)
+        for each in self._connections:
+            each.close()
 
-    def _scan(self, start: bytes, stop: bytes, *, reverse: bool) -> Rows:
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise StoreError(f"the store failed before: {self._failure}") from self._failure
+
+    def _begin_settling(self) -> None:
+        try:
+            self._in_background(self._settle)
+        except BaseException:
+            with self._changed:
+                self._is_settling = False
+            raise
+
+    def _has_room(self) -> bool:
+        behind = self._newest[0] - self._settled
+        is_much = self._waiting_bytes > BEHIND_BYTES_MAX or behind > BEHIND_COMMITS_MAX
+        return self._failure is not None or not (is_much and self._is_settling)
+
+    def _settle(self) -> None:
+        """Put what waits until nothing does. Runs in the background."""
+        while True:
+            if not self._is_closing:
+                self._enough.wait(SETTLE_AFTER_S)
+            with self._changed:
+                self._enough.clear()
+                rows, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+                self._going = rows
+                number, timestamp_ms = self._newest
+            failure = None
+            try:
+                self._put(rows, timestamp_ms)
+            except Exception as error:  # noqa: BLE001 - the next writer is told, and opens it again
+                failure = error
+            with self._changed:
+                if failure is None:
+                    self._going, self._settled = {}, number
+                self._failure = self._failure or failure
+                self._is_settling = bool(self._waiting) and self._failure is None
+                self._changed.notify_all()
+                if not self._is_settling:
+                    return
+
+    def _scan(self, start: bytes, stop: bytes, newer: Sequence[Row], *, reverse: bool) -> Rows:
         segments = self._layout.segments(start, stop)
-        for segment in reversed(segments) if reverse else segments:
-            rows = read(self._gateways, self._prefix, segment, reverse=reverse)
-            if segment[0].table == METADATA:
-                rows = self._with_carried(rows, segment[0].start, segment[0].stop, reverse=reverse)
-            yield from rows
-
-    def _with_carried(self, rows: Rows, start: bytes, stop: bytes, *, reverse: bool) -> Rows:
-        with self._lock:
-            carried = {key: self._carried[key] for key in self._carried if start <= key < stop}
-        if not carried:
-            yield from rows
-            return
-        # The index and the facts are read as a whole, when a store is opened or looked at.
-        merged = {**dict(rows), **carried}
-        for key in sorted(merged, reverse=reverse):
-            value = merged[key]
-            if value is not None:
-                yield key, value
+        stored = (
+            row
+            for segment in (reversed(segments) if reverse else segments)
+            for row in read(self._gateways, self._prefix, segment, reverse=reverse)
+        )
+        yield from _merged(stored, newer, reverse=reverse)
 
     def _require_enabled(self) -> None:
         # A gateway tries to put into a disabled table until its time is over, and then says nothing
@@ -209,147 +311,18 @@ class HBaseStore:
             raise StoreError(
                 f"the tables {self._prefix}* are not prepared; use `tuff hbase deploy`"
             )
-        with _journal_errors("the layout of the tables"):
+        with journal_errors("the layout of the tables"):
             return journal.unpack_layout(cells[BODY])
 
-    def _claim(self, tokens: set[bytes]) -> None:
-        """Take the next slot, so that no commit of anybody before us can come any more."""
-        known = frozenset(tokens)
-        tokens.add(self._token)
-        while True:
-            newest = self._newest()
-            if newest is not None:
-                self._take_in(newest, known)
-            if self._take_slot({}):
-                log.info("took the tables %s* over at commit %d", self._prefix, self._number)
-                return
-
-    def _take_in(self, newest: _Slot, known: frozenset[bytes]) -> None:
-        commit = self._commit_in(newest)
-        if known and commit.token not in known:
-            raise TakenOverError(
-                f"another server, {commit.owner}, has taken the tables {self._prefix}* over; stop "
-                "one of the two"
-            )
-        self._number, self._timestamp_ms = newest.number, commit.timestamp_ms
-        self._put(commit.rows)
-
-    def _commit(self, body: journal.Rows) -> None:
-        if not self._take_slot(body):
-            raise TakenOverError(f"another server has taken the tables {self._prefix}* over")
-
-    def _take_slot(self, body: journal.Rows) -> bool:
-        """Write the next slot; False if somebody else did. Raises: StoreError: nobody knows."""
-        number = self._number + 1
-        timestamp_ms = max(self._now_ms(), self._timestamp_ms + 1)
-        commit = journal.Commit(
-            token=self._token, timestamp_ms=timestamp_ms, owner=self._owner, rows=body
-        )
-        cell, chunks = journal.pack(commit)
-        rows = [journal.chunk_row(self._token, number, index) for index in range(len(chunks))]
-        for row, chunk in zip(rows, chunks, strict=True):
-            self._mutate(JOURNAL, [put_row(row, {BODY: chunk})], timestamp_ms=None)
-        row = journal.slot_row(number)
-        if not self._put_if_absent(row, cell):
-            return False
-        self._number, self._timestamp_ms = number, timestamp_ms
-        self._old_slots += [*rows, row]
-        self._old_bytes += len(cell) + sum(map(len, chunks))
-        return True
-
-    def _put_if_absent(self, row: bytes, cell: bytes) -> bool:
-        """Whether the slot is ours. Doing it again is safe: what we find there is ours, or not."""
-        table = self._table(JOURNAL)
-        mutation = Mutation(isDelete=False, column=BODY, value=cell, writeToWAL=True)
-
-        def put(connection: Connection) -> bool:
-            if connection.client.checkAndPut(table, row, BODY, None, mutation, {}):
-                return True
-            found = connection.client.getRow(table, row, {})
-            return bool(found) and found[0].columns[BODY].value == cell
-
-        return self._gateways.call(put)
-
-    def _newest(self) -> _Slot | None:
-        found = self._journal_rows(
-            journal.slot_row(2**64 - 1), journal.SLOTS, reverse=True, count=1
-        )
-        if not found:
-            return None
-        row = found[0]
-        return _Slot(journal.slot_number(row.row), row.columns[BODY].value)
-
-    def _commit_in(self, slot: _Slot) -> journal.Commit:
-        with _journal_errors(f"commit {slot.number}"):
-            token, count = journal.token_of(slot.cell), journal.chunk_count(slot.cell)
-            rows = [journal.chunk_row(token, slot.number, index) for index in range(count)]
-            pieces = [self._cells(JOURNAL, row).get(BODY, b"") for row in rows]
-            return journal.unpack(slot.cell, pieces)
-
-    def _strays(self) -> list[bytes]:
-        """What others left in the journal besides the newest slot, which is ours."""
-        ours = set(self._old_slots)
-        found = []
-        for start in (journal.CHUNKS, journal.SLOTS):
-            stop = bytes((start[0] + 1,))
-            rows = self._journal_rows(start, stop, reverse=False, count=10 * TRIM_SLOTS)
-            found += [row.row for row in rows if row.row not in ours]
-        return found
-
-    def _journal_rows(self, start: bytes, stop: bytes, *, reverse: bool, count: int) -> list[Any]:
-        table = self._table(JOURNAL)
-        scan = TScan(
-            startRow=start,
-            stopRow=stop,
-            caching=count,
-            reversed=reverse,
-            filterString=None if reverse else b"KeyOnlyFilter()",
-        )
-
-        def scanned(connection: Connection) -> list[Any]:
-            number = connection.client.scannerOpenWithScan(table, scan, {})
-            found = list(connection.client.scannerGetList(number, count))
-            connection.client.scannerClose(number)
-            return found
-
-        return self._gateways.call(scanned)
-
-    def _trim(self, rows: Sequence[bytes]) -> None:
-        """Delete old rows of the journal; never the newest slot, by which numbers go on."""
-        newest = journal.slot_row(self._number)
-        old = [row for row in rows if row != newest]
-        for part in parts([(row, None) for row in old]):
-            mutations = [delete_row(row) for row, _ in part]
-            self._mutate(JOURNAL, mutations, timestamp_ms=None)
-        self._old_slots = [newest]
-        self._old_bytes = 0
-
-    def _put(self, rows: journal.Rows) -> None:
+    def _put(self, rows: journal.Rows, timestamp_ms: int) -> None:
         """Put rows into the tables, or delete them there; doing it again changes nothing."""
-        by_table: dict[str, list[tuple[bytes, bytes | None]]] = {}
+        by_table: dict[str, list[Change]] = {}
         for key, value in rows.items():
             table, row = self._layout.place(key)
-            by_table.setdefault(table, []).append((row, value))
+            cells = None if value is None else cells_of(table, value)
+            by_table.setdefault(table, []).append((row, cells))
         for table, changes in by_table.items():
-            for part in parts(changes):
-                mutations = [
-                    delete_row(row) if value is None else put_row(row, cells_of(table, value))
-                    for row, value in part
-                ]
-                self._mutate(table, mutations, timestamp_ms=self._timestamp_ms)
-
-    def _mutate(
-        self, name: str, mutations: Sequence[BatchMutation], *, timestamp_ms: int | None
-    ) -> None:
-        table = self._table(name)
-
-        def mutate(connection: Connection) -> None:
-            if timestamp_ms is None:
-                connection.client.mutateRows(table, mutations, {})
-            else:
-                connection.client.mutateRowsTs(table, mutations, timestamp_ms, {})
-
-        self._gateways.call(mutate)
+            self._writes.change(self._table(table), changes, timestamp_ms=timestamp_ms)
 
     def _cells(self, name: str, row: bytes) -> Mapping[bytes, bytes]:
         table = self._table(name)
@@ -364,13 +337,40 @@ def _is_enabled(connection: Connection, *, table: bytes) -> bool:
     return bool(connection.client.isTableEnabled(table))
 
 
+def _live_s(connection: Connection, *, table: bytes) -> int:
+    families = connection.client.getColumnDescriptors(table)
+    return min((family.timeToLive for family in families.values()), default=FOREVER_S)
+
+
+def _writes(connections: Sequence[Gateways], wal: str) -> Writes:
+    if wal == "fsync":
+        return ForcedWrites(connections[1])
+    return LoggedWrites(connections[0], skips_log=wal == "skip")
+
+
+def _merged(
+    stored: Generator[tuple[bytes, bytes], None, None], newer: Sequence[Row], *, reverse: bool
+) -> Rows:
+    """Stored rows and newer ones, which take the place of those with the same keys."""
+    at = 0
+    for key, value in stored:
+        while at < len(newer) and (newer[at][0] > key if reverse else newer[at][0] < key):
+            yield from _present(newer[at])
+            at += 1
+        if at < len(newer) and newer[at][0] == key:
+            yield from _present(newer[at])
+            at += 1
+        else:
+            yield key, value
+    for row in newer[at:]:
+        yield from _present(row)
+
+
+def _present(row: Row) -> Rows:
+    key, value = row
+    if value is not None:
+        yield key, value
+
+
 def _size(rows: Mapping[bytes, bytes | None]) -> int:
     return sum(len(key) + len(value or b"") for key, value in rows.items())
-
-
-@contextmanager
-def _journal_errors(what: str) -> Iterator[None]:
-    try:
-        yield
-    except journal.DamagedJournalError as error:
-        raise StoreDamagedError(f"{what} in HBase's journal table can't be read: {error}") from None

@@ -3,12 +3,15 @@
     slot row   := "j" number(8)                      d:p is one commit, or the claim of a server
     chunk row  := "c" token(16) number(8) index(4)   d:p is a piece of a body that is no cell's size
     layout row := "layout"                           d:p is JSON: format, salts
-    commit     := format(1) crc(4) token(16) timestamp(8) chunks(4) length(2) owner(length) body
+    commit     := format(1) crc(4) token(16) timestamp(8) first(8) chunks(4) length(2) owner(length)
+                  body
     body       := (key_length(4) value_length(4) key value)*      no value: a length of 2^32 - 1
 
 Numbers rise by one. A slot is written once, by a compare-and-put that finds nothing there: who
-writes it has committed, and whoever comes too late is told. `timestamp` is that of all cells of the
-batch: of whatever is written late, or twice, the higher one counts. The CRC covers all behind it,
+writes it has committed, and whoever comes too late is told. `timestamp` rises, too, and cells have
+that of their commit or of a later one: of whatever is written late, or twice, the higher one
+counts. `first` is the slot before which all rows are in the tables, so the commits from there on,
+this one included, have all that may be missing. The CRC covers all behind it,
 and the body where that stands in chunks.
 """
 
@@ -18,19 +21,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-FORMAT = 1
+FORMAT = 2
 CHUNK_BYTES = 4 << 20  # bytes; HBase takes no cell of more than 10 MB, as it comes
 LAYOUT_ROW = b"layout"
 SLOTS, CHUNKS = b"j", b"c"
 TOKEN_SIZE = 16  # bytes
+OWNER_BYTES_MAX = 89  # bytes
 
 _HEAD = struct.Struct(">BI")
-_FIELDS = struct.Struct(">16sQIH")
+_FIELDS = struct.Struct(">16sQQIH")
 _LENGTHS = struct.Struct(">II")
 _NUMBER = struct.Struct(">Q")
 _CHUNK = struct.Struct(">16sQI")
-assert (_HEAD.size, _FIELDS.size, _LENGTHS.size, _CHUNK.size) == (5, 30, 8, 28)
+assert (_HEAD.size, _FIELDS.size, _LENGTHS.size, _CHUNK.size) == (5, 38, 8, 28)
 _NO_VALUE = 0xFFFFFFFF
+CLAIM_BYTES_MAX = _HEAD.size + _FIELDS.size + OWNER_BYTES_MAX  # bytes of a cell without a body
 
 Rows = Mapping[bytes, bytes | None]
 
@@ -45,6 +50,7 @@ class Commit:
 
     token: bytes
     timestamp_ms: int
+    first: int
     owner: str
     rows: Rows
 
@@ -58,6 +64,11 @@ def slot_number(row: bytes) -> int:
     return int(number)
 
 
+def chunk_number(row: bytes) -> int:
+    """The slot that a chunk was written for."""
+    return int(_CHUNK.unpack_from(row, len(CHUNKS))[1])
+
+
 def chunk_row(token: bytes, number: int, index: int) -> bytes:
     return CHUNKS + _CHUNK.pack(token, number, index)
 
@@ -68,8 +79,8 @@ def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
     chunks = []
     if len(body) > CHUNK_BYTES:
         chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
-    owner = commit.owner.encode()
-    fields = _FIELDS.pack(commit.token, commit.timestamp_ms, len(chunks), len(owner))
+    owner = commit.owner.encode()[:OWNER_BYTES_MAX]
+    fields = _FIELDS.pack(commit.token, commit.timestamp_ms, commit.first, len(chunks), len(owner))
     rest = b"".join((fields, owner, b"" if chunks else body))
     crc = crc32(body, crc32(rest)) if chunks else crc32(rest)
     return _HEAD.pack(FORMAT, crc) + rest, chunks
@@ -77,7 +88,7 @@ def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
 
 def chunk_count(cell: bytes) -> int:
     """How many chunks a slot's cell rests on. Raises: DamagedJournalError."""
-    return _fields(cell)[2]
+    return _fields(cell)[3]
 
 
 def token_of(cell: bytes) -> bytes:
@@ -87,15 +98,15 @@ def token_of(cell: bytes) -> bytes:
 
 def unpack(cell: bytes, chunks: Iterable[bytes] = ()) -> Commit:
     """Raises: DamagedJournalError."""
-    token, timestamp_ms, count, length = _fields(cell)
+    token, timestamp_ms, first, count, length = _fields(cell)
     pieces = b"".join(chunks)
     _, expected = _HEAD.unpack_from(cell)
     if crc32(pieces, crc32(cell[_HEAD.size :])) != expected:
         raise DamagedJournalError("its checksum does not match")
     start = _HEAD.size + _FIELDS.size
-    owner, body = cell[start : start + length].decode(), cell[start + length :]
+    owner, body = cell[start : start + length].decode(errors="replace"), cell[start + length :]
     rows = dict(_unpack_rows(pieces if count else body))
-    return Commit(token=token, timestamp_ms=timestamp_ms, owner=owner, rows=rows)
+    return Commit(token=token, timestamp_ms=timestamp_ms, first=first, owner=owner, rows=rows)
 
 
 def pack_layout(salt_count: int) -> bytes:
@@ -117,13 +128,13 @@ def unpack_layout(value: bytes) -> int:
     return int(salts)
 
 
-def _fields(cell: bytes) -> tuple[bytes, int, int, int]:
+def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:
     if len(cell) < _HEAD.size + _FIELDS.size:
         raise DamagedJournalError(f"{len(cell)} bytes are too short for any")
     if cell[0] != FORMAT:
         raise DamagedJournalError(f"format {cell[0]}, and this server reads format {FORMAT}")
-    token, timestamp_ms, count, length = _FIELDS.unpack_from(cell, _HEAD.size)
-    return token, timestamp_ms, count, length
+    token, timestamp_ms, first, count, length = _FIELDS.unpack_from(cell, _HEAD.size)
+    return token, timestamp_ms, first, count, length
 
 
 def _pack_rows(rows: Rows) -> Iterator[bytes]:

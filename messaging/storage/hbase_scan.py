@@ -7,9 +7,9 @@ in another thread, or the gateway was lost, a new one begins behind the last row
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from heapq import merge
-from typing import Any
+from typing import Any, NamedTuple
 
-from messaging.storage.hbase_layout import RowRange, Segment, key_of, value_of
+from messaging.storage.hbase_layout import BODY, RowRange, Segment, key_of, value_of
 from messaging.storage.seam import Rows, StoreError
 from tuff.hbase_gateway import Connection, Gateways
 from tuff.hbase_wire import IllegalArgument, TScan
@@ -22,11 +22,29 @@ PIECE_BYTES = 4 << 20  # bytes of values in one answer, if the next rows are as 
 CACHING = 512  # rows that a gateway gets at once from a region server, up to 2 MB of them
 
 
+class Found(NamedTuple):
+    """A row whose value is one cell, which was not read."""
+
+    row: bytes
+    timestamp_ms: int
+    size_bytes: int
+
+
 class _Scanner:
     """The rows of one range, in order, or backwards. Used by one thread at a time."""
 
-    def __init__(self, gateways: Gateways, prefix: str, rows: RowRange, *, reverse: bool) -> None:
+    def __init__(
+        self,
+        gateways: Gateways,
+        prefix: str,
+        rows: RowRange,
+        *,
+        reverse: bool,
+        filtered: bytes | None = None,
+    ) -> None:
+        """`filtered`: in HBase's language of filters."""
         self._gateways = gateways
+        self._filter = filtered
         self._table = (prefix + rows.table).encode()
         self._rows = rows
         self._reverse = reverse
@@ -76,6 +94,7 @@ class _Scanner:
             stopRow=stop,
             caching=count if self._reverse else CACHING,
             reversed=self._reverse,
+            filterString=self._filter,
         )
         self._id = connection.client.scannerOpenWithScan(self._table, scan, {})
 
@@ -104,6 +123,17 @@ def read(gateways: Gateways, prefix: str, segment: Segment, *, reverse: bool) ->
     finally:
         for source in sources:
             source.close()
+
+
+def keys_with_sizes(gateways: Gateways, prefix: str, rows: RowRange) -> Iterator[Found]:
+    """The rows of a range whose values are one cell each, without these. Raises: StoreError."""
+    lengths = b"KeyOnlyFilter(true)"  # in place of each value
+    scanner = _Scanner(gateways, prefix, rows, reverse=False, filtered=lengths)
+    with closing(scanner):
+        for piece in _pieces(scanner, COUNT_FIRST):
+            for found in piece:
+                cell = found.columns[BODY]
+                yield Found(found.row, cell.timestamp, int.from_bytes(cell.value, "big"))
 
 
 def _rows(gateways: Gateways, prefix: str, rows: RowRange, *, reverse: bool) -> Rows:

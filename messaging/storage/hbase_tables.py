@@ -24,7 +24,7 @@ from messaging.storage.hbase_layout import (
     TABLES,
     Layout,
 )
-from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
 from messaging.storage.seam import StoreError
 from tuff.hbase_gateway import Gateways, sentence
 from tuff.hbase_wire import Mutation, TException
@@ -49,10 +49,12 @@ _thrift: Any = thriftpy2.load(
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """How a table should be; `splits` count when it is made, and are HBase's own affair later."""
+    """How a table should be; `splits` count when it is made, and are HBase's own affair later.
+    `live_s`: how long HBase lets rows live, in seconds."""
 
     name: str
     splits: Sequence[bytes] = ()
+    live_s: int = FOREVER_S
     attributes: Mapping[bytes, bytes] = field(default_factory=lambda: ATTRIBUTES)
 
 
@@ -66,12 +68,17 @@ class TableState:
     differences: tuple[str, ...] = ()
 
 
-def plans(settings: HBaseSettings) -> list[TablePlan]:
-    """The tables of a deployment."""
+def plans(settings: HBaseSettings, *, live_s: int = FOREVER_S) -> list[TablePlan]:
+    """The tables of a deployment; message and payload rows have to live for `live_s` seconds."""
     splits = Layout(settings.salts).splits(settings.salts)
     salted = {MESSAGE: splits, PAYLOAD: splits, METADATA: (), JOURNAL: ()}
     return [
-        TablePlan(settings.prefix + name, salted[name], {**ATTRIBUTES, **_observed(settings, name)})
+        TablePlan(
+            settings.prefix + name,
+            salted[name],
+            live_s if name in SALTED.values() else FOREVER_S,
+            {**ATTRIBUTES, **_observed(settings, name)},
+        )
         for name in TABLES
     ]
 
@@ -106,12 +113,15 @@ class TableAdmin:
         with _refusals():
             if not self._client.tableExists(name):
                 return TableState(plan.name, exists=False)
-            found = self._client.getTableDescriptor(name).attributes or {}
+            found = self._client.getTableDescriptor(name)
+            attributes = found.attributes or {}
             differences = [
                 f"{key.decode()} = {value.decode()}"
                 for key, value in sorted(plan.attributes.items())
-                if found.get(key) != value
+                if attributes.get(key) != value
             ]
+            if _family(found).timeToLive != plan.live_s:
+                differences.append(f"TTL = {plan.live_s}")
             is_enabled = bool(self._client.isTableEnabled(name))
         return TableState(
             plan.name, exists=True, is_enabled=is_enabled, differences=tuple(differences)
@@ -122,6 +132,7 @@ class TableAdmin:
         family = _thrift.Family(
             name=FAMILY,
             maxVersions=1,
+            timeToLive=plan.live_s,
             bloomFilterType=BLOOM_BY_ROW,
             dataBlockEncoding=FAST_DIFF,
             blockCacheEnabled=True,
@@ -131,10 +142,14 @@ class TableAdmin:
             self._client.createTable(table, list(plan.splits) or None)
 
     def change(self, plan: TablePlan) -> None:
-        """Give a table the attributes of its plan; all else of it stays. Raises: StoreError."""
+        """Give a table the attributes of its plan, and its time to live; all else of it stays.
+
+        Raises: StoreError.
+        """
         with _refusals():
             found = self._client.getTableDescriptor(_name(plan.name))
             found.attributes = {**(found.attributes or {}), **plan.attributes}
+            _family(found).timeToLive = plan.live_s
             self._client.modifyTable(found)
 
     def enable(self, name: str) -> None:
@@ -168,6 +183,14 @@ def write_layout(gateways: Gateways, settings: HBaseSettings) -> int:
         return bytes(client.getRow(table, journal.LAYOUT_ROW, {})[0].columns[BODY].value)
 
     return journal.unpack_layout(gateways.call(write))
+
+
+def _family(table: Any) -> Any:
+    """The one that has our cells. Raises: StoreError."""
+    for family in table.columns or ():
+        if family.name == FAMILY:
+            return family
+    raise StoreError(f"an HBase table has no family {FAMILY.decode()}; it is none of ours")
 
 
 def _name(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from tuff.disk.failures import StoreError
 
-__all__ = ["Regional", "Rows", "Store", "StoreDamagedError", "StoreError"]
+__all__ = ["Interruptible", "Regional", "Rows", "Store", "StoreDamagedError", "StoreError"]
 
 Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
 
@@ -55,3 +55,11 @@ class Regional(Protocol):
 
     def message_regions(self) -> Collection[str]:
         """The encoded names of all regions that hold message rows now. Raises: StoreError."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """What opens a store whose calls may hang on somebody else."""
+
+    def interrupt(self) -> None:
+        """Let the calls under way fail at once, and all later ones. Any thread may call."""

@@ -66,5 +66,5 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
         return server
 
     yield start
-    for server in started:
-        server.end()
+    for each in started:
+        each.end()

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,8 +51,16 @@ class CommandError(Exception):
 class Jvm:
     """One JVM with one part of HBase, or with all of them."""
 
-    def __init__(self, home: Path, ports: Ports, part: str = "all") -> None:
-        """Starts it, and returns once it can be used; what it logs is in `HOME/PART.log`."""
+    def __init__(
+        self,
+        home: Path,
+        ports: Ports,
+        part: str = "all",
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts it, and returns once it can be used; what it logs is in `HOME/PART.log`.
+        `environment` None: that of the tests."""
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / f"{part}.log"
         command = ["java", f"@{OPTIONS}", "-cp", f"{JARS}/*", LAUNCHER, part, str(home)]
@@ -62,6 +70,7 @@ class Jvm:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=environment,
                 start_new_session=True,  # Ctrl-C ends the tests, and the JVM with them
             )
         self._unread = b""
@@ -140,10 +149,10 @@ class Jvm:
 class LocalHBase:
     """All of HBase in one JVM. Started again on the same home, it goes on with what is there."""
 
-    def __init__(self, home: Path, ports: Ports | None = None) -> None:
+    def __init__(self, home: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.home = home
-        self.ports = ports or Ports.free()
-        self.jvm = Jvm(home, self.ports)
+        self.ports = Ports.free()
+        self.jvm = Jvm(home, self.ports, environment=environment)
 
     def command(self, *words: str) -> list[str]:
         return self.jvm.command(*words)

@@ -1,11 +1,13 @@
 """Tables of a test's own in the HBase that runs, and stores on them."""
 
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
 from messaging.storage.hbase import HBaseStores
-from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
 from tuff.hbase_gateway import Addresses, Gateways
@@ -57,9 +59,19 @@ def gateways_of(settings: HBaseSettings) -> Gateways:
     )
 
 
-def stores_of(settings: HBaseSettings) -> HBaseStores:
+def stores_of(settings: HBaseSettings, *, rows_live_s: int = FOREVER_S) -> HBaseStores:
     """What opens them as one server does."""
-    return HBaseStores(settings, now_ms=_wall_ms, elapsed_s=time.monotonic)
+    return HBaseStores(
+        settings,
+        rows_live_s=rows_live_s,
+        now_ms=_wall_ms,
+        elapsed_s=time.monotonic,
+        in_background=_in_background,
+    )
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()
 
 
 def _wall_ms() -> int:

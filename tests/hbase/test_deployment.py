@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,30 @@ pytest.importorskip("happybase")
 
 from contextlib import closing
 
+from messaging.keys import topic_key
+from messaging.storage.hbase_layout import TABLES
+from messaging.storage.hbase_rpc import RegionServer
+from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin, TablePlan, plans
-from tests.hbase.tables import settings_of, stores_of
+from messaging.storage.seam import StoreError
+from messaging.topics import TopicRecord
+from process.settings import load
+from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
 from tuff.cli import main
+from tuff.protocol.names import TopicId
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.hbase,
     pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
 ]
+
+DAYS = [
+    word
+    for name in ("messaging.hold_max", "tx.max_timeout", "tx.long_timeout", "server.max_clock_jump")
+    for word in ("--set", f"{name}=86400")
+]
+CALLER: Any = {"user": "tests", "timeout_s": 60.0}
 
 
 def tuff(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -30,17 +46,20 @@ def tuff(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return int(ended.value.code or 0), printed.out, printed.err
 
 
-def test_tables_are_made_once_and_then_serve(
-    hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = settings_of(hbase.ports)
-    flags = [
+def flags_of(place: HBaseSettings) -> list[str]:
+    return [
         "--json",
         *("--set", f"hbase.gateways={list(place.gateways)}"),
         *("--set", f"hbase.admin_gateway={place.admin_gateway}"),
         *("--set", f"hbase.prefix={place.prefix}"),
-        *("--set", "hbase.salts=3"),
     ]
+
+
+def test_tables_are_made_once_and_then_serve(
+    hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = settings_of(hbase.ports)
+    flags = [*flags_of(place), "--set", "hbase.salts=3"]
 
     _, before, _ = tuff(["hbase", "status", *flags], capsys)
     code, first, _ = tuff(["hbase", "deploy", *flags], capsys)
@@ -66,13 +85,100 @@ def test_a_table_that_differs_is_changed_when_somebody_says_so(hbase: LocalHBase
     place = settings_of(hbase.ports)
     plan = plans(place)[0]
     with closing(TableAdmin(place.admin_address())) as admin:
-        admin.create(TablePlan(plan.name, plan.splits, {b"OWNER_NOTE": b"kept"}))
+        admin.create(TablePlan(plan.name, plan.splits, attributes={b"OWNER_NOTE": b"kept"}))
         assert len(admin.state(plan).differences) == 1
 
         admin.change(plan)
 
         assert admin.state(plan).differences == ()
-        assert not admin.state(TablePlan(plan.name, (), {b"OWNER_NOTE": b"kept"})).differences
+        assert not admin.state(
+            TablePlan(plan.name, attributes={b"OWNER_NOTE": b"kept"})
+        ).differences
+
+
+def test_rows_live_as_long_as_the_longest_time_to_live_needs(
+    hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a server that would let messages live for longer than their tables do is down."""
+    place = settings_of(hbase.ports)
+    week = [*flags_of(place), "--set", "hbase.salts=2", *DAYS, "--set", "messaging.max_ttl=604800"]
+    year = [*week, "--set", "messaging.max_ttl=31536000"]
+    tuff(["hbase", "deploy", *week], capsys)
+    _, shown, _ = tuff(["hbase", "status", *year], capsys)
+    rows_live_s = load(None, [*week[2::2]]).rows_live_s()
+
+    assert rows_live_s == 604_800 + 3 * 86_400
+    with closing(TableAdmin(place.admin_address())) as admin:
+        for plan in plans(place, live_s=rows_live_s):
+            assert admin.state(plan).differences == ()
+    rows = map(json.loads, shown.splitlines()[:-1])
+    differences = {row["table"]: row["should have"] for row in rows}
+    assert "TTL = " in differences[f"{place.prefix}message"]
+    assert differences[f"{place.prefix}metadata"] == ""
+    stores_of(place, rows_live_s=rows_live_s)().close()
+    with pytest.raises(StoreError, match="deploy --yes"):
+        stores_of(place)()
+
+    with closing(stores_of(place, rows_live_s=rows_live_s)()) as store:
+        record = TopicRecord(generation=1, properties={"ttl": "604800"})
+        key = topic_key(TopicId("default", "long"))
+        store.write([(key, record.to_bytes(key))])
+    day = [*week, "--set", "messaging.default_ttl=60", "--set", "messaging.max_ttl=86400"]
+    code, _, said = tuff(["hbase", "deploy", *day, "--yes"], capsys)
+
+    assert code != 0
+    assert "default:long" in said
+
+
+def test_flush_and_compact_leave_one_file_without_what_was_deleted(
+    hbase: LocalHBase, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = deploy(settings_of(hbase.ports))
+    with closing(stores_of(place)()) as store:
+        for number in range(10):
+            store.write([(b"tns:topic:", b"%d" % number), (b"mns:topic:%d" % number, b"value")])
+
+    code, flushed, _ = tuff(["hbase", "flush", *flags_of(place), "message"], capfd)
+    again, compacted, _ = tuff(["hbase", "compact", *flags_of(place)], capfd)
+
+    assert (code, again) == (0, 0)
+    assert [json.loads(line) for line in flushed.splitlines()] == [
+        {"kind": "table", "table": f"{place.prefix}message", "state": "flushed", "regions": SALTS}
+    ]
+    rows = [json.loads(line) for line in compacted.splitlines()]
+    assert [row.get("state") for row in rows[:5]] == [*["flushed"] * 4, None]  # then what is left
+    assert {row["table"] for row in rows if row.get("state") == "compacted"} == {
+        f"{place.prefix}{name}" for name in TABLES
+    }
+    with closing(stores_of(place)()) as store:
+        assert store.get(b"tns:topic:") == b"9"
+    cells = hbase.command("raw", f"{place.prefix}metadata")
+    assert sum(" Put " in cell for cell in cells) == len(cells) == 1
+
+
+def test_a_compaction_that_takes_longer_than_anybody_waits_goes_on_without_them(
+    hbase: LocalHBase, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = deploy(settings_of(hbase.ports))
+
+    code, _, said = tuff(["hbase", "compact", *flags_of(place), "--within", "0"], capfd)
+
+    assert code != 0
+    assert "HBase goes on" in said
+
+
+def test_what_a_region_server_refuses_is_a_sentence(hbase: LocalHBase) -> None:
+    with closing(RegionServer("127.0.0.1", hbase.ports.region_server, **CALLER)) as server:
+        with pytest.raises(StoreError, match="NotServingRegionException") as refused:
+            server.flush(b"nowhere,,1.00000000000000000000000000000000.")
+        assert "\n" not in str(refused.value)
+        with pytest.raises(StoreError, match="NotServingRegionException"):
+            server.compact(b"nowhere,,1.00000000000000000000000000000000.")
+
+
+def test_who_is_no_region_server_is_named(hbase: LocalHBase) -> None:
+    with pytest.raises(StoreError, match="did not answer"):
+        RegionServer("127.0.0.1", 9, **CALLER)
 
 
 def test_who_cannot_be_reached_is_named(

@@ -17,6 +17,8 @@ from messaging.storage.hbase_tables import TableAdmin
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import Load, loaded
 from tests.hbase.tables import SALTS, deploy, settings_of, through
+from tests.http.calls import Topic
+from tests.http.client import Client, ok
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,6 +85,31 @@ def test_the_only_gateway_hangs(hbase: LocalHBase, new_server: NewServer) -> Non
             gateway.pause()
             load.is_refused("did not answer")
             gateway.resume()
+    finally:
+        gateway.kill()
+
+
+def test_a_stop_waits_for_no_gateway_that_hangs(hbase: LocalHBase, new_server: NewServer) -> None:
+    """A call has its 35 seconds here; a server has ten to end in."""
+    port = Ports.free().thrift
+    gateway = warm_gateway(hbase, port)
+    try:
+        place = through(deploy(settings_of(hbase.ports)), port)
+        server = new_server(place)
+        topic = Topic(server.client(), "default", "stopped")
+        ok(topic.create({}))
+        ok(topic.publish("there"))
+        gateway.pause()
+        impatient = Client(server.port, timeout_s=2.0)
+        with pytest.raises(TimeoutError):
+            Topic(impatient, "default", "stopped").publish("may be there")
+        impatient.close()
+
+        assert server.terminate() == 0
+
+        gateway.resume()
+        again = Topic(new_server(place).client(), "default", "stopped")
+        assert again.read()[0] == "there"
     finally:
         gateway.kill()
 

@@ -23,6 +23,7 @@ from tuff.protocol.names import TopicId
 
 pytest.importorskip("happybase")
 
+from messaging.storage.hbase import HBaseStore
 from messaging.storage.hbase_layout import key_of, value_of
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import plans
@@ -60,13 +61,22 @@ class Observed:
             hbase.ports, observer_jar=JAR.as_uri(), observer_directory=directory.as_uri()
         )
         deploy(self.settings, b",tuff.refresh_ms=200")
-        self.world = World(stores_of(self.settings))
+        self._open_store = stores_of(self.settings)
+        self._store: HBaseStore | None = None
+        self.world = World(self._open)
         self.world.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
         # Region servers take no state that is an hour older or newer than their own clock.
         self.world.clock.now_ms = time.time_ns() // 1_000_000
         self._pointer = 100
 
+    def _open(self) -> HBaseStore:
+        self._store = self._open_store()
+        return self._store
+
     def command(self, word: str, table: str = "message") -> list[str]:
+        """A command of HBase's, once all rows are in its tables."""
+        if self._store is not None:
+            self._store.settle()
         return self.hbase.command(word, self.settings.prefix + table)
 
     def cells(self, table: str = "message") -> list[Cell]:
@@ -268,6 +278,7 @@ def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHB
     store = stores_of(settings)()
     key = message_key(prefix_of(AUDIT, 1), Place(1, 1))
     store.write([(key, MessageRow(payload=b"x").to_bytes(key))])
+    store.settle()
 
     hbase.command("flush", settings.prefix + "message")
     hbase.command("major", settings.prefix + "message")
@@ -304,6 +315,13 @@ def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
         def listed() -> dict[str, Any]:
             return dict(ok(client.get(f"{TRANSACTIONS}/invalid")).json)
 
+        # The server follows its journal with the row, and with the row as it was marked.
+        marked = (-int(tx.id)).to_bytes(8, "big", signed=True).hex()
+        until(
+            lambda: any(marked in cell for cell in hbase.command("raw", place.prefix + "message")),
+            within_s=REFRESH_WITHIN_S,
+            what="the row is in the table",
+        )
         hbase.command("flush", place.prefix + "message")
         since = begin(client).object["startedAt"] + 2_000
         until(lambda: int(listed()["sweptAt"] or 0) > since, within_s=REFRESH_WITHIN_S)

@@ -1,7 +1,7 @@
 """HBase behind the seam does what every engine does, and says how it does not (design §5)."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -12,10 +12,12 @@ pytest.importorskip("happybase")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messaging.storage.hbase import HBaseStore, TakenOverError
+from messaging.storage.hbase import HBaseStore
+from messaging.storage.hbase_commits import TRIM_SLOTS, TakenOverError
 from messaging.storage.hbase_journal import CHUNK_BYTES
-from messaging.storage.seam import Store
+from messaging.storage.seam import Store, StoreError
 from tests.hbase.tables import deploy, settings_of, stores_of
+from tests.http.client import until
 from tests.messaging.test_storage import (
     Batches,
     OpenStore,
@@ -40,6 +42,7 @@ pytestmark = [
 ]
 
 ROWS = [(b"mns:topic:%04d" % number, b"\x00crc!payload %d" % number) for number in range(3_000)]
+LARGE = b"%0100d"  # larger than a claim, which is kept
 BOUNDS = b"\x00", b"\xff" * 4
 
 
@@ -107,34 +110,76 @@ def test_a_batch_larger_than_a_cell_is_whole_after_opening_again(open_store: Ope
         assert list(second.scan(b"m", b"n")) == rows
 
 
-def test_a_commit_that_reached_no_table_is_there_after_opening_again(
+def test_commits_that_reached_no_table_are_there_after_opening_again(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the server died between the two writes."""
+    """As if the server died before any of their rows were put."""
     rows = [(b"mns:topic:1", b"value"), (b"iindex", b"row"), (b"tns:topic:", b"topic")]
     with closing(open_store()) as first:
         first.write([(b"tns:topic:", b"before"), (b"mns:topic:0", b"goes")])
-        with monkeypatch.context() as patch:
-            patch.setattr(HBaseStore, "_put", lambda self, rows: None)
-            first.write([*rows, (b"mns:topic:0", None)])
-        assert first.get(b"tns:topic:") == b"before"
+    with monkeypatch.context() as patch:
+        patch.setattr(HBaseStore, "_settle", lambda self: None)
+        dying = open_store()
+        dying.write([*rows[:1], (b"mns:topic:0", None), (b"iindex", b"old")])
+        dying.write(rows[1:])
+        assert list(dying.scan(*BOUNDS)) == sorted(rows)  # readers see them all the same
+        assert dying.get(b"mns:topic:0") is None
     with closing(open_store()) as second:
         assert list(second.scan(*BOUNDS)) == sorted(rows)
 
 
+def test_rows_are_put_soon_without_further_writes(hbase: LocalHBase, open_store: OpenStore) -> None:
+    with closing(open_store()) as store:
+        assert isinstance(store, HBaseStore)
+        store.write([(b"mns:topic:1", b"value")])
+        until(lambda: not store._is_settling, within_s=60, what="the row to be put")
+        hbase.command("flush", f"{store._prefix}message")
+
+        assert len(hbase.command("raw", f"{store._prefix}message")) == 2
+
+
+def test_rows_that_cannot_be_put_are_told_to_the_next_writer(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise StoreError("no room")
+
+    with closing(open_store()) as first:
+        with monkeypatch.context() as patch:
+            patch.setattr(HBaseStore, "_put", fails)
+            first.write([(b"mns:topic:1", b"value")])
+            until(lambda: not first._is_settling, within_s=60, what="the put to fail")
+        with pytest.raises(StoreError, match="no room"):
+            first.write([(b"mns:topic:2", b"value")])
+        assert first.get(b"mns:topic:1") == b"value"
+    with closing(open_store()) as second:
+        assert list(second.scan(*BOUNDS)) == [(b"mns:topic:1", b"value")]
+
+
 def test_what_arrives_very_late_changes_nothing(open_store: OpenStore) -> None:
-    """A gateway that hung may carry a batch out long after it was resolved."""
+    """A gateway that hung may carry a put out long after it was resolved."""
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
         store.write([(b"tns:topic:", b"old"), (b"mns:topic:0", b"goes")])
-        late_ms = store._timestamp_ms
+        late_ms = store._commits.timestamp_ms
         store.write([(b"tns:topic:", b"new"), (b"mns:topic:0", None)])
+        store.settle()
 
-        now_ms, store._timestamp_ms = store._timestamp_ms, late_ms
-        store._put({b"tns:topic:": b"old", b"mns:topic:0": b"goes"})
-        store._timestamp_ms = now_ms
+        store._put({b"tns:topic:": b"old", b"mns:topic:0": b"goes"}, late_ms)
 
         assert list(store.scan(*BOUNDS)) == [(b"tns:topic:", b"new")]
+
+
+def test_writers_wait_where_much_is_not_put_yet(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.storage.hbase.BEHIND_COMMITS_MAX", 3)
+    with closing(open_store()) as store:
+        assert isinstance(store, HBaseStore)
+        for number in range(40):
+            store.write([(b"mns:topic:%02d" % number, b"value")])
+            assert store._newest[0] - store._settled <= 4
+        assert len(list(store.scan(*BOUNDS))) == 40
 
 
 def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None:
@@ -144,10 +189,27 @@ def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None
         with pytest.raises(TakenOverError, match="taken"):
             first.write([(b"a", b"first")])
         second.write([(b"a", b"second")])
-        assert first.get(b"a") == b"second"
+        until(lambda: first.get(b"a") == b"second", within_s=60, what="the row to be put")
     with pytest.raises(TakenOverError, match="process"):
         open_first()
     open_second().close()
+
+
+def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: LocalHBase) -> None:
+    """The commits since then are long out of the journal; what took it over is not."""
+    place = deploy(settings_of(hbase.ports))
+    with ExitStack() as opened:
+        first, second, third = (
+            opened.enter_context(closing(stores_of(place)())) for _ in ("first", "second", "third")
+        )
+        for number in range(3 * TRIM_SLOTS):
+            third.write([(b"tns:topic:", LARGE % number)])
+        with pytest.raises(TakenOverError, match="taken"):
+            first.write([(b"a", b"first")])
+        stores_of(place)().close()  # whoever opens it tidies up
+        for late in (second, third):
+            with pytest.raises(TakenOverError, match="taken"):
+                late.write([(b"a", b"late")])
 
 
 def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
@@ -155,10 +217,10 @@ def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
     open_store = stores_of(place)
     with closing(open_store()) as store:
         for number in range(200):
-            store.write([(b"tns:topic:", b"%d" % number)])
+            store.write([(b"tns:topic:", LARGE % number)])
     with closing(open_store()) as store:
-        assert store.get(b"tns:topic:") == b"199"
+        assert store.get(b"tns:topic:") == LARGE % 199
     hbase.command("flush", f"{place.prefix}journal")
     hbase.command("major", f"{place.prefix}journal")
     puts = [cell for cell in hbase.command("raw", f"{place.prefix}journal") if " Put " in cell]
-    assert len(puts) == 2  # the layout and the newest
+    assert len(puts) == 3  # the layout and two claims

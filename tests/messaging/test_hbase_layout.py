@@ -112,6 +112,7 @@ commits = st.builds(
     journal.Commit,
     token=st.binary(min_size=16, max_size=16),
     timestamp_ms=st.integers(0, 2**63),
+    first=st.integers(0, 2**63),
     owner=st.sampled_from(["", "process 7 on über"]),
     rows=st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=40), max_size=6),
 )
@@ -138,7 +139,7 @@ def test_a_flipped_bit_in_a_commit_is_found(commit: journal.Commit, data: st.Dat
 
 def test_a_body_that_no_cell_holds_goes_in_chunks() -> None:
     rows = {b"key": bytes(journal.CHUNK_BYTES + 1)}
-    commit = journal.Commit(token=bytes(16), timestamp_ms=1, owner="me", rows=rows)
+    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
 
     cell, chunks = journal.pack(commit)
 

@@ -8,6 +8,7 @@ from messaging.bookmarks import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX
 from messaging.keys import HOLDS, POSITIONS
 from messaging.polls import Poll
 from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
 from tests.messaging.world import (
     AUDIT,
@@ -235,6 +236,25 @@ async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
 
     assert list(service.bookmarks.holds(AUDIT)) == ["job-5", "one-more"]
     assert sum(key.startswith(HOLDS) for key in world.rows) == 2
+
+
+async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl_and_hold(
+    world: World,
+) -> None:
+    """HBase lets rows go by a time of their own, which must be late enough."""
+    world.settings = MessagingSettings(default_ttl=100, max_ttl=100, hold_max_s=60.0)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        await publish(service, b"first")
+        for _ in range(5):
+            await hold(service, max_age_ms=40_000)
+            world.clock.now_ms += 30_000
+        await publish(service, b"later")
+        assert await polled(service) == [b"first", b"later"]
+
+        await hold(service, max_age_ms=40_000)
+
+        assert await polled(service) == [b"later"]
 
 
 async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_held(

@@ -57,6 +57,19 @@ async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
         assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "5"})
 
 
+async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> None:
+    world.settings = MessagingSettings(default_ttl=50, max_ttl=60)
+    async with world.running() as service:
+        with pytest.raises(InvalidTopicPropertiesError, match="60 seconds or less"):
+            await service.create_topic(AUDIT, {"ttl": "61"})
+        with pytest.raises(TopicNotFoundError):
+            service.get_topic(AUDIT)
+        await service.create_topic(AUDIT, {"ttl": "60"})
+        with pytest.raises(InvalidTopicPropertiesError, match="max_ttl"):
+            await service.update_topic(AUDIT, {"ttl": "61"})
+        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "60"})
+
+
 async def test_creating_again_gives_the_next_generation_and_none_of_the_old_messages(
     service: MessagingService,
 ) -> None:

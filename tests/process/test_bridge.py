@@ -57,17 +57,17 @@ async def rooms_over(
 
         return in_thread
 
-    places = Places(directory / "messages", directory / "snapshots", ())
-    places.snapshots.mkdir(parents=True, exist_ok=True)
+    (directory / "snapshots").mkdir(parents=True, exist_ok=True)
     rooms = Rooms(
         load(None, ["tx.default_timeout=3600", "messaging.max_block=30"]),
-        places,
+        Places(directory / "messages", directory / "snapshots", ()),
         clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
         elapsed_s=lambda: 0.0,
         store_id=lambda: "5" * 32,
         spawn=spawn,
         spawn_writer=spawn,
         threads=threads,
+        background=lambda _name: lambda _work: None,  # memory needs none
     )
     await rooms.open()
     try:

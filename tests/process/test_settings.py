@@ -62,6 +62,9 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("tx.default_timeout=nan", "tx.default_timeout"),
         ("tx.prune_invalid=maybe", "tx.prune_invalid"),
         ("messaging.default_ttl=1.5", "messaging.default_ttl"),
+        ("messaging.max_ttl=604799", "messaging.default_ttl"),
+        ("messaging.max_ttl=0", "messaging.max_ttl"),
+        ("hbase.wal=async", "hbase.wal"),
         ("messaging.store=tape", "messaging.store"),
         ("messaging.system_topics=a", "messaging.system_topics"),
         ('messaging.system_topics=["a b"]', "messaging.system_topics"),
@@ -72,6 +75,15 @@ def test_what_is_not_possible_is_named(assignment: str, named: str) -> None:
         load(None, [assignment])
 
     assert named in str(refused.value)
+
+
+def test_rows_in_hbase_live_for_all_that_may_keep_them_and_for_ever_without_a_bound() -> None:
+    days = ["messaging.max_ttl=864000", "messaging.hold_max=86400", "server.max_clock_jump=172800"]
+
+    bounded = load(None, [*days, "tx.max_timeout=3600", "tx.long_timeout=7200.5"])
+
+    assert bounded.rows_live_s() == 864_000 + 86_400 + 172_800 + 7_201
+    assert Settings().rows_live_s() == 2_147_483_647
 
 
 def test_a_host_beyond_loopback_has_to_be_allowed() -> None:

@@ -113,6 +113,7 @@ class Life:
             spawn=self._spawn,
             spawn_writer=self._spawn,
             threads=self._threads,
+            background=lambda _name: lambda _work: None,  # memory needs none
         )
         await self._rooms.open()
 

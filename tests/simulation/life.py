@@ -82,6 +82,7 @@ class Life:
             spawn=self.spawn,
             spawn_writer=self.spawn,
             threads=self.threads,
+            background=lambda _name: lambda _work: None,  # its disk needs none
         )
         self.messaging = self.rooms.messaging
         self.transactions = self.rooms.transactions

@@ -3,12 +3,17 @@
 The server's own code does it, in a process of its own (`server.py hbase …`).
 """
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 
 from tuff.cli.options import output_options
+from tuff.cli.output import notice, print_json
 from tuff.cli.repair import run_server
+from tuff.launch import server_command
 
 _CONFIG = click.option(
     "--config",
@@ -21,6 +26,12 @@ _SET = click.option(
     multiple=True,
     metavar="section.key=value",
     help="One setting, as often as needed.",
+)
+_TABLES = click.argument(
+    "tables",
+    nargs=-1,
+    type=click.Choice(["message", "payload", "metadata", "journal"]),
+    metavar="[message|payload|metadata|journal]...",
 )
 
 
@@ -50,6 +61,59 @@ def deploy(*, config: Path | None, assignments: tuple[str, ...], yes: bool, as_j
 def status(*, config: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
     """Show the tables: missing, enabled or disabled, and what they should have and have not."""
     run_server(["hbase", "status", *_settings(config, assignments)], as_json=as_json)
+
+
+@hbase.command()
+@_CONFIG
+@_SET
+@_TABLES
+@output_options
+def flush(
+    *, config: Path | None, assignments: tuple[str, ...], tables: tuple[str, ...], as_json: bool
+) -> None:
+    """Let HBase write what it has of the tables in memory to files."""
+    _follow(["hbase", "flush", *_settings(config, assignments), *tables], as_json=as_json)
+
+
+@hbase.command()
+@_CONFIG
+@_SET
+@_TABLES
+@click.option(
+    "--within", type=float, default=3_600.0, show_default=True, help="Seconds to wait at most."
+)
+@output_options
+def compact(
+    *,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    tables: tuple[str, ...],
+    within: float,
+    as_json: bool,
+) -> None:
+    """Flush the tables and let HBase write their files anew, without what was deleted; wait for it.
+
+    It reads and writes everything that is there, and says how many regions are left.
+    """
+    flags = ["--within", str(within)]
+    given = [*_settings(config, assignments), *flags, *tables]
+    _follow(["hbase", "compact", *given], as_json=as_json)
+
+
+def _follow(arguments: list[str], *, as_json: bool) -> None:
+    """Print what the server's code says, as soon as it says it."""
+    with subprocess.Popen(
+        server_command(arguments), stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            row = json.loads(line)
+            if as_json:
+                print_json(row)
+            else:
+                notice(", ".join(f"{name} {value}" for name, value in row.items()))
+    if process.returncode:
+        sys.exit(process.returncode)
 
 
 def _settings(config: Path | None, assignments: tuple[str, ...]) -> list[str]:

@@ -1,0 +1,212 @@
+"""The slots of the journal, taken one by one by whoever writes (decision 0023).
+
+A slot is taken by a compare-and-put that finds it empty. Slots whose rows are all in the tables are
+deleted, but not those by which servers took the tables over: a server that was replaced, and wakes
+up however late, finds its next slot taken by just such a claim.
+"""
+
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from messaging.storage import hbase_journal as journal
+from messaging.storage.hbase_layout import BODY, JOURNAL, RowRange
+from messaging.storage.hbase_scan import keys_with_sizes, read
+from messaging.storage.hbase_writes import Writes
+from messaging.storage.seam import StoreDamagedError, StoreError
+from tuff.hbase_gateway import Gateways
+
+log = logging.getLogger(__name__)
+
+TRIM_SLOTS = 64  # commits between two deletions of old ones
+TRIM_BYTES = 32 << 20  # bytes of them
+CLAIM_KEPT_MS = 30 * 86_400_000  # a replaced server that stands still for longer is started anew
+
+
+class TakenOverError(StoreError):
+    """Another server opened these tables, and this one must not write to them any more."""
+
+
+class _Slot(NamedTuple):
+    """A slot of the journal as it was found."""
+
+    number: int
+    cell: bytes
+
+
+class _Old(NamedTuple):
+    """What a slot of ours takes up in the journal."""
+
+    number: int
+    rows: list[bytes]
+    size_bytes: int
+
+
+class Commits:
+    """The journal of one prefix, for one thread."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        writes: Writes,
+        prefix: str,
+        *,
+        is_lossy: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`is_lossy`: commits that a region server lost, as their log was skipped, are missed by
+        nobody."""
+        self._is_lossy = is_lossy
+        self._gateways = gateways
+        self._writes = writes
+        self._prefix = prefix
+        self._table = (prefix + JOURNAL).encode()
+        self._token = secrets.token_bytes(journal.TOKEN_SIZE)
+        self._now_ms = now_ms
+        self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        self._old: deque[_Old] = deque()
+        self.number = 0
+        self.timestamp_ms = 0
+
+    def claim(self, tokens: set[bytes], put: Callable[[journal.Rows, int], None]) -> None:
+        """Take the next slot, so that no commit of anybody before us can come any more. `put` puts
+        rows with a time; `tokens` are this server's so far, none at its first time, and ours joins
+        them.
+
+        Raises: StoreError, TakenOverError.
+        """
+        known = frozenset(tokens)
+        tokens.add(self._token)
+        while True:
+            newest = self._newest()
+            if newest is not None:
+                commit = self._commit(newest)
+                if known and commit.token not in known:
+                    raise TakenOverError(
+                        f"another server, {commit.owner}, has taken the tables {self._prefix}* "
+                        "over; stop one of the two"
+                    )
+                self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
+                put(self._missing(newest.number, commit), commit.timestamp_ms)
+            if self._take({}, first=self.number + 2):
+                log.info("took the tables %s* over at commit %d", self._prefix, self.number)
+                return
+
+    def add(self, rows: journal.Rows, *, first: int) -> None:
+        """Commit; all rows of the slots before `first` are in the tables.
+
+        Raises:
+            TakenOverError: it is not committed, and never will be.
+            StoreError: nobody knows.
+        """
+        if not self._take(rows, first=first):
+            raise TakenOverError(f"another server has taken the tables {self._prefix}* over")
+        old_count = sum(old.number < first for old in self._old)
+        old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
+        if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
+            self._trim(first)
+
+    def forget_others(self) -> None:
+        """Delete what is left of before our claim, but recent claims. Raises: StoreError."""
+        chunks = RowRange(JOURNAL, journal.CHUNKS, _behind(journal.CHUNKS))
+        slots = RowRange(JOURNAL, journal.SLOTS, journal.slot_row(self.number))
+        recent_ms = self._now_ms() - CLAIM_KEPT_MS
+        # Only what is older than our claim: whoever takes over now has chunks here, too.
+        old = [
+            found.row
+            for found in keys_with_sizes(self._gateways, self._prefix, chunks)
+            if journal.chunk_number(found.row) < self.number
+        ]
+        old += [
+            found.row
+            for found in keys_with_sizes(self._gateways, self._prefix, slots)
+            if found.size_bytes > journal.CLAIM_BYTES_MAX or found.timestamp_ms < recent_ms
+        ]
+        self._delete(old)
+
+    def _take(self, rows: journal.Rows, *, first: int) -> bool:
+        """Write the next slot; False if somebody else did. Raises: StoreError: nobody knows."""
+        number = self.number + 1
+        timestamp_ms = max(self._now_ms(), self.timestamp_ms + 1)
+        commit = journal.Commit(
+            token=self._token, timestamp_ms=timestamp_ms, first=first, owner=self._owner, rows=rows
+        )
+        cell, chunks = journal.pack(commit)
+        chunk_rows = [journal.chunk_row(self._token, number, index) for index in range(len(chunks))]
+        self._writes.change(
+            self._table,
+            [(row, {BODY: chunk}) for row, chunk in zip(chunk_rows, chunks, strict=True)],
+        )
+        row = journal.slot_row(number)
+        # Without the claim a server that was replaced could write again after a crash.
+        if not self._writes.put_if_absent(self._table, row, cell, is_logged=not rows):
+            return False
+        self.number, self.timestamp_ms = number, timestamp_ms
+        if rows:
+            size_bytes = len(cell) + sum(map(len, chunks))
+            self._old.append(_Old(number, [*chunk_rows, row], size_bytes))
+        return True
+
+    def _trim(self, first: int) -> None:
+        gone = []
+        while self._old and self._old[0].number < first:
+            gone += self._old.popleft().rows
+        self._delete(gone)
+
+    def _delete(self, rows: list[bytes]) -> None:
+        self._writes.change(self._table, [(row, None) for row in rows])
+
+    def _newest(self) -> _Slot | None:
+        everything = RowRange(JOURNAL, journal.SLOTS, _behind(journal.SLOTS))
+        for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
+            return _Slot(journal.slot_number(row), cell)
+        return None
+
+    def _missing(self, number: int, newest: journal.Commit) -> journal.Rows:
+        """What may be missing from the tables, of all commits up to the newest."""
+        rows: dict[bytes, bytes | None] = {}
+        if newest.first < number:
+            since = RowRange(JOURNAL, journal.slot_row(newest.first), journal.slot_row(number))
+            found = [
+                _Slot(journal.slot_number(row), cell)
+                for row, cell in read(self._gateways, self._prefix, [since], reverse=False)
+            ]
+            lacking = number - newest.first - len(found)
+            if lacking and not self._is_lossy:
+                raise StoreDamagedError(
+                    f"HBase's journal table lacks {lacking} of the commits {newest.first} to "
+                    f"{number}; if they were written with hbase.wal = skip, start once with it"
+                )
+            for slot in found:
+                rows.update(self._commit(slot).rows)
+        rows.update(newest.rows)
+        return rows
+
+    def _commit(self, slot: _Slot) -> journal.Commit:
+        with journal_errors(f"commit {slot.number}"):
+            token, count = journal.token_of(slot.cell), journal.chunk_count(slot.cell)
+            pieces: Mapping[bytes, bytes] = {}
+            if count:
+                start = journal.chunk_row(token, slot.number, 0)
+                behind = journal.chunk_row(token, slot.number, count)
+                segment = [RowRange(JOURNAL, start, behind)]
+                pieces = dict(read(self._gateways, self._prefix, segment, reverse=False))
+            return journal.unpack(slot.cell, [pieces[row] for row in sorted(pieces)])
+
+
+@contextmanager
+def journal_errors(what: str) -> Iterator[None]:
+    """Says of what the journal has, and nobody can read, that it is damaged."""
+    try:
+        yield
+    except journal.DamagedJournalError as error:
+        raise StoreDamagedError(f"{what} in HBase's journal table can't be read: {error}") from None
+
+
+def _behind(prefix: bytes) -> bytes:
+    return bytes((prefix[0] + 1,))

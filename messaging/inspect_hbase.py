@@ -1,7 +1,7 @@
 """Every row of a store in HBase, decoded for people, region by region (design §5).
 
-It reads beside a server that runs, and changes nothing. What the server carries in its journal from
-batch to batch (index, mark, facts) is shown as it was when it was last put.
+It reads beside a server that runs, and changes nothing. Rows follow the server's journal by some
+milliseconds, and what a server that was killed had not put yet is missing until it starts again.
 """
 
 from collections.abc import Callable, Iterator, Mapping

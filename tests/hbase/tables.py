@@ -1,8 +1,7 @@
 """Tables of a test's own in the HBase that runs, and stores on them."""
 
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
@@ -66,12 +65,8 @@ def stores_of(settings: HBaseSettings, *, rows_live_s: int = FOREVER_S) -> HBase
         rows_live_s=rows_live_s,
         now_ms=_wall_ms,
         elapsed_s=time.monotonic,
-        in_background=_in_background,
+        in_background=ThreadPoolExecutor(1).submit,
     )
-
-
-def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, daemon=True).start()
 
 
 def _wall_ms() -> int:

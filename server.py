@@ -13,13 +13,13 @@ import resource
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 # A start with `python -P` leaves this directory out of the path, so that nothing in the directory
 # somebody works in can stand in for a room of the server.
@@ -60,12 +60,11 @@ from process.logs import log_to
 from process.places import Places
 from process.rooms import Rooms
 from process.settings import ServerSettings, Settings, SettingsError, load
+from process.workers import Workers
 from tuff.disk.group import InThread
 from tuff.disk.lock import DirectoryLockedError
 
 log = logging.getLogger("server")
-
-T = TypeVar("T")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
 EXIT_USAGE = 2  # a flag or a setting that is not possible
@@ -87,7 +86,7 @@ class Server:
     def __init__(self, settings: Settings, places: Places) -> None:
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pools: list[ThreadPoolExecutor] = []
+        self._workers: list[Workers] = []
         self._stop = asyncio.Event()
         self._rooms = Rooms(
             settings,
@@ -121,8 +120,8 @@ class Server:
             self._stop.set()
             await listener.close()
             await self._rooms.close()
-            for pool in self._pools:
-                pool.shutdown()
+            for workers in self._workers:
+                workers.close()
             log.info("stopped")
 
     async def _serve(self, listener: Listener) -> int:
@@ -170,14 +169,14 @@ class Server:
                 log.exception("a periodic task failed")
 
     def _threads(self, name: str, count: int) -> InThread:
-        pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._pools.append(pool)
-        loop = asyncio.get_running_loop()
+        def start(work: Callable[[], None]) -> threading.Thread:
+            # A daemon: a start that fails ends without having closed what it began.
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            return thread
 
-        def in_thread(function: Callable[[], T]) -> Awaitable[T]:
-            return loop.run_in_executor(pool, function)
-
-        return in_thread
+        self._workers.append(workers := Workers(count, start=start))
+        return workers.run
 
     def _background(self, name: str) -> Callable[[Callable[[], None]], object]:
         pool = ThreadPoolExecutor(1, thread_name_prefix=name)

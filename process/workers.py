@@ -1,0 +1,76 @@
+"""Worker threads of an event loop: one queue to them, and one wake-up back for each result.
+
+The standard library's executor keeps a future of its own beside that of the loop, and tells the one
+of the other by locks and callbacks. Every durable batch goes through here, and that was half of
+what its way to a thread and back cost the processor.
+"""
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Thread(Protocol):
+    """A thread that runs."""
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+
+
+class Workers:
+    """Runs functions on up to `count_max` threads, in the order in which they were handed over.
+    Belongs to one event loop. `start` starts a thread with this function."""
+
+    def __init__(self, count_max: int, *, start: Callable[[Callable[[], None]], Thread]) -> None:
+        self._count_max = count_max
+        self._start = start
+        self._loop = asyncio.get_running_loop()
+        self._threads: list[Thread] = []
+        self._waiting: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._waiting = SimpleQueue()
+
+    def run(self, function: Callable[[], T]) -> "asyncio.Future[T]":
+        """What the function returns or raises. Once it has begun it goes on, whoever gives up."""
+        if len(self._threads) < self._count_max:
+            self._threads.append(self._start(self._work))
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.put((function, future))
+        return future
+
+    def close(self) -> None:
+        """Wait until all that was handed over is done. Blocks."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (task := self._waiting.get()) is not None:
+            if not task[1].cancelled():
+                self._do(*task)
+            del task  # a thread that waits keeps nothing of what it did
+
+    def _do(self, function: Callable[[], T], future: "asyncio.Future[T]") -> None:
+        try:
+            result = function()
+        # Whatever it is, it is for whoever waits for the result.
+        except BaseException as error:  # noqa: BLE001 - the one who waits decides
+            self._loop.call_soon_threadsafe(_fail, future, error)
+            # The error's traceback holds this frame: it, and what it names, would live on.
+            del future
+        else:
+            self._loop.call_soon_threadsafe(_succeed, future, result)
+
+
+def _succeed(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

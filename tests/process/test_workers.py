@@ -1,0 +1,112 @@
+"""Worker threads: what comes back from them, and what they leave behind."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from process.workers import Workers
+
+
+def start(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Workers]:
+    workers = Workers(1, start=start)
+    yield workers
+    workers.close()
+
+
+class LeftError(Exception):
+    pass
+
+
+def fail() -> None:
+    raise LeftError("so it goes")
+
+
+async def test_results_and_errors_come_back_to_whoever_asked(one: Workers) -> None:
+    with pytest.raises(LeftError, match="so it goes"):
+        await one.run(fail)
+    assert await one.run(lambda: 7) == 7
+    assert await one.run(threading.get_ident) != threading.get_ident()
+
+
+async def test_one_thread_does_one_thing_after_the_other(one: Workers) -> None:
+    done: list[int] = []
+
+    await asyncio.gather(*(one.run(lambda n=n: done.append(n)) for n in range(100)))  # type: ignore[misc] # bound now
+
+    assert done == list(range(100))
+
+
+async def test_as_many_run_at_once_as_there_are_threads() -> None:
+    workers = Workers(3, start=start)
+    together = threading.Barrier(3)
+
+    places = await asyncio.gather(*(workers.run(lambda: together.wait(60)) for _ in range(9)))
+
+    assert sorted(places) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    workers.close()
+
+
+async def test_what_was_given_up_before_it_began_is_not_begun(one: Workers) -> None:
+    may_end, done = threading.Event(), []
+    first = one.run(lambda: may_end.wait(60))
+    second = one.run(lambda: done.append("second"))
+    third = one.run(lambda: done.append("third"))
+
+    second.cancel()
+    may_end.set()
+    await asyncio.gather(first, third)
+
+    assert done == ["third"]
+
+
+async def test_what_is_given_up_while_it_runs_goes_on_and_hurts_nobody(one: Workers) -> None:
+    has_begun, may_end, done = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        has_begun.set()
+        may_end.wait(60)
+        done.append("all")
+
+    given_up = one.run(work)
+    await asyncio.to_thread(has_begun.wait, 60)
+    given_up.cancel()
+    may_end.set()
+
+    assert await one.run(lambda: done) == ["all"]
+
+
+async def test_closing_waits_for_what_was_handed_over() -> None:
+    workers = Workers(2, start=start)
+    done: list[int] = []
+    futures = [workers.run(lambda: done.append(1)) for _ in range(20)]
+
+    workers.close()
+
+    assert len(done) == 20
+    await asyncio.gather(*futures)
+
+
+async def test_an_error_leaves_nothing_for_the_garbage_collector(one: Workers) -> None:
+    gc.disable()
+    try:
+        future = one.run(fail)
+        await asyncio.wait([future])
+        error = future.exception()
+        assert error is not None
+        gone = weakref.ref(future)
+        del future, error
+        await one.run(int)
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,8 @@ async def test_what_was_given_up_before_it_began_is_not_begun(one: Workers) -> N
 
 async def test_what_is_given_up_while_it_runs_goes_on_and_hurts_nobody(one: Workers) -> None:
     has_begun, may_end, done = threading.Event(), threading.Event(), []
+    wrong: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
 
     def work() -> None:
         has_begun.set()
@@ -84,6 +87,7 @@ async def test_what_is_given_up_while_it_runs_goes_on_and_hurts_nobody(one: Work
     may_end.set()
 
     assert await one.run(lambda: done) == ["all"]
+    assert wrong == []
 
 
 async def test_closing_waits_for_what_was_handed_over() -> None:

@@ -76,8 +76,8 @@ SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, log
 # 5 ms the disk stands idle under load.
 SWITCH_INTERVAL_S = 0.0005
 # What is young is looked at when there are so many. Python's own 700 are a dozen requests under
-# way, whose objects go by themselves a moment later.
-YOUNG_COUNT_MAX = 2_000
+# way, whose objects go by themselves a moment later; these are some three hundred.
+YOUNG_COUNT_MAX = 10_000
 
 
 class Server:

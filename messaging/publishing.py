@@ -107,8 +107,9 @@ class Publisher:
         ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
-        named = [each for each in entry.ttls_s if each is not None] if entry.ttls_s else []
-        if named:
+        named: list[int] = []
+        if entry.ttls_s:
+            named = [each for each in entry.ttls_s if each is not None]
             _check_ttls(named, entry.payloads)
         self._writer.require_ready()
         topic = self._live.topics.find(topic_id)
@@ -237,6 +238,8 @@ def _size(payloads: Sequence[bytes]) -> int:
 
 
 def _check_ttls(named: Sequence[int], payloads: Sequence[bytes]) -> None:
+    if not named:
+        return
     if not payloads:
         raise InvalidTtlError("a publish without messages takes no ttl; store takes it")
     if any(each < 1 for each in named):

@@ -50,13 +50,9 @@ class Write(Generic[T]):
     future: "asyncio.Future[T]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-
-
-@dataclass(slots=True)
-class _Outcome:
-    write: Write[Any]
-    value: object = None
-    error: TuffError | None = None
+    # What the caller is told once the batch is through: the one or the other.
+    value: T | None = field(default=None, init=False)
+    error: TuffError | None = field(default=None, init=False)
 
 
 class Writer:
@@ -80,7 +76,7 @@ class Writer:
         self._pending_bytes = 0
         self._closing = False
         self._recovering = False
-        self._doubt: tuple[Batch, list[_Outcome]] | None = None
+        self._doubt: tuple[Batch, list[Write[Any]]] | None = None
         # Why the disk should take nothing but what is internal; None while there is room.
         self.lack: str | None = None
 
@@ -148,16 +144,16 @@ class Writer:
         self._live.reopened(mark)
         doubt, self._doubt = self._doubt, None
         if doubt is not None:
-            batch, outcomes = doubt
+            batch, writes = doubt
             is_there = mark.batch_number >= batch.number
             log.warning(
                 "opened again; batch %d is %s", batch.number, "there" if is_there else "not"
             )
             if is_there:
-                self._complete(batch, outcomes)
+                self._complete(batch, writes)
             else:
                 batch.is_lost()
-                self._refuse(outcomes, "the write failed, and is proven not to be there")
+                self._refuse(writes, "the write failed, and is proven not to be there")
 
     async def _write_all(self, writes: list[Write[Any]]) -> None:
         start = 0
@@ -171,12 +167,13 @@ class Writer:
 
     async def _write_batch(self, writes: list[Write[Any]]) -> None:
         if not self._engine.is_up:
-            self._refuse([_Outcome(write) for write in writes], self._engine.reason)
+            self._refuse(writes, self._engine.reason)
             return
         batch = self._live.new_batch()
-        outcomes = [_build(write, batch) for write in writes]
+        for write in writes:
+            _build(write, batch)
         if batch.is_empty:
-            self._answer(outcomes)
+            self._answer(writes)
             return
         self._live.finish(batch)
         started_s = asyncio.get_running_loop().time()
@@ -185,14 +182,14 @@ class Writer:
         # A batch that failed in any way has an unknown fate, and that must be found out.
         except Exception as error:
             log.exception("batch %d of %d writes failed", batch.number, len(writes))
-            await self._resolve(batch, outcomes, f"a write failed: {error}")
+            await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", asyncio.get_running_loop().time() - started_s)
         self._observe("store_batch_requests", len(writes))
-        self._complete(batch, outcomes)
+        self._complete(batch, writes)
 
-    async def _resolve(self, batch: Batch, outcomes: list[_Outcome], reason: str) -> None:
-        self._doubt = (batch, outcomes)
+    async def _resolve(self, batch: Batch, writes: list[Write[Any]], reason: str) -> None:
+        self._doubt = (batch, writes)
         try:
             await self._engine.close(reason)
         except (
@@ -203,52 +200,49 @@ class Writer:
         if not self._engine.is_up:
             # Nobody is left waiting for a disk that may never come back. The permits are kept: an
             # ending must not pass while these rows may still be found.
-            self._tell_unknown(outcomes)
+            self._tell_unknown(writes)
 
-    def _complete(self, batch: Batch, outcomes: list[_Outcome]) -> None:
+    def _complete(self, batch: Batch, writes: list[Write[Any]]) -> None:
         batch.is_durable()
-        self._answer(outcomes)
+        self._answer(writes)
         for topic in batch.touched:
             topic.wake()
 
-    def _answer(self, outcomes: list[_Outcome]) -> None:
-        for outcome in outcomes:
-            _leave(outcome.write)
-            self._forget(outcome.write)
-            if not outcome.write.future.done():
-                if outcome.error is None:
-                    outcome.write.future.set_result(outcome.value)
+    def _answer(self, writes: list[Write[Any]]) -> None:
+        for write in writes:
+            _leave(write)
+            self._pending_count -= 1
+            self._pending_bytes -= write.size_bytes
+            if not write.future.done():
+                if write.error is None:
+                    write.future.set_result(write.value)
                 else:
-                    outcome.write.future.set_exception(outcome.error)
+                    write.future.set_exception(write.error)
 
-    def _refuse(self, outcomes: list[_Outcome], reason: str) -> None:
-        for outcome in outcomes:
-            outcome.error = StorageUnavailableError(f"nothing was written: {reason}; try again")
-        self._answer(outcomes)
+    def _refuse(self, writes: list[Write[Any]], reason: str) -> None:
+        for write in writes:
+            write.error = StorageUnavailableError(f"nothing was written: {reason}; try again")
+        self._answer(writes)
 
-    def _tell_unknown(self, outcomes: list[_Outcome]) -> None:
-        for outcome in outcomes:
-            if not outcome.write.future.done():
-                outcome.write.future.set_exception(
+    def _tell_unknown(self, writes: list[Write[Any]]) -> None:
+        for write in writes:
+            if not write.future.done():
+                write.future.set_exception(
                     StorageUnavailableError(
                         "the message store failed during the write, which may or may not be there: "
                         f"{self._engine.reason}"
                     )
                 )
 
-    def _forget(self, write: Write[Any]) -> None:
-        self._pending_count -= 1
-        self._pending_bytes -= write.size_bytes
 
-
-def _build(write: Write[Any], batch: Batch) -> _Outcome:
+def _build(write: Write[Any], batch: Batch) -> None:
     try:
         if write.permit is not None:
             write.permit.require_open()
-        return _Outcome(write, value=write.build(batch))
+        write.value = write.build(batch)
     except TuffError as error:
         # Answered after the batch: a refusal may rest on something that is only durable with it.
-        return _Outcome(write, error=error)
+        write.error = error
 
 
 def _leave(write: Write[Any]) -> None:

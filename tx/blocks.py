@@ -12,7 +12,8 @@ class PointerBlocks:
     """The pointers that may be handed out now, and how many the next block should hold."""
 
     def __init__(self) -> None:
-        self._ranges: deque[PointerRange] = deque()
+        self._next = self._stop = 0  # what is left of the block that is being handed out
+        self._later: deque[PointerRange] = deque()
         self._size = 0
         self._taken_count = 0
         self._since_ms = 0
@@ -20,25 +21,28 @@ class PointerBlocks:
 
     def add(self, block: PointerRange) -> None:
         """These are reserved durably; they stand above all that were added before."""
-        self._ranges.append(block)
+        self._later.append(block)
         self.rest_count += block.stop - block.start
         self._size = block.stop - block.start
 
     def clear(self) -> None:
         """Nothing of what was reserved may be handed out any more."""
-        self._ranges.clear()
+        self._next = self._stop = 0
+        self._later.clear()
         self.rest_count = 0
 
     def take(self) -> int | None:
         """The next pointer, always rising; None when all are handed out."""
-        if not self._ranges:
-            return None
-        block = self._ranges.popleft()
-        if block.stop > block.start + 1:
-            self._ranges.appendleft(PointerRange(block.start + 1, block.stop))
+        if self._next == self._stop:
+            if not self._later:
+                return None
+            block = self._later.popleft()
+            self._next, self._stop = block.start, block.stop
+        pointer = self._next
+        self._next += 1
         self.rest_count -= 1
         self._taken_count += 1
-        return block.start
+        return pointer
 
     def is_due(self, *, now_ms: int) -> bool:
         """Whether it is time to reserve more: few are left, or they speak of a time long past."""
@@ -49,9 +53,10 @@ class PointerBlocks:
     def is_stale(self, *, now_ms: int) -> bool:
         """Whether the next pointer names a time that is more than `BLOCK_STALE_MS` ago. It would
         be right all the same, and mislead a person who reads it."""
-        if not self._ranges:
+        if not self.rest_count:
             return False
-        return now_ms - self._ranges[0].start // POINTERS_PER_MS > BLOCK_STALE_MS
+        following = self._next if self._next < self._stop else self._later[0].start
+        return now_ms - following // POINTERS_PER_MS > BLOCK_STALE_MS
 
     def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
         """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes

@@ -5,11 +5,10 @@ the transaction's gate. Only an invalidation doesn't wait for the gate; it waits
 rows are being written, which has passed its check and holds a claim.
 """
 
-import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from tuff.disk.steps import Steps
+from tuff.disk.steps import Patience, Promised
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.values import value
@@ -34,6 +33,11 @@ class CommitRequest:
     is_read_only: bool = False
     request_id: str | None = None
 
+    @property
+    def names_changes(self) -> bool:
+        """Whether it says itself what changed, be it nothing."""
+        return self.changes is not None or self.is_read_only
+
 
 class Endings:
     """Ends transactions. Lives on one event loop, without locks; see `tx.gates` for turns."""
@@ -55,6 +59,7 @@ class Endings:
         self._settings = around.settings
         self._now_ms = around.now_ms
         self._counters = around.counters
+        self._patience = Patience(around.settings.ending_timeout_s, too_late=self._too_late)
 
     async def can_commit(self, pointer: int, changes: frozenset[bytes]) -> None:
         """See `TransactionManager.can_commit`."""
@@ -96,7 +101,9 @@ class Endings:
 
     async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
         """A commit that waits for as long as it takes."""
-        async with self._gates.ending(transaction_id):
+        if not self._gates.close_now(transaction_id):
+            await self._gates.close(transaction_id)
+        try:
             found = self._ledger.state.find(transaction_id)
             if isinstance(found, Outcome):
                 await self._ledger.durable(found.lsn)
@@ -104,12 +111,18 @@ class Endings:
                     return found
                 raise ended_error(found)
             return await self._commit(transaction_id, request)
+        finally:
+            self._gates.reopen(transaction_id)
 
     async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
         while True:
-            opened = await self._require_open(transaction_id)
-            await self._require_unrefused(opened)
-            entries, changes = await self._check(opened, request)
+            opened = self._ready(transaction_id)
+            if opened is None:
+                opened = await self._require_open(transaction_id)
+                await self._require_unrefused(opened)
+            if decisions.loses_changes(opened, names_changes=request.names_changes):
+                await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
+            entries, changes = self._check(opened, request)
             holder = self._claims.holder_of(changes)
             if holder is None:
                 break
@@ -127,14 +140,12 @@ class Endings:
             await self._ledger.durable(lsn)
         return self._outcome(transaction_id)
 
-    async def _check(
+    def _check(
         self, opened: OpenTransaction, request: CommitRequest
-    ) -> tuple[list[PublishEntry], frozenset[bytes]]:
+    ) -> tuple[Sequence[PublishEntry], frozenset[bytes]]:
         """The entries with their pointers, and all changes; raises what can be refused before a
         row is written, except for a conflict."""
         named = request.changes
-        if decisions.loses_changes(opened, names_changes=named is not None or request.is_read_only):
-            await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
         if request.is_read_only:
             decisions.check_read_only(
                 opened,
@@ -152,7 +163,7 @@ class Endings:
         self,
         opened: OpenTransaction,
         changes: frozenset[bytes],
-        entries: list[PublishEntry],
+        entries: Sequence[PublishEntry],
         request: CommitRequest,
     ) -> Outcome:
         transaction_id, epoch = opened.transaction_id, self._ledger.epoch
@@ -179,7 +190,7 @@ class Endings:
         return outcome
 
     async def _write_rows(
-        self, transaction_id: int, entries: list[PublishEntry]
+        self, transaction_id: int, entries: Sequence[PublishEntry]
     ) -> list[RollbackDetail] | Exception:
         # Counted as a write, so that no marking runs before it is done, whatever happens to the
         # service meanwhile.
@@ -298,29 +309,15 @@ class Endings:
         Raises:
             TransactionsUnavailableError: the time is over, and how it ends is not known yet.
         """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def returned(result: T) -> None:
-            if not done.done():
-                done.set_result(result)
-
-        def failed(error: BaseException) -> None:
-            if done.done():
-                return  # somebody whose time was over, or who hung up, doesn't ask any more
-            if isinstance(error, asyncio.CancelledError):
-                done.cancel()  # the server stops
-            else:
-                done.set_exception(error)
-
-        Steps(work, returned=returned, failed=failed).go_on()
-        if done.done():
-            return done.result()
-        alarm = loop.call_later(self._settings.ending_timeout_s, lambda: failed(self._too_late()))
+        promised = Promised(work)
+        promised.go_on()
+        done = promised.done
+        if not done.done():
+            self._patience.watch(done)
         try:
             return await done
         finally:
-            alarm.cancel()
+            done.cancel()  # where the caller gave up
 
     def _too_late(self) -> TransactionsUnavailableError:
         return TransactionsUnavailableError(
@@ -337,6 +334,14 @@ class Endings:
     async def _turn(self, transaction_id: int) -> None:
         async with self._gates.ending(transaction_id):
             pass
+
+    def _ready(self, pointer: int) -> OpenTransaction | None:
+        """The transaction, if it may go on and nobody has to be waited for to say so."""
+        found = self._ledger.state.find(pointer)
+        if isinstance(found, Outcome) or found.conflict is not None:
+            return None
+        is_over = self._now_ms() >= found.expires_at_ms or self._leases.is_over(found)
+        return None if is_over else found
 
     async def _require_open(self, pointer: int) -> OpenTransaction:
         found = self._ledger.state.find(pointer)

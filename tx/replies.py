@@ -18,15 +18,15 @@ def transaction_object(
     opened: OpenTransaction, *, lists: bool, lease_ends_at_ms: int | None = None
 ) -> dict[str, object]:
     """The transaction object of protocol §5.1."""
-    return {
-        **transaction_to_json(opened.transaction, lists=lists),
-        "state": opened.state,
-        "client": opened.client,
-        "timeout": _seconds(opened.timeout_ms),
-        "startedAt": opened.started_at_ms,
-        "expiresAt": opened.expires_at_ms,
-        **lease_members(opened, lease_ends_at_ms),
-    }
+    form = transaction_to_json(opened.transaction, lists=lists)
+    form["state"] = opened.state
+    form["client"] = opened.client
+    form["timeout"] = _seconds(opened.timeout_ms)
+    form["startedAt"] = opened.started_at_ms
+    form["expiresAt"] = opened.expires_at_ms
+    if opened.lease_ms is not None:
+        form |= lease_members(opened, lease_ends_at_ms)
+    return form
 
 
 def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
@@ -37,8 +37,8 @@ def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, 
 
 
 def _seconds(duration_ms: int) -> float:
-    seconds = duration_ms / 1000
-    return int(seconds) if seconds.is_integer() else seconds
+    seconds, rest_ms = divmod(duration_ms, 1000)
+    return duration_ms / 1000 if rest_ms else seconds
 
 
 def committed_object(outcome: Outcome) -> dict[str, object]:

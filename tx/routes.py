@@ -190,8 +190,10 @@ def _pointer(request: Request) -> int:
 
 
 def _type(value: object) -> TransactionType:
+    if value is None:
+        return TransactionType.SHORT
     for kind in TransactionType:
-        if value == kind.value or (value is None and kind is TransactionType.SHORT):
+        if value == kind.value:
             return kind
     raise BadRequestError(f"type is short or long, not {shown(value)}")
 

@@ -81,7 +81,7 @@ class Starts:
         self._ledger.record(edit)
         opened = self._ledger.state.open[edit.pointer]
         self._leases.begin(opened)
-        self._renew_if_due()
+        self._renew_if_due(now_ms=edit.at_ms)
         return opened
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
@@ -94,9 +94,10 @@ class Starts:
                 break
             await self.renewed()
         self._ledger.require_room()
-        lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=self._now_ms()))
+        now_ms = self._now_ms()
+        lsn = self._ledger.record(decisions.checkpoint(opened, new_pointer, now_ms=now_ms))
         checkpointed = self._ledger.state.open[opened.transaction_id]
-        self._renew_if_due()
+        self._renew_if_due(now_ms=now_ms)
         await self._endings.durable_soon(lsn)
         return checkpointed
 
@@ -122,8 +123,8 @@ class Starts:
         )
         return BlockReserved(now_ms, block)
 
-    def _renew_if_due(self) -> None:
-        if self._renewal is None and self._blocks.is_due(now_ms=self._now_ms()):
+    def _renew_if_due(self, *, now_ms: int) -> None:
+        if self._renewal is None and self._blocks.is_due(now_ms=now_ms):
             self._begin_renewal()
 
     async def renewed(self) -> None:

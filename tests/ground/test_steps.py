@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tuff.disk.steps import Steps
+from tuff.disk.steps import Patience, Promised, Steps
 
 
 class Told:
@@ -109,3 +109,59 @@ async def test_what_needs_a_task_is_told_so() -> None:
     await asyncio.sleep(0)
 
     assert told.ends == [("failed", RuntimeError)]
+
+
+async def test_a_promise_is_what_the_steps_end_with() -> None:
+    loop = asyncio.get_running_loop()
+    first = loop.create_future()
+    promised = Promised(_sum_of(first))
+    promised.go_on()
+    assert not promised.done.done()
+
+    first.set_result(3)
+
+    assert await promised.done == 3
+
+
+async def test_steps_go_on_when_nobody_waits_for_their_promise() -> None:
+    loop, ends = asyncio.get_running_loop(), []
+
+    async def work(first: "asyncio.Future[int]") -> None:
+        ends.append(await first)
+        raise ValueError
+
+    first = loop.create_future()
+    promised = Promised(work(first))
+    promised.go_on()
+    promised.done.cancel()
+    first.set_result(3)
+    await asyncio.sleep(0)
+
+    assert ends == [3]
+
+
+async def test_patience_ends_what_takes_too_long_and_nothing_else() -> None:
+    loop = asyncio.get_running_loop()
+    patience = Patience(0.0, too_late=lambda: TimeoutError("too late"))
+    done, slow, slower = (loop.create_future() for _ in range(3))
+    done.set_result(1)
+    for each in (done, slow, slower):
+        patience.watch(each)
+
+    for each in (slow, slower):
+        with pytest.raises(TimeoutError, match="too late"):
+            await each
+
+    assert done.result() == 1
+
+
+async def test_patience_lets_go_of_what_is_done() -> None:
+    loop = asyncio.get_running_loop()
+    patience = Patience(3600.0, too_late=TimeoutError)
+
+    for _ in range(100):
+        future = loop.create_future()
+        patience.watch(future)
+        future.set_result(None)
+
+    assert len(patience._waiting) == 1

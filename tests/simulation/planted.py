@@ -42,7 +42,7 @@ BUGS = (
             Change(
                 "messaging/writer.py",
                 "        self._live.finish(batch)\n",
-                "        self._live.finish(batch)\n        self._answer(outcomes)\n",
+                "        self._live.finish(batch)\n        self._answer(writes)\n",
             ),
         ),
     ),

@@ -83,3 +83,19 @@ async def test_an_ending_waits_for_every_write_that_passed() -> None:
     assert order == ["a"]
     ending.done.set()
     await ending.task
+
+
+async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -> None:
+    gates = Gates()
+    gates.enter(1)
+
+    assert not gates.close_now(1)
+    assert gates.close_now(2)
+    assert not gates.close_now(2)
+
+    assert gates.has_ending(2)
+    gates.reopen(2)
+    gates.leave(1)
+    assert gates.close_now(1)
+    gates.reopen(1)
+    assert not gates.has_ending(1)

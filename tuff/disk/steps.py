@@ -5,6 +5,7 @@ does: it is registered, begins in the loop's next round, and is woken in a round
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -55,3 +56,60 @@ class Steps(Generic[T]):
         work, self._work = self._work, None
         if work is not None:
             work.close()
+
+
+class Promised(Steps[T]):
+    """Steps whose end is a future. Whoever waits for it may stop waiting; the steps go on."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        super().__init__(work, returned=self._return, failed=self._fail)
+
+    def _return(self, result: T) -> None:
+        # Somebody whose time was over, or who hung up, doesn't ask any more.
+        if not self.done.done():
+            self.done.set_result(result)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.done.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self.done.cancel()  # the server stops
+        else:
+            self.done.set_exception(error)
+
+
+class Patience:
+    """Ends waiting that takes too long: every future gets the same time, and then the error that
+    `too_late` makes. One timer for all of them, since nearly all are done long before."""
+
+    def __init__(self, seconds: float, *, too_late: Callable[[], Exception]) -> None:
+        self._seconds = seconds
+        self._too_late = too_late
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, future: "asyncio.Future[Any]") -> None:
+        """Give this future its time, from now on."""
+        loop = asyncio.get_running_loop()
+        self._drop_done()
+        self._waiting.append((loop.time() + self._seconds, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look)
+
+    def _drop_done(self) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        self._drop_done()
+        while self._waiting and self._waiting[0][0] <= loop.time():
+            self._waiting.popleft()[1].set_exception(self._too_late())
+            self._drop_done()
+        if self._waiting:
+            self._timer = loop.call_at(self._waiting[0][0], self._look)

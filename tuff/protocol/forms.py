@@ -3,7 +3,7 @@
 import math
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
@@ -79,8 +79,7 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
     return [payload_from_json(item, what=f"an element of {what}") for item in value]
 
 
-def pointer_to_json(pointer: int) -> str:
-    return str(pointer)
+pointer_to_json: Callable[[int], str] = str
 
 
 def pointer_from_json(value: object, *, what: str) -> int:

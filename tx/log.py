@@ -20,7 +20,7 @@ from tuff.disk.group import Arrivals, GroupWriter, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.edits import Edit
 from tx.files import FileHeader, FileKind, KnownFile, pack_header
-from tx.logfile import pack_edits, pack_proof
+from tx.logfile import pack_edit, pack_edits, pack_proof
 from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,8 @@ class _Touch:
 
 
 _TOUCH = _Touch()
-_Item = tuple[int, Edit] | _Roll | _Touch
+_Packed = tuple[int, bytes]  # the LSN and the frame of an edit
+_Item = _Packed | _Roll | _Touch
 
 
 class Log:
@@ -140,14 +141,17 @@ class Log:
     def append(self, edit: Edit) -> int:
         """Hand the edit over; its LSN. Raises: TransactionsUnavailableError: the log failed."""
         self._require_whole()
-        self._last_lsn += 1
-        self._writer.put_aside((self._last_lsn, edit))
+        lsn = self._last_lsn + 1
+        # Packed here: the thread that writes would take the interpreter from the loop for it, and
+        # find the edit in no cache any more.
+        self._writer.put_aside((lsn, pack_edit(lsn, edit)))
+        self._last_lsn = lsn
         if self._alarm is None:
             # Nearly always somebody wants the edit, or one behind it, much sooner. A write for
             # each start would cost as much as a sync.
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(UNWANTED_S_MAX, self._writer.wake)
-        return self._last_lsn
+        return lsn
 
     async def durable(self, lsn: int) -> None:
         """Wait until this edit, and all before it, are on stable storage.
@@ -222,7 +226,7 @@ class Log:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        edits: list[tuple[int, Edit]] = []
+        edits: list[_Packed] = []
         for item in items:
             if isinstance(item, _Roll):
                 await self._write(edits, must_sync=True)
@@ -232,7 +236,7 @@ class Log:
                 edits.append(item)
         await self._write(edits, must_sync=False)
 
-    async def _write(self, edits: list[tuple[int, Edit]], *, must_sync: bool) -> None:
+    async def _write(self, edits: list[_Packed], *, must_sync: bool) -> None:
         if self._failure is not None:
             return
         if edits:
@@ -246,7 +250,8 @@ class Log:
         store_id, file = self._at.known.header.store_id, self._at.file
 
         def write() -> int:
-            data = pack_proof(store_id, offset=start, length=proven) + pack_edits(edits)
+            proof = pack_proof(store_id, offset=start, length=proven)
+            data = b"".join((proof, *(frame for _, frame in edits)))
             file.append(data, sync=sync)
             return len(data)
 

@@ -41,8 +41,12 @@ def pack_proof(store_id: str, *, offset: int, length: int) -> bytes:
     return pack_frame(_PROOF.pack(_MARK, bytes.fromhex(store_id), offset, length))
 
 
+def pack_edit(lsn: int, edit: Edit) -> bytes:
+    return pack_frame(encode_edit(lsn, edit))
+
+
 def pack_edits(edits: Iterable[tuple[int, Edit]]) -> bytes:
-    return b"".join(pack_frame(encode_edit(lsn, edit)) for lsn, edit in edits)
+    return b"".join(pack_edit(lsn, edit) for lsn, edit in edits)
 
 
 def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> LogContents:

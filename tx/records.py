@@ -60,7 +60,8 @@ class OpenTransaction:
     @property
     def pointers(self) -> tuple[int, ...]:
         """The transaction id and its checkpoint pointers, ascending."""
-        return (self.transaction_id, *self.transaction.checkpoint_write_pointers)
+        transaction = self.transaction
+        return (transaction.transaction_id, *transaction.checkpoint_write_pointers)
 
     @property
     def state(self) -> str:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,7 @@ class Server:
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
         self._workers: list[Workers] = []
+        self._pools: list[ThreadPoolExecutor] = []  # of threads that other threads ask
         self._stop = asyncio.Event()
         self._rooms = Rooms(
             settings,
@@ -122,6 +124,8 @@ class Server:
             await self._rooms.close()
             for workers in self._workers:
                 workers.close()
+            for pool in self._pools:
+                pool.shutdown()
             log.info("stopped")
 
     async def _serve(self, listener: Listener) -> int:

@@ -29,6 +29,7 @@ from tests.spark.session import set_up
 from tuff.launch import ServerProcess
 
 LIFE_WITHIN_S = 300.0
+SAID_COUNT = 10_000  # characters of what a driver said before it failed
 MESSAGE_COUNT = 4 * BATCH_COUNT  # new ones for each life
 EPOCH = "epoch"
 CALLS = (EPOCH, "checkpoint", "store", "commit", "poll", "offsets")
@@ -127,8 +128,11 @@ class KillProgram:
         code = driver.wait(LIFE_WITHIN_S)
         self._points.reached.set()
         watch.join()
-        assert code in (0, -signal.SIGKILL), f"the driver ended with {code}, see {said.name}"
+        assert code in (0, -signal.SIGKILL), f"the driver ended with {code}: {self._said()}"
         return code != 0
+
+    def _said(self) -> str:
+        return (self._home / "driver.txt").read_text("utf-8", "replace")[-SAID_COUNT:]
 
     def _kill(self, driver: subprocess.Popen[bytes]) -> None:
         self._points.reached.wait()

@@ -1,48 +1,74 @@
-"""Two workers run the same task at once, as Spark does when one is slow; its rows are there once.
+"""Two workers run the same task at once, and executors are killed; each row is there once, or none.
 
     python -m tests.spark.speculation
 
 Spark runs no second copy on the same host, so the workers are two hosts: 127.0.0.2 and 127.0.0.3.
+Three jobs: of one a task hangs at its last row until a second copy of it has won; of one its
+executor is killed there; of one this happens to every copy, so that the job fails. A proxy counts
+what the copies have stored.
 """
 
 import os
-import re
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tuff
-from tests.http.client import until
-from tests.spark.replays import read
+from pyspark_tuff.storing import FLUSH_COUNT
+from tests.client.proxy import Losses, losing
+from tests.spark.messages import read
+from tests.spark.processes import spark_class
 from tests.spark.session import make_session
 from tuff.launch import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOPIC = tuff.TopicId("speculation", "rows")
-ROW_COUNT = 12_000  # in two partitions: more than one store each, so that the slow one has stored
+ROW_COUNT = (
+    60_000  # in two partitions, each of several stores: who comes to its last row has stored
+)
 SLOW_S = 60.0  # seconds; by then the other copy is long through
-START_WITHIN_S = 120.0
 CONF = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "1s",
+    "spark.task.maxFailures": "2",
     "spark.executor.memory": "512m",
     "spark.cores.max": "2",
 }
 
+Trouble = Callable[[int], None]
 
-def slowly(marks: Path) -> Callable[[str], str]:
-    """Passes values on; the first copy of the second partition hangs at its last row. Each copy of
-    it leaves a mark."""
+
+def hang_first(attempt: int) -> None:
+    if attempt == 0:
+        threading.Event().wait(SLOW_S)
+
+
+def die_first(attempt: int) -> None:
+    if attempt == 0:
+        die_always(attempt)
+
+
+def die_always(_: int) -> None:
+    # This process is a child of a daemon, which is a child of the executor's JVM.
+    state = Path(f"/proc/{os.getppid()}/stat").read_text("utf-8")
+    executor = int(state.rpartition(")")[2].split()[1])
+    os.kill(executor, signal.SIGKILL)
+    threading.Event().wait()
+
+
+def through(trouble: Trouble, marks: Path) -> Callable[[str], str]:
+    """Passes values on; each copy of the second partition leaves a mark at its last row, and is in
+    trouble then."""
 
     def pass_on(value: str) -> str:
         from pyspark import TaskContext
@@ -50,8 +76,7 @@ def slowly(marks: Path) -> Callable[[str], str]:
         if int(value) == ROW_COUNT - 1:
             attempt = TaskContext.get().attemptNumber()
             (marks / f"attempt-{attempt}").touch()
-            if attempt == 0:
-                threading.Event().wait(SLOW_S)
+            trouble(attempt)
         return value
 
     return pass_on
@@ -60,81 +85,101 @@ def slowly(marks: Path) -> Callable[[str], str]:
 @contextmanager
 def deployment(home: Path) -> Iterator[str]:
     """The address of a master with two workers, on hosts of their own."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        master = "org.apache.spark.deploy.master.Master"
-        _start(started, home / "master.txt", master, "--host", "127.0.0.1", "--port", "0")
-        address = _said(home / "master.txt", r"spark://127\.0\.0\.1:[0-9]+")
+    master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
+    worker = ("org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g")
+    with ExitStack() as stack:
+        address = stack.enter_context(
+            spark_class(home / "master.txt", *master, says=r"spark://127\.0\.0\.1:[0-9]+")
+        )
         for host in ("127.0.0.2", "127.0.0.3"):
-            worker = (
-                "org.apache.spark.deploy.worker.Worker",
-                "--host",
-                host,
-                "-c",
-                "1",
-                "-m",
-                "1g",
-            )
-            _start(started, home / f"{host}.txt", *worker, "-d", str(home / host), address)
-            _said(home / f"{host}.txt", "Successfully registered with master")
+            command = (*worker, "--host", host, "-d", str(home / host), address)
+            registered = "Successfully registered with master"
+            stack.enter_context(spark_class(home / f"{host}.txt", *command, says=registered))
         yield address
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait()
 
 
-def _start(started: list[subprocess.Popen[bytes]], log: Path, *command: str) -> None:
-    import pyspark
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """What came of one job. `store_count`: requests of tasks, of losers too."""
 
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    environment = {**os.environ, "SPARK_NO_DAEMONIZE": "1"}
-    with log.open("wb") as said:
-        started.append(
-            subprocess.Popen([str(program), *command], env=environment, stdout=said, stderr=said)
+    count: int
+    store_count: int
+    messages: list[bytes]
+
+
+class Jobs:
+    """Jobs of one session, each with a topic and marks of its own."""
+
+    def __init__(self, spark: "SparkSession", url: str, losses: Losses, home: Path) -> None:
+        self._spark = spark
+        self._url = url
+        self._losses = losses
+        self._home = home
+
+    def run(self, client: tuff.Client, trouble: Trouble, *, fails: bool = False) -> Copies:
+        """Raises: AssertionError: it failed, or did not; or a transaction of it is in progress."""
+        from py4j.protocol import Py4JJavaError
+
+        topic = tuff.TopicId("speculation", trouble.__name__)
+        client.topics.create(topic)
+        (marks := self._home / trouble.__name__).mkdir()
+        before_count = self._losses.seen.count("store")
+        try:
+            self._write(topic, through(trouble, marks))
+            failed = False
+        except Py4JJavaError:  # what a job of which an executor was lost too often ends with
+            failed = True
+        assert failed == fails, f"{trouble.__name__}: failed is {failed}"
+        assert client.transactions.overview().in_progress == ()
+        return Copies(
+            count=len([*marks.iterdir()]),
+            store_count=self._losses.seen.count("store") - before_count,
+            messages=read(client, topic, isolation="all"),
         )
 
+    def _write(self, topic: tuff.TopicId, function: Callable[[str], str]) -> None:
+        from pyspark.sql.functions import udf
 
-def _said(log: Path, pattern: str) -> str:
-    found: list[str] = []
-
-    def spoke() -> bool:
-        found.extend(re.findall(pattern, log.read_text("utf-8", "replace")))
-        return bool(found)
-
-    until(spoke, within_s=START_WITHIN_S, what=f"{pattern} in {log.name}")
-    return found[0]
+        numbers = self._spark.range(0, ROW_COUNT, 1, 2).selectExpr("cast(id as string) as value")
+        rows = numbers.select(udf(function, useArrow=False)("value").alias("value"))
+        rows.write.format("tuff").mode("append").options(url=self._url, topic=str(topic)).save()
 
 
-def write(spark: "SparkSession", url: str, marks: Path) -> None:
-    from pyspark.sql.functions import udf
-
-    numbers = spark.range(0, ROW_COUNT, 1, 2).selectExpr("cast(id as string) as value")
-    slow = numbers.select(udf(slowly(marks), useArrow=False)("value").alias("value"))
-    slow.write.format("tuff").mode("append").options(url=url, topic=str(TOPIC)).save()
+def check(jobs: Jobs, client: tuff.Client) -> list[Copies]:
+    """Raises: AssertionError: a message is missing, or there twice, or of a job that failed."""
+    expected = [b"%d" % number for number in range(ROW_COUNT)]
+    done = [jobs.run(client, hang_first), jobs.run(client, die_first)]
+    for each in done:
+        assert each.messages == expected, f"{len(each.messages)} messages"
+    assert client.transactions.invalids().invalids == (), "of jobs that committed"
+    done.append(jobs.run(client, die_always, fails=True))
+    assert done[-1].messages == [], f"{len(done[-1].messages)} messages of a job that failed"
+    # One partition alone, stored once, takes so many; the others had their part of it twice.
+    alone_count = -(-ROW_COUNT // 2 // FLUSH_COUNT)
+    for each in done:
+        assert each.count > 1, "no second copy"
+        assert each.store_count > 2 * alone_count, f"{each.store_count} stores: one copy had none"
+    return done
 
 
 def main(_: Sequence[str]) -> int:
     """The program; returns its exit code."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
-        (marks := home / "marks").mkdir()
         with (
             ServerProcess(home / "data", log=home / "log.txt") as server,
             tuff.connect(server.url) as client,
+            losing(server.url) as (url, losses),
             deployment(home) as master,
         ):
-            client.topics.create(TOPIC)
             session = make_session(home / "warehouse", master=master, **CONF)
             try:
-                write(next(session), server.url, marks)
+                done = check(Jobs(next(session), url, losses, home), client)
             finally:
                 session.close()
-            found = read(client, TOPIC)
-        copies = sorted(mark.name for mark in marks.iterdir())
-    assert found == [b"%d" % number for number in range(ROW_COUNT)], f"{len(found)} messages"
-    print(f"{len(copies)} copies of one task, {len(found)} messages, each once and in order")
-    return 0 if len(copies) > 1 else 1
+    said = ", ".join(f"{each.count} copies: {len(each.messages)} messages" for each in done)
+    print(f"a task that hung, one killed, one killed each time; {said}, each once and in order")
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase observer
+	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-spark observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -31,6 +31,10 @@ observer: $(OBSERVER)/.installed
 # Everything on a real HBase in one JVM.
 test-hbase: $(VENV)/.installed-hbase $(HBASE)/.installed $(OBSERVER)/.installed
 	$(BIN)/pytest -q -m hbase tests/hbase
+
+# What Spark takes longer for: a server of Spark Connect, declarative pipelines, pauses between stages.
+test-spark: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -m slow tests/spark $(MORE)
 
 # And the longer programs.
 test-all: $(VENV)/.installed-dev

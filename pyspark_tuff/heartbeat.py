@@ -4,10 +4,9 @@ from threading import Event
 from threading import Thread as _Thread  # noqa: TID251 - a task computes while its lease is renewed
 from types import TracebackType
 
+from pyspark_tuff.renewing import BEATS_PER_LEASE
 from tuff.client import Client
 from tuff.protocol.errors import TransactionNotInProgressError, TuffError
-
-BEATS_PER_LEASE = 3  # so that one that is lost, and one that is late, end nothing
 
 
 class Heartbeat:

@@ -33,6 +33,13 @@ class Job(Protocol):
     def enter(self, client: Client) -> int | None:
         """The transaction to store under; None where all of this was committed before."""
 
+    def renew(self, client: Client) -> None:
+        """Let the lease begin anew, where it is ours and the transaction has begun.
+
+        Raises:
+            TransactionNotInProgressError: it has ended.
+        """
+
     def commit(self, client: Client, winners: Sequence[Stored]) -> None:
         """Publish what these attempts stored."""
 
@@ -49,6 +56,9 @@ class OwnJob:
 
     def enter(self, client: Client) -> int:
         return self.transaction
+
+    def renew(self, client: Client) -> None:
+        client.transactions.renew(self.transaction)
 
     def commit(self, client: Client, winners: Sequence[Stored]) -> None:
         commit(client, self.transaction, winners)
@@ -69,6 +79,9 @@ class JoinedJob:
 
     def enter(self, client: Client) -> int:
         return self.transaction
+
+    def renew(self, client: Client) -> None:
+        """Nothing: its owner keeps it alive."""
 
     def commit(self, client: Client, winners: Sequence[Stored]) -> None:
         """Publish, for the owner to commit."""
@@ -105,18 +118,29 @@ class EpochJob:
         begun = client.sinks.begin(self.sink, self.epoch, self.run_id, lease=self.lease_s)
         return None if begun.transaction is None else begun.transaction.transaction_id
 
+    def renew(self, client: Client) -> None:
+        transaction = self._begun(client)
+        if transaction is not None:
+            client.transactions.renew(transaction)
+
     def commit(self, client: Client, winners: Sequence[Stored]) -> None:
         transaction = self.enter(client)
         if transaction is not None:
             commit(client, transaction, winners)
 
     def abort(self, client: Client) -> None:
+        transaction = self._begun(client)
+        if transaction is not None:
+            abort(client, transaction)
+
+    def _begun(self, client: Client) -> int | None:
+        """The transaction that this run has begun for this epoch, whatever became of it."""
         try:
             found = client.sinks.get(self.sink)
         except SinkNotFoundError:
-            return  # nobody came so far
-        if (found.epoch, found.run_id) == (self.epoch, self.run_id):
-            abort(client, found.transaction_id)
+            return None  # nobody came so far
+        is_ours = (found.epoch, found.run_id) == (self.epoch, self.run_id)
+        return found.transaction_id if is_ours else None
 
 
 def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:

@@ -29,7 +29,7 @@ DEFAULT_MIN_PARTITIONS = 8  # tasks; a task costs about 30 ms, and fewer would l
 DEFAULT_FETCH_SIZE = (
     10_000  # messages of one poll: the server's own limit, and the knee of its cost
 )
-DEFAULT_LEASE_S = 3_600.0  # seconds; a job may compute this long before its first task writes
+DEFAULT_LEASE_S = 300.0  # seconds; of a batch write, as long as a driver may be suspended
 DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its first moment
 DEFAULT_HOLD_MAX_AGE_S = 86_400.0  # seconds; a query that is away for longer loses its hold
 RETRY_COUNT = 8  # attempts, about ten seconds: a server that is restarted is back by then

@@ -1,5 +1,6 @@
 """The batch write: every topic of a job appears at once, each row exactly once (decision 0024)."""
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
+from pyspark_tuff import renewing
 from pyspark_tuff.heartbeat import Heartbeat
 from pyspark_tuff.jobs import EpochJob, Job, JoinedJob, OwnJob
 from pyspark_tuff.options import (
@@ -44,6 +46,8 @@ class BatchWriter(DataSourceArrowWriter):
             raise OptionError("messages are only ever added to a topic; say .mode('append')")
         check_columns(schema, self._options)
         self._job = self._begin()
+        # The parent of this process, which ends soon: Spark's daemon, or Spark.
+        self._renewing = renewing.start(self._job, self._options.connection, parent=os.getppid())
 
     def write(self, iterator: Iterator["RecordBatch"]) -> Written:
         return write_task(self._job, self._options, iterator)
@@ -51,8 +55,10 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with self._options.connection.connect(DRIVER_NAME) as client:
             self._job.commit(client, [each.stored for each in written(messages)])
+        renewing.end(self._renewing)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        renewing.end(self._renewing)
         with self._options.connection.connect(DRIVER_NAME) as client:
             self._job.abort(client)
 

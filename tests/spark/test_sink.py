@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
+from threading import Event
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import tuff
-from pyspark_tuff import DefaultSource
+from pyspark_tuff import DefaultSource, renewing
 from pyspark_tuff.jobs import OwnJob
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.sink import BatchWriter, Written
@@ -220,13 +221,14 @@ def test_a_task_without_rows_takes_no_pointer(
 def test_a_task_renews_the_lease_while_it_computes(
     write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    writer = write.begin(topic=tuff_topic, lease="0.3")
+    writer = write.begin(topic=tuff_topic, lease="6")
+    renewing.end(writer._renewing)  # which is the driver's
     transaction = writer._job.transaction
     first = tuff_client.transactions.outcome(transaction).lease_expires_at_ms
 
     def slow() -> Iterator[pa.RecordBatch]:
-        while tuff_client.transactions.outcome(transaction).lease_expires_at_ms <= first + 300:
-            pass
+        while tuff_client.transactions.outcome(transaction).lease_expires_at_ms == first:
+            Event().wait(0.05)
         yield rows(b"a")
 
     writer.commit([run_task(writer, slow())])

@@ -1,6 +1,7 @@
 """A batch write through Spark: retries, failures and other people's transactions."""
 
 from collections.abc import Callable
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,37 @@ def test_a_job_that_fails_leaves_no_trace(
 
     assert len(tuff_client.poll(tuff_topic)) == 0
     assert tuff_client.transactions.overview().in_progress == ()
+
+
+@pytest.mark.slow
+def test_a_job_lives_on_while_an_earlier_stage_of_it_works_for_longer_than_its_lease(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    from pyspark.sql.functions import udf
+
+    url = write._url
+
+    def wait_until_it_is_renewed(value: str) -> str:
+        """The value, when the lease of the one job there is has been renewed."""
+        with tuff.connect(url) as client:
+            (job,) = client.transactions.overview().in_progress
+            now = job
+            while now.lease_expires_at_ms == job.lease_expires_at_ms:
+                Event().wait(0.1)
+                (now,) = client.transactions.overview().in_progress
+        return value
+
+    # Without it Spark knows of the write, and begins it, before that stage.
+    write.spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        slow = write.numbers().limit(1).select(
+            udf(wait_until_it_is_renewed, useArrow=False)("value").alias("value")
+        )  # fmt: skip
+        write.save(slow.repartition(2), tuff_topic, lease="20")
+    finally:
+        write.spark.conf.unset("spark.sql.adaptive.enabled")
+
+    assert read(tuff_client, tuff_topic) == [b"0"]
 
 
 def test_all_topics_of_a_job_appear_at_once_and_with_the_transaction_that_it_joins(

@@ -1,12 +1,16 @@
 """The streaming write: each micro-batch is written exactly once, whoever runs it how often.
 
 An epoch of the sink is the number of a batch. Spark names neither that nor the query to a writer,
-so tasks take them from what they are told about themselves, and carry them to the commit.
+so tasks take them from what they are told about themselves, and carry them to the commit. Where no
+task of a batch has left a message, its abort knows the run by the *origin* that the run's id ends
+with: the writer's own name for one driver's query, the same in all of its processes.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
@@ -20,11 +24,15 @@ from tuff.protocol.errors import TuffError
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
+    from tuff.client import Client
+
 # What Spark 4.2 and 4.3 tell a task of a stream. They are no part of its interface, so a version
 # that does not must fail at once: without them a batch that is run again would be written again.
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"  # the same in every run that goes on from one checkpoint
 RUN_ID = "spark.jobGroup.id"  # another in each run
+CHECKPOINT = "checkpointlocation"  # the option of a query that Spark hands on to its sink
+ORIGIN_BYTES = 8
 
 
 class UnknownEpochError(TuffError):
@@ -42,12 +50,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise OptionError("messages are only ever added to a topic; say .outputMode('append')")
         check_columns(schema, self._options)
+        self._origin = _origin(options)
 
     def write(self, iterator: Iterator["RecordBatch"]) -> Written:
         job = EpochJob(
             sink=self._options.sink or _told(QUERY_ID),
             epoch=int(_told(BATCH_ID)),
-            run_id=_told(RUN_ID),
+            run_id=_told(RUN_ID) + self._origin,
             lease_s=self._options.lease_s or DEFAULT_EPOCH_LEASE_S,
         )
         return write_task(job, self._options, iterator)
@@ -63,11 +72,33 @@ class StreamWriter(DataSourceStreamArrowWriter):
             jobs.pop().commit(client, [each.stored for each in winners])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """End what this run has begun. Where every task died nobody says which run that was, and
-        the lease ends it."""
-        for job in {each.job for each in written(messages)}:
-            with self._options.connection.connect(DRIVER_NAME) as client:
+        """End what this run has begun."""
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            for job in {each.job for each in written(messages)} or self._begun(client, batchId):
                 job.abort(client)
+
+    def _begun(self, client: "Client", epoch: int) -> list[EpochJob]:
+        """What tasks of this driver's query have begun of an epoch; nothing where it can't be told
+        from what others have, so that a lease ends it."""
+        return [
+            EpochJob(sink=each.sink, epoch=epoch, run_id=each.run_id, lease_s=0)
+            for each in client.sinks.list()
+            if self._origin and each.epoch == epoch and each.run_id.endswith(self._origin)
+        ]
+
+
+def _origin(options: Mapping[str, str]) -> str:
+    """Of this driver and this query, and of no other; empty where Spark does not say enough.
+
+    A driver that has taken another one's place has another one, so that what a zombie aborts is its
+    own. Within one driver no two queries run from one checkpoint at once.
+    """
+    checkpoint = options.get(CHECKPOINT)
+    if not checkpoint:
+        return ""
+    driver = SparkFiles.getRootDirectory()  # here: a directory that each session draws by chance
+    origin = hashlib.sha256(f"{driver}\n{checkpoint}".encode())
+    return f"/{origin.hexdigest()[: 2 * ORIGIN_BYTES]}"
 
 
 def _told(name: str) -> str:

@@ -6,6 +6,7 @@ with `item` and `amount`.
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 
 LARGE = 100  # the amount from which somebody looks at an order
 
@@ -26,7 +27,7 @@ def orders() -> DataFrame:
 
 @dp.materialized_view(comment="how much of each item was ordered")
 def totals() -> DataFrame:
-    return spark.read.table("orders").groupBy("item").sum("amount").toDF("item", "amount")
+    return spark.read.table("orders").groupBy("item").agg(expr("sum(amount) as amount"))
 
 
 # With a name of its own: after a full refresh, which forgets the checkpoint, the epochs of the old

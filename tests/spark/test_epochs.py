@@ -1,8 +1,9 @@
 """Epochs written and run again without Spark: the very writers it would use, in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
+from pyspark import SparkFiles
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
@@ -93,6 +94,47 @@ def test_an_abort_ends_the_transaction_of_this_run_and_of_no_other(
     stream_writer(source).abort([*second, None], 0)
 
     assert (in_progress, tuff_client.sinks.get("aborted").state) == ("in_progress", "invalid")
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes this process one of Spark on the host of that driver, as far as Spark says so."""
+
+    def move(driver: str) -> None:
+        monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+        monkeypatch.setattr(SparkFiles, "_root_directory", f"/tmp/spark-{driver}")
+
+    return move
+
+
+def test_an_abort_without_a_message_ends_what_this_driver_has_begun_and_nobody_elses(
+    tuff_server: ServerProcess,
+    tuff_client: tuff.Client,
+    tuff_topic: tuff.TopicId,
+    on_host: Callable[[str], None],
+) -> None:
+    def begin(query: str) -> DefaultSource:
+        source = source_of(tuff_server, tuff_topic, checkpointLocation=f"/checkpoints/{query}")
+        properties = told(query=query, epoch=0, run="r")
+        run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
+        return source
+
+    def states() -> list[str]:
+        return [tuff_client.sinks.get(query).state for query in ("orphaned", "beside")]
+
+    on_host("first")
+    source, other = begin("orphaned"), begin("beside")
+    on_host("second")
+    stream_writer(source).abort([None], 0)
+    of_another_driver = states()
+    on_host("first")
+    stream_writer(source).abort([None], 1)
+    of_another_batch = states()
+    stream_writer(source).abort([None], 0)
+
+    assert of_another_driver == of_another_batch == ["in_progress", "in_progress"]
+    assert states() == ["invalid", "in_progress"]
+    stream_writer(other).abort([], 0)
 
 
 def batch_writer(server: ServerProcess, topic: tuff.TopicId, *, version: int) -> BatchWriter:

@@ -97,13 +97,19 @@ def test_a_topic_that_was_created_again_ends_the_stream_with_a_sentence(
         stream.read(tuff_topic)
 
 
-def copy(stream: Streams, source: tuff.TopicId, sink: tuff.TopicId, *, fails: bool = False) -> None:
+def copy(
+    stream: Streams,
+    source: tuff.TopicId,
+    sink: tuff.TopicId,
+    *,
+    through: Callable[[bytes], bytes] | None = None,
+) -> None:
     """A stream of everything that is available, from one topic to another."""
     from pyspark.sql.functions import udf
 
     frame = stream.source(source, maxMessagesPerTrigger=2)
-    if fails:
-        frame = frame.select(udf(fail_once, "binary", useArrow=False)("value").alias("value"))
+    if through is not None:
+        frame = frame.select(udf(through, "binary", useArrow=False)("value").alias("value"))
     writer = frame.select("value").writeStream.format("tuff").options(url=stream.url, topic=sink)
     writer = writer.option("checkpointLocation", str(stream.checkpoint))
     query = writer.trigger(availableNow=True).start()
@@ -119,6 +125,10 @@ def fail_once(value: bytes) -> bytes:
     if TaskContext.get().attemptNumber() == 0:
         raise RuntimeError("the first attempt fails")
     return value
+
+
+def fail_always(_: bytes) -> bytes:
+    raise RuntimeError("every attempt fails")
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
@@ -138,8 +148,24 @@ def test_a_batch_that_is_run_again_is_written_once(
     forget_commit(stream.checkpoint, 1)
     tuff_client.publish(tuff_topic, "3")
 
-    copy(stream, tuff_topic, sink, fails=True)
+    copy(stream, tuff_topic, sink, through=fail_once)
 
     found = tuff_client.poll(sink, isolation="committed")
     assert [message.payload for message in found] == [b"0", b"1", b"2", b"3"]
     assert tuff_client.transactions.overview().in_progress == ()
+
+
+def test_a_batch_of_which_every_task_died_is_aborted(
+    stream: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    tuff_client.publish(tuff_topic, "0")
+
+    with pytest.raises(StreamingQueryException, match="every attempt fails"):
+        copy(stream, tuff_topic, tuff_topic, through=fail_always)
+
+    (sink,) = [each for each in tuff_client.sinks.list() if each.state != "committed"]
+    assert sink.state == "invalid"
+    outcome = tuff_client.transactions.outcome(sink.transaction_id)
+    assert outcome.reason == "abort_of_long"

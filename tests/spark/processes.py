@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.http.client import until
-from tests.spark.session import set_up
+from tests.spark.session import set_up, spark_home
 
 START_WITHIN_S = 120.0
 
@@ -17,10 +17,8 @@ START_WITHIN_S = 120.0
 def spark_class(log: Path, *command: str, says: str) -> Iterator[str]:
     """What the process said that matches, as soon as it has; the process lives as long as the
     block."""
-    import pyspark
-
     set_up()
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    program = spark_home() / "bin" / "spark-class"
     with log.open("wb") as said:
         process = subprocess.Popen(
             [str(program), *command],

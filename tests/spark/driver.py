@@ -4,6 +4,7 @@ python -m tests.spark.driver URL HOME
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         writer = writer.option("checkpointLocation", str(home / "checkpoint"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
+    except Exception:
+        # Before the JVM ends: what it has thrown is there.
+        traceback.print_exc()
+        raise
     finally:
         session.close()
     return 0

@@ -110,7 +110,7 @@ def copied(home: Path, *, url: str) -> str:
     text = spec.read_text("utf-8")
     for there, here in (
         ("http://127.0.0.1:7411", url),
-        ("file:///tmp/orders-pipeline", f"file://{home}/checkpoints"),
+        ("file:///var/lib/orders-pipeline", f"file://{home}/checkpoints"),
     ):
         assert there in text
         text = text.replace(there, here)

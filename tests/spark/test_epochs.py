@@ -102,7 +102,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def move(driver: str) -> None:
         monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
-        monkeypatch.setattr(SparkFiles, "_root_directory", f"/tmp/spark-{driver}")
+        monkeypatch.setattr(SparkFiles, "_root_directory", f"/files/spark-{driver}")
 
     return move
 

@@ -7,6 +7,7 @@ from tests.mutants.planted import Mutant
 _HOLDS = "tests/messaging/test_holds.py"
 _ARROW = "tests/messaging/test_arrow.py"
 _FAST = "tests/messaging/test_fast_ways.py"
+_EPOCHS = "tests/tx/test_epochs.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
@@ -116,5 +117,50 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "            if not self._left:\n                raise\n",
         "            raise\n",
         (f"{_FAST}::test_what_the_engine_read_before_it_failed_is_delivered",),
+    ),
+    Mutant(
+        "a run that was fenced takes its sink back",
+        "tx/sinks.py",
+        "    if asked.run_id in sink.fenced:\n",
+        "    if False:\n",
+        (f"{_EPOCHS}::test_a_run_that_was_fenced_never_takes_the_sink_back",),
+    ),
+    Mutant(
+        "an epoch that is replayed commits twice",
+        "tx/sinks.py",
+        "has_committed:\n        return Step.NOTHING\n",
+        "has_committed:\n        return Step.BEGIN\n",
+        (f"{_EPOCHS}::test_an_epoch_that_committed_is_told_so_whoever_asks",),
+    ),
+    Mutant(
+        "an epoch that was dropped looks committed",
+        "tx/sinks.py",
+        "                state=outcome.state,\n",
+        "                state=EndedState.COMMITTED,\n",
+        (f"{_EPOCHS}::test_a_later_epoch_does_not_begin_before_the_recorded_one_committed",),
+    ),
+    Mutant(
+        "an epoch begins beside the transaction of an older run",
+        "tx/epochs.py",
+        "                await self._endings.invalidate(sink.transaction_id, "
+        "InvalidReason.INVALIDATED)\n",
+        "                await self._start(asked, lease_ms, client)\n",
+        (f"{_EPOCHS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
+    ),
+    Mutant(
+        "what is told of a sink is not durable",
+        "tx/epochs.py",
+        "            if lsn <= state.seen:\n                return sink\n",
+        "            if lsn >= 0:\n                return sink\n",
+        ("tests/tx/test_epoch_crashes.py::test_what_is_told_of_a_sink_is_durable",),
+    ),
+    Mutant(
+        "a renewed lease is forgotten in a crash",
+        "tx/leases.py",
+        "        for opened in state.open.values():\n            self.begin(opened)\n",
+        "        for each in state.open.values():\n"
+        "            begun_ms = each.transaction_id // 1_000_000\n"
+        "            self._ends_ms[each.transaction_id] = begun_ms + (each.lease_ms or 0)\n",
+        ("tests/tx/test_leases.py::test_after_a_restart_a_lease_is_whole_again",),
     ),
 )

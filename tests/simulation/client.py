@@ -97,6 +97,15 @@ class Client:
             self._facts.note_pointer(pointer)
             tx.pointers.append(pointer)
 
+    async def renew(self, tx: Tx) -> None:
+        """Let its lease begin anew. Nothing of that is on the disk: after a crash there is a whole
+        one."""
+        asked, asked_boot_ms = self._facts.moment(), self._life.clock.boot_ms()
+        with self._told_of(tx, asked):
+            await self._life.transactions.renew(tx.pointers[-1])
+            tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
+            tx.alive = max(tx.alive, asked)
+
     async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
         tx.named |= changes
         with self._told_of(tx):

@@ -61,7 +61,7 @@ class Player:
 
     def renew(self) -> None:
         if tx := self.tx():
-            self.send(writers.renew(self.facts, self.world.life, tx))
+            self.send(self.client.renew(tx))
 
     def checkpoint(self) -> None:
         if tx := self.tx():

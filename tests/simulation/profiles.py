@@ -24,7 +24,7 @@ PROFILES = (
             "epoch": 20, "commit_publish": 6, "commit": 6, "checkpoint": 2, "renew": 3, "abort": 2,
             "invalidate": 1, "kill": 3, "power": 3, "restart": 2, "snapshot": 2, "hold_log": 2,
             "heal": 3, "wait": 3, "wait_long": 1, "clear_invalid": 2, "ask": 2, "recoveries": 2,
-            "stop_service": 1, "start_service": 1,
+            "stop_service": 1, "start_service": 1, "renewed": 1,
         },
     ),
     Profile(
@@ -54,6 +54,7 @@ PROFILES = (
             "fail_sync": 5, "fail_write": 3, "start": 8, "commit": 8, "publish_tx": 6,
             "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 8, "tick": 4, "wait": 3,
             "ask": 3, "heal": 2, "power_soon": 3, "power": 2,
+            "unproven": 3,
         },
     ),
     Profile(
@@ -82,13 +83,14 @@ PROFILES = (
     Profile(
         "messages that a hold keeps longer than their topic does, with crashes between",
         {
-            "keep": 8, "keep_no_more": 2, "publish": 10, "store": 2, "reference": 2, "start": 3,
-            "publish_tx": 3, "commit": 2, "lifetime": 3, "sweep": 7, "truncate": 4, "poll": 6,
+            "keep": 8, "keep_no_more": 2, "kept": 2, "publish": 8, "store": 5, "reference": 7,
+            "start": 5,
+            "publish_tx": 3, "commit": 4, "lifetime": 3, "sweep": 7, "truncate": 4, "poll": 6,
             "read_all": 4, "wait": 6, "wait_long": 4, "clock": 1, "kill": 2, "power": 3,
             "power_soon": 2, "fail_sync": 1, "heal": 2, "delete": 1, "create": 1, "hold": 2,
             "restart": 1,
         },
-        {"messaging.default_ttl": 30},
+        {"messaging.default_ttl": 30, "tx.long_timeout": 60, "tx.max_timeout": 60},
     ),
     Profile(
         "rollbacks of what is about to commit, and crashes that undo the commit",

@@ -3,12 +3,17 @@
 from collections.abc import Callable, Mapping
 
 from messaging.polls import Poll
+from tests.simulation import writers
 from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
-from tests.simulation.player import KEYS, Player
+from tests.simulation.operations import LONG_WAITS_MS
+from tests.simulation.player import HOLD_AGES_MS, KEYS, Player
+from tuff.protocol.ids import MessageId
 from tx.ledger import ServiceState
+
+LEASE_MS = round(writers.LEASE_S * 1000)
 
 
 def alone(player: Player) -> None:
@@ -84,8 +89,70 @@ def forgotten(player: Player) -> None:
     player.send(client.commit(named, None, []))
 
 
+def renewed(player: Player) -> None:
+    """A lease lasts as long as it says since it was renewed, and after a crash (promise 9)."""
+    world = player.world
+    player.epoch()
+    world.run(player.chance, None)
+    writer = world.writers[0]
+    if not writer.begun or (tx := list(writer.begun.values())[-1]).is_over:
+        return
+    for crashes in (False, True):
+        for _ in range(2):
+            player.send(player.client.renew(tx))
+            world.run(player.chance, None)
+            world.advance(LEASE_MS * 3 // 4)
+        player.send(player.client.renew(tx))
+        world.run(player.chance, None)
+        if crashes:
+            world.crash(player.chance, cuts_power=player.a % 2 == 0)
+            player.send(player.client.ask(tx))
+            world.run(player.chance, None)
+        world.advance(LEASE_MS // 2)
+        world.life.tick()
+        world.run(player.chance, None)
+        player.send(player.client.ask(tx))
+        world.run(player.chance, None)
+
+
+def unproven(player: Player) -> None:
+    """A sync fails, the log is taken up again, and the power goes meanwhile: what was told by what
+    could be read of it stands (promise 1)."""
+    world, disk = player.world, player.world.disk
+    if disk.cut_in is not None:
+        return
+    disk.faults[SNAPSHOTS].failing_syncs = 1
+    player.start()
+    world.run(player.chance, None)
+    player.commit([])
+    world.run(player.chance, None)
+    disk.cut_in = 1 + player.a % 16
+    world.life.tick()
+    world.run(player.chance, None)
+
+
+def kept(player: Player) -> None:
+    """What a reference brings is held with it, however long ago it was stored (promise 1)."""
+    world, topic = player.world, player.topic()
+    player.a = -1  # the newest transaction
+    for step in (player.start, player.store, player.reference, player.commit_noted):
+        step()
+        world.run(player.chance, None)
+    if not topic.publishes or (first := topic.publishes[-1].first) is None:
+        return
+    player.send(player.client.hold(topic, "h2", MessageId(*first), HOLD_AGES_MS[-1]))
+    world.run(player.chance, None)
+    world.advance(LONG_WAITS_MS[-1])
+    player.sweep()
+    world.run(player.chance, None)
+    player.send(player.client.readers.read(topic, Poll()))
+
+
 SCENES: Mapping[str, Callable[[Player], None]] = {
     "alone": alone,
     "forgotten": forgotten,
+    "kept": kept,
     "overdue": overdue,
+    "renewed": renewed,
+    "unproven": unproven,
 }

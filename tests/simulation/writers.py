@@ -14,7 +14,6 @@ from tuff.protocol.errors import (
     SinkEpochOpenError,
     SinkError,
     TransactionNotInProgressError,
-    TuffError,
     UnavailableError,
 )
 from tx.sinks import EpochRequest
@@ -81,17 +80,6 @@ async def ask(facts: Facts, life: Life, writer: Writer, *, epoch: int, run: int)
     tx.alive = max(tx.alive, asked)
     tx.renewed_boot_ms = tx.renewed_boot_ms or before[2]
     writer.newest = max(writer.newest, epoch)
-
-
-async def renew(facts: Facts, life: Life, tx: Tx) -> None:
-    """Let a lease begin anew. Nothing of it is on the disk: after a crash there is a whole one."""
-    asked, asked_boot_ms = facts.moment(), life.clock.boot_ms()
-    try:
-        await life.transactions.renew(tx.pointers[-1])
-    except TuffError:
-        return
-    tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
-    tx.alive = max(tx.alive, asked)
 
 
 def leases_last(facts: Facts, tx: Tx, *, boot_ms: int) -> Faults:

@@ -34,8 +34,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a hold brings back what has expired",
         "messaging/topics.py",
-        "        first=max(first, record.floor, live_from),\n",
-        "        first=max(first, record.floor),\n",
+        "        first=max(first, record.floor, live_from, keepable),\n",
+        "        first=max(first, record.floor, keepable),\n",
         (
             f"{_HOLDS}::test_what_has_expired_does_not_come_back",
             "tests/messaging/test_holds_model.py",

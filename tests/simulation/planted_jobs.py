@@ -28,8 +28,8 @@ JOB_BUGS = (
         (
             Change(
                 "messaging/topics.py",
-                "        first=max(first, record.floor, live_from),\n",
-                "        first=max(first, record.floor),\n",
+                "        first=max(first, record.floor, live_from, keepable),\n",
+                "        first=max(first, record.floor, keepable),\n",
             ),
         ),
     ),

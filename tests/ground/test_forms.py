@@ -1,7 +1,9 @@
 """The JSON forms, there and back, and what they refuse (protocol §1, §3, §5.1)."""
 
 import json
+from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ from tuff.protocol.forms import (
 )
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
+from tuff.protocol.pointers import CHUNK_COUNT_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
 
@@ -252,6 +255,17 @@ def test_a_transaction_survives_json_as_an_object_and_encoded() -> None:
 
     assert transaction_from_json(through_json(form)) == TRANSACTION
     assert transaction_from_json(form["encoded"]) == TRANSACTION
+
+
+def test_shared_lists_have_the_json_of_plain_ones() -> None:
+    pointers = tuple(range(10**18, 10**18 + 3 * CHUNK_COUNT_MAX, 2))
+    for some in ((), pointers[:1], pointers):
+        plain = replace(TRANSACTION, invalids=some, in_progress=some)
+        shared = replace(plain, invalids=PointerList(some), in_progress=PointerList(some))
+
+        form = orjson.dumps(transaction_to_json(shared, lists=True))
+
+        assert form == orjson.dumps(transaction_to_json(plain, lists=True))
 
 
 def test_the_lists_of_an_object_need_not_be_sorted() -> None:

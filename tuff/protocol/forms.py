@@ -5,6 +5,8 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping, Sequence
 
+import orjson
+
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
     BadRequestError,
@@ -15,7 +17,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.media import check_object, shown
 from tuff.protocol.names import topic_id
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointers import POINTER_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
@@ -288,7 +290,8 @@ def _start_from_json(value: object) -> MessageId | int | None:
 
 
 def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, object]:
-    """The transaction object of protocol §5.1, less the members that are no part of the value."""
+    """The transaction object of protocol §5.1, less the members that are no part of the value.
+    Lists that keep their wire form are in it as they are, for orjson alone to write."""
     form: dict[str, object] = {
         "transactionId": pointer_to_json(transaction.transaction_id),
         "writePointer": pointer_to_json(transaction.write_pointer),
@@ -301,10 +304,16 @@ def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, o
         "visibilityLevel": transaction.visibility_level.name,
     }
     if lists:
-        form["invalids"] = list(map(pointer_to_json, transaction.invalids))
-        form["inProgress"] = list(map(pointer_to_json, transaction.in_progress))
+        form["invalids"] = _pointers_to_json(transaction.invalids)
+        form["inProgress"] = _pointers_to_json(transaction.in_progress)
         form["encoded"] = b64encode(transaction.to_bytes()).decode("ascii")
     return form
+
+
+def _pointers_to_json(pointers: Sequence[int]) -> object:
+    if isinstance(pointers, PointerList):  # its chunks keep what they were made into before
+        return orjson.Fragment(pointers.json())
+    return list(map(pointer_to_json, pointers))
 
 
 def transaction_from_json(value: object) -> Transaction:

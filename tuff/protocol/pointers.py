@@ -16,11 +16,17 @@ POINTER_MAX = (1 << 63) - 1
 
 
 class _Chunk:
-    __slots__ = ("_packed", "values")
+    __slots__ = ("_json", "_packed", "values")
 
     def __init__(self, values: tuple[int, ...]) -> None:
         self.values = values
         self._packed: bytes | None = None
+        self._json: bytes | None = None
+
+    def json(self) -> bytes:
+        if self._json is None:
+            self._json = b'"%b"' % '","'.join(map(str, self.values)).encode("ascii")
+        return self._json
 
     def packed(self) -> bytes:
         if self._packed is None:
@@ -159,6 +165,10 @@ class PointerList(Sequence[int]):
     def packed(self) -> bytes:
         """The pointers as big-endian 64-bit integers, one after the other."""
         return b"".join(chunk.packed() for chunk in self._chunks)
+
+    def json(self) -> bytes:
+        """The pointers as a JSON array of decimal strings."""
+        return b"[%b]" % b",".join([chunk.json() for chunk in self._chunks])
 
     def _chunk_of(self, pointer: int) -> int:
         return max(0, bisect_left(self._firsts, pointer + 1) - 1)

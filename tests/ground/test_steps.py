@@ -124,20 +124,25 @@ async def test_a_promise_is_what_the_steps_end_with() -> None:
 
 
 async def test_steps_go_on_when_nobody_waits_for_their_promise() -> None:
-    loop, ends = asyncio.get_running_loop(), []
+    loop, ends, complaints = asyncio.get_running_loop(), [], []
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
 
-    async def work(first: "asyncio.Future[int]") -> None:
+    async def work(first: "asyncio.Future[int]") -> int:
         ends.append(await first)
-        raise ValueError
+        if ends[-1] == 2:
+            raise ValueError
+        return ends[-1]
 
-    first = loop.create_future()
-    promised = Promised(work(first))
-    promised.go_on()
-    promised.done.cancel()
-    first.set_result(3)
-    await asyncio.sleep(0)
+    for number in (1, 2):
+        first = loop.create_future()
+        promised = Promised(work(first))
+        promised.go_on()
+        promised.done.cancel()
+        first.set_result(number)
+        await asyncio.sleep(0)
 
-    assert ends == [3]
+    assert ends == [1, 2]
+    assert complaints == []
 
 
 async def test_patience_ends_what_takes_too_long_and_nothing_else() -> None:

@@ -11,7 +11,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,14 +79,30 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     RESULTS.mkdir(parents=True, exist_ok=True)
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    results = []
-    for program in chosen(options.only):
-        print(f"{program.name:14} {program.attack} …", flush=True)
-        results.append(result := run(program, is_long=options.long))
-        verdict = "ok" if result.passed else f"FAILED, see {RESULTS / result.name}.txt"
-        print(f"{'':14} {result.figure} · {result.seconds} s · {verdict}", flush=True)
+    began_s = time.monotonic()
+    programs = chosen(options.only)
+    results = run_all(programs, lambda program: told(program, is_long=options.long))
     write(results, began=began, is_long=options.long, keeps_others=bool(options.only))
-    return summed_up(results)
+    return summed_up(results, seconds=time.monotonic() - began_s)
+
+
+def run_all(programs: Sequence[Program], run_one: Callable[[Program], Result]) -> list[Result]:
+    """Two at a time of those that share the cores, then the others one by one; the results in the
+    order of the programs."""
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(run_one, [each for each in programs if each.shares_cores]))
+    found += [run_one(each) for each in programs if not each.shares_cores]
+    by_name = {result.name: result for result in found}
+    return [by_name[program.name] for program in programs]
+
+
+def told(program: Program, *, is_long: bool) -> Result:
+    """Run a program; say that it begins, and what came of it."""
+    print(f"{program.name:14} {program.attack} …", flush=True)
+    result = run(program, is_long=is_long)
+    verdict = "ok" if result.passed else f"FAILED, see {RESULTS / result.name}.txt"
+    print(f"{result.name:14} {result.figure} · {result.seconds} s · {verdict}", flush=True)
+    return result
 
 
 def write(results: Sequence[Result], *, began: str, is_long: bool, keeps_others: bool) -> None:
@@ -107,15 +124,14 @@ def write(results: Sequence[Result], *, began: str, is_long: bool, keeps_others:
     file.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def summed_up(results: Sequence[Result]) -> int:
-    """Print the table; the exit code."""
+def summed_up(results: Sequence[Result], *, seconds: float) -> int:
+    """Print the table, and how long all of it took; the exit code."""
     print("\nprogram        promises             seconds  verdict  figure")
     for each in results:
         promises = " ".join(map(str, each.promises))
         verdict = "ok" if each.passed else "FAILED"
         print(f"{each.name:14} {promises:20} {each.seconds:7.1f}  {verdict:7}  {each.figure}")
     failed_count = sum(not each.passed for each in results)
-    seconds = sum(each.seconds for each in results)
     print(f"{len(results)} programs, {failed_count} failed, {seconds:.0f} s")
     return 1 if failed_count else 0
 

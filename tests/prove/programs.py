@@ -13,13 +13,15 @@ Command = tuple[str, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """One attack. `promises` are the numbers of docs/architecture.md §2; `scaled` is what twenty
-    minutes on two cores allow for, all programs together, and `full` the whole of it."""
+    minutes on two cores allow for, all programs together, and `full` the whole of it. Who
+    `shares_cores` needs one, measures no time, and may run beside another such program."""
 
     name: str
     promises: tuple[int, ...]
     attack: str
     scaled: Command
     full: Command
+    shares_cores: bool = False
     within_s: int = 1_200  # of the scaled one; ten times that for the whole
 
 
@@ -48,6 +50,7 @@ PROGRAMS: Sequence[Program] = (
         attack="random histories of both rooms on a virtual clock and disk, by seed",
         scaled=_python("tests.simulation", "--seeds", "3000"),
         full=_python("tests.simulation", "--hours", "3"),
+        shares_cores=True,
     ),
     Program(
         name="kill",
@@ -120,6 +123,7 @@ PROGRAMS: Sequence[Program] = (
         attack="states that a power cut may leave of a recorded run, each of them opened",
         scaled=_fault("powercut", "--states", "300"),
         full=_fault("powercut", "--states", "50000"),
+        shares_cores=True,
     ),
     Program(
         name="damage",
@@ -127,6 +131,7 @@ PROGRAMS: Sequence[Program] = (
         attack="flipped and cut bytes of logs, snapshots and LevelDB's files",
         scaled=_fault("damage", "--bytes", "2048", "--engine", "40", "--servers", "6"),
         full=_fault("damage"),
+        shares_cores=True,
     ),
     Program(
         name="disk",

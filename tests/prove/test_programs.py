@@ -1,10 +1,11 @@
 """Every attack that `make prove` names is there, and no promise is left out."""
 
 from importlib.util import find_spec
+from threading import Barrier
 
 import pytest
 
-from tests.prove.__main__ import ROOT, Program
+from tests.prove.__main__ import ROOT, Program, Result, run_all
 from tests.prove.programs import PROGRAMS
 
 
@@ -20,6 +21,32 @@ def test_what_a_program_runs_is_there(program: Program) -> None:
 def test_every_promise_is_attacked_by_more_than_one_program() -> None:
     for promise in range(1, 10):
         assert sum(promise in program.promises for program in PROGRAMS) > 1, promise
+
+
+def test_who_shares_the_cores_runs_in_pairs_and_who_does_not_alone() -> None:
+    running: list[str] = []
+    beside: dict[str, set[str]] = {}
+    pair = Barrier(2)
+
+    def run_one(program: Program) -> Result:
+        running.append(program.name)
+        if program.shares_cores:
+            pair.wait(timeout=60)
+        beside[program.name] = set(running)
+        if program.shares_cores:
+            pair.wait(timeout=60)
+        running.remove(program.name)
+        return Result(name=program.name, promises=(), figure="", seconds=0.0, passed=True)
+
+    programs = [
+        Program(name=name, promises=(), attack="", scaled=(), full=(), shares_cores=name.isupper())
+        for name in ("a", "B", "c", "D")
+    ]
+
+    results = run_all(programs, run_one)
+
+    assert [each.name for each in results] == ["a", "B", "c", "D"]
+    assert beside == {"a": {"a"}, "B": {"B", "D"}, "c": {"c"}, "D": {"B", "D"}}
 
 
 def test_the_page_has_a_line_for_every_program() -> None:

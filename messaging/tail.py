@@ -36,6 +36,7 @@ from tuff.protocol.transaction import Transaction
 TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more than its share
 KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
+FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
 ROW_OVERHEAD_BYTES = 100  # bytes; what Python takes for a row beside its item
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
@@ -70,13 +71,14 @@ class _Tail:
     and a topic that nobody reads costs next to nothing. `newest` is the key of the last row of all.
     """
 
-    __slots__ = ("_general", "_plain", "after", "fresh", "has_ttl", "items", "newest", "odd",
-                 "size_bytes")  # fmt: skip
+    __slots__ = ("_general", "_plain", "after", "fresh", "fresh_odd_count", "has_ttl", "items",
+                 "newest", "odd", "size_bytes")  # fmt: skip
 
     def __init__(self, prefix: bytes, after: bytes) -> None:
         self.after = after
         self.newest = MESSAGES + prefix + after
         self.fresh: list[Run] = []
+        self.fresh_odd_count = 0  # rows of fresh runs that are more than payloads
         self.items: list[bytes] = []
         self.odd: dict[bytes, MessageRow] = {}
         self.size_bytes = 0
@@ -95,11 +97,25 @@ class _Tail:
         self.fresh.append(run)
         self.size_bytes += _run_size(run)
         self.newest = run.keys[-1]
+        self.fresh_odd_count += _odd_count(run)
+        if self.fresh_odd_count > FRESH_ODD_COUNT_MAX:
+            self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        """Keep no more than a read decides about here: the first reader would hold up everybody
+        while items are made of the rest, and then be sent to the store all the same."""
+        kept_count = size_bytes = 0
+        for run in reversed(self.fresh):
+            kept_count += _odd_count(run)
+            if kept_count > DECIDED_COUNT_MAX:
+                break
+            size_bytes += _run_size(run)
+        self.cut(size_bytes)
 
     def settle(self) -> None:
         """Make items of the fresh rows."""
         self._plain = self._general = None
-        runs, self.fresh = self.fresh, []
+        runs, self.fresh, self.fresh_odd_count = self.fresh, [], 0
         for run in runs:
             self.size_bytes -= _run_size(run)
             if is_plain(run.values[0]):
@@ -158,6 +174,7 @@ class _Tail:
         count = 0
         while self.size_bytes > size_bytes:
             self.size_bytes -= _run_size(self.fresh[count])
+            self.fresh_odd_count -= _odd_count(self.fresh[count])
             count += 1
         self.after = self.fresh[count - 1].keys[-1][-PLACE_SIZE:]
         del self.fresh[:count]
@@ -330,6 +347,10 @@ class Tails:
         self._size_bytes -= tail.size_bytes
         tail.cut(size_bytes)
         self._size_bytes += tail.size_bytes
+
+
+def _odd_count(run: Run) -> int:
+    return 0 if is_plain(run.values[0]) else len(run.keys)
 
 
 def _run_size(run: Run) -> int:

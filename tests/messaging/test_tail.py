@@ -358,3 +358,26 @@ async def test_all_tails_together_keep_within_their_bound() -> None:
             filled = {each for each in tails._tails.values() if each.items or each.fresh}
             assert filled == {*tails._filled.values()}
         assert max(held) > 0
+
+
+async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
+    world, scan_count = _watched()
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        pointer = world.transactions.start(7)
+        numbers = [b"%04d" % number for number in range(2_500)]
+        places = [
+            await publish(service, *numbers[at : at + 500], pointer=pointer)
+            for at in range(0, len(numbers), 500)
+        ]
+        (tail,) = service._live.tails._tails.values()
+        kept_count = sum(len(run.keys) for run in tail.fresh)
+        opened = scan_count()
+
+        newest = await polled(service, Poll(start=places[-1].first))
+        assert scan_count() == opened
+        oldest = await polled(service, Poll(limit=len(numbers)))
+
+    assert kept_count == 1_000
+    assert newest == numbers[-500:]
+    assert oldest == numbers

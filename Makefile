@@ -8,7 +8,8 @@ OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-spark observer
+	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
+	observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -28,9 +29,14 @@ test: $(VENV)/.installed-dev
 # The jar that region servers load, build/observer/tuff-observer-1.jar, with its tests.
 observer: $(OBSERVER)/.installed
 
-# Everything on a real HBase in one JVM.
-test-hbase: $(VENV)/.installed-hbase $(HBASE)/.installed $(OBSERVER)/.installed
-	$(BIN)/pytest -q -m hbase tests/hbase
+# Everything on a real HBase: its own tests in one JVM and in five, and those of the server.
+test-hbase: test-hbase-one
+	$(BIN)/pytest -q -m cluster tests/hbase
+	$(BIN)/python -m tests.hbase.serving tests/http -q -m "not slow" $(PYTEST_ARGS)
+
+# The part of it with one JVM.
+test-hbase-one: $(VENV)/.installed-hbase $(HBASE)/.installed $(OBSERVER)/.installed
+	$(BIN)/pytest -q -m "hbase and not cluster" tests/hbase
 
 # What Spark takes longer for: a server of Spark Connect, declarative pipelines, pauses between stages.
 test-spark: $(VENV)/.installed-dev

@@ -1,10 +1,10 @@
 """`python -m benchmarks.hbase`: the store in HBase beside a bare happybase loop, on one gateway.
 
-    python -m benchmarks.hbase [--rounds N] [--seconds S] [--out DIR]
+    python -m benchmarks.hbase [--only publish|poll|topics ...] [--rounds N] [--seconds S]
 
 Both do the same rows in turn, round by round, and a ratio is of one round: what else the machine
-does then slows both. Starts an HBase of its own in one JVM (`make test-hbase` brings it). Writes
-hbase.json and hbase.md.
+does then slows both. Starts an HBase of its own in one JVM (`make test-hbase-one` brings it).
+Writes hbase.json and hbase.md; rows that are left out are kept.
 """
 
 import argparse
@@ -40,6 +40,7 @@ BATCHES = (1, 100, 1_000)  # rows
 PAGES = (100, 1_000, 10_000)  # rows of one read
 TOPICS = (1, 4, 16, 64)
 REQUEST_MESSAGES = 100  # messages of a request, in the curve over topics
+PARTS = ("publish", "poll", "topics")
 WANTED = 0.8  # of the bare loop
 FIRST_MS = 1_480_000_000_000
 
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each side of a round")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args(arguments)
     if reason := why_missing():
         sys.stderr.write(f"{reason}\n")
@@ -61,7 +63,13 @@ def main(arguments: Sequence[str]) -> int:
         hbase = LocalHBase(Path(home) / "hbase")
         try:
             bench = Bench(hbase, rounds=options.rounds, seconds=options.seconds)
-            rows = {**bench.publish(), **bench.poll(), **bench.topics(Path(home))}
+            rows = _kept(options.out / "hbase.json")
+            if "publish" in options.only:
+                rows |= bench.publish()
+            if "poll" in options.only:
+                rows |= bench.poll()
+            if "topics" in options.only:
+                rows |= bench.topics(Path(home))
         finally:
             hbase.stop()
     machine = describe(None)
@@ -70,6 +78,11 @@ def main(arguments: Sequence[str]) -> int:
     (options.out / "hbase.json").write_text(text + "\n")
     (options.out / "hbase.md").write_text(page(machine, rows))
     return 0
+
+
+def _kept(path: Path) -> dict[str, Row]:
+    """The rows of the last run; none before the first."""
+    return dict(json.loads(path.read_text("utf-8"))["rows"]) if path.exists() else {}
 
 
 def _rest() -> None:

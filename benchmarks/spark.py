@@ -206,7 +206,9 @@ def all_rounds(options: argparse.Namespace) -> Results:
         jars, kafka = "", None
         try:
             jars = connector_classpath()
-            kafka = stack.enter_context(kafka_broker(directory / "kafka"))
+            kafka = stack.enter_context(
+                kafka_broker(directory / "kafka", "auto.create.topics.enable=true\n")
+            )
         except (MissingError, StartError, OSError, subprocess.SubprocessError) as error:
             missing["kafka"] = str(error)
         server = stack.enter_context(tuff(directory / "tuff", tree=options.tree))

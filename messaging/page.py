@@ -63,7 +63,7 @@ class Page:
     def items(self) -> Sequence[bytes]:
         """The messages as items of the Avro reply."""
         if self._items is None:
-            self._items = [*map(avro.encode_message, *self.columns)]
+            self._items = avro.encode_messages(*self.columns)
         return self._items
 
     def messages(self) -> list[tuple[bytes, bytes]]:

@@ -112,18 +112,20 @@ class Taken:
         keys, values = zip(*chunk, strict=True)
         payloads = [value[_HEAD_SIZE:] for value in values]
         heads = [
-            HEAD.pack(PLAIN, crc32(payload, crc32(key + PLAIN_MARK)))
+            HEAD.pack(PLAIN, crc32(key + PLAIN_MARK + payload))
             for key, payload in zip(keys, payloads, strict=True)
         ]
         is_whole = [*map(bytes.startswith, values, heads)]
         count = len(chunk) if all(is_whole) else is_whole.index(False)
         if through is not None and keys[-1][-PLACE_SIZE:] > through:
             count = min(count, bisect_right(keys, through, key=lambda key: key[-PLACE_SIZE:]))
-        sums = [*accumulate(map(len, payloads), initial=self.size_bytes)]
-        if sums[count] > self.bytes_max:
+        size_bytes = self.size_bytes + sum(map(len, payloads[:count]))
+        if size_bytes > self.bytes_max:
+            sums = [*accumulate(map(len, payloads), initial=self.size_bytes)]
             count = bisect_right(sums, self.bytes_max, lo=1) - 1
+            size_bytes = sums[count]
         front, back = parts
         self.ids += [front + key[-PLACE_SIZE:] + back for key in keys[:count]]
         self.payloads += payloads[:count]
-        self.size_bytes = sums[count]
+        self.size_bytes = size_bytes
         return count

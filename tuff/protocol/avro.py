@@ -244,6 +244,12 @@ def encode_message(message_id: bytes, payload: bytes) -> bytes:
     return ID_HEAD + message_id + encode_length(len(payload)) + payload
 
 
+def encode_messages(ids: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
+    """The same of many at once."""
+    pieces = zip(ids, map(encode_length, map(len, payloads)), payloads, strict=True)
+    return [b"".join((ID_HEAD, *each)) for each in pieces]
+
+
 def decode_message(item: bytes) -> tuple[bytes, bytes]:
     """The id and the payload in one item that was made here."""
     head = len(ID_HEAD) + MESSAGE_ID_SIZE

@@ -73,7 +73,11 @@ class Page:
     def avro(self) -> bytes:
         """The body of an Avro reply."""
         if self._avro is None:
-            self._avro = avro.encode_items(self.items)
+            self._avro = (
+                avro.encode_items(self.items)
+                if self._columns is None
+                else avro.encode_columns(*self._columns)
+            )
         return self._avro
 
     def json(self) -> bytes:

@@ -15,7 +15,7 @@ it, which fastavro does not do. The tests compare it with fastavro.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Place
@@ -262,6 +262,13 @@ def decode_message(item: bytes) -> tuple[bytes, bytes]:
 def encode_items(items: Sequence[bytes]) -> bytes:
     """The ConsumeResponse of messages that are items already."""
     return _array(items, len(items))
+
+
+def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
+    """The ConsumeResponse of messages that are ids and payloads."""
+    lengths = map(encode_length, map(len, payloads))
+    pieces = zip(repeat(ID_HEAD, len(ids)), ids, lengths, payloads, strict=True)
+    return _array(chain.from_iterable(pieces), len(ids))
 
 
 def _array(pieces: Iterable[bytes], count: int) -> bytes:

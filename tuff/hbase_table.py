@@ -7,18 +7,15 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from tuff.hbase_cells import HBaseCells
-from tuff.hbase_gateway import Addresses, Gateways
-from tuff.hbase_versions import HBaseVersions
-from tuff.hbase_wire import happybase
-from tuff.protocol.errors import BadRequestError
 from tuff.table_rows import TABLE_ID_BYTES
 from tuff.table_work import BUFFER_BYTES_MAX
 from tuff.versioned_table import VersionedTable
 
-TIMEOUT_S = 35.0  # seconds of one call; longer than the 25 that gateways should be given
-IDLE_S = 45.0  # seconds; gateways end a connection that rested for 60
+if TYPE_CHECKING:
+    import happybase
+
 GRACE_S = 3_600.0  # seconds; nothing that a gateway was told is done later
 
 _new_id = partial(os.urandom, TABLE_ID_BYTES)
@@ -59,41 +56,15 @@ class HBaseTransactionalTable(VersionedTable):
         Raises:
             StorageUnavailableError: no gateway answers, or HBase can't use the table.
             BadRequestError: the table would lose versions, or a gateway's address is none.
+            ModuleNotFoundError: happybase is not installed.
         """
-        gateways = Gateways(
-            Addresses(_addresses(connection)),
-            timeout_s=TIMEOUT_S,
-            idle_s=IDLE_S,
-            elapsed_s=elapsed_s,
-        )
         try:
-            cells = HBaseCells(gateways, _full_name(connection, name))
-            versions = HBaseVersions(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
-        except BaseException:
-            gateways.close()
-            raise
+            from tuff.hbase_opening import opened
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"HBaseTransactionalTable needs {error.name}, which is not installed; "
+                "pip install 'tuff-messaging[hbase]'",
+                name=error.name,
+            ) from None
+        versions = opened(connection, name, grace_s=grace_s, new_id=new_id, elapsed_s=elapsed_s)
         super().__init__(name, versions, buffer_bytes=buffer_bytes)
-
-
-def _addresses(connection: "str | Sequence[str] | happybase.Connection") -> list[tuple[str, int]]:
-    if isinstance(connection, happybase.Connection):
-        return [(connection.host, connection.port)]
-    names = [connection] if isinstance(connection, str) else list(connection)
-    found = [_address(name) for name in names]
-    if not found:
-        raise BadRequestError("name one Thrift gateway of HBase or more, as HOST:PORT")
-    return found
-
-
-def _address(name: str) -> tuple[str, int]:
-    host, colon, port = name.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise BadRequestError(f"a Thrift gateway of HBase is HOST:PORT, not {name!r}")
-    return host.strip("[]"), int(port)
-
-
-def _full_name(connection: "str | Sequence[str] | happybase.Connection", name: str) -> bytes:
-    if isinstance(connection, happybase.Connection) and connection.table_prefix is not None:
-        prefix: bytes = connection.table_prefix + connection.table_prefix_separator
-        return prefix + name.encode()
-    return name.encode()

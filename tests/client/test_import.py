@@ -59,6 +59,19 @@ def test_every_public_name_can_be_had() -> None:
     assert [name for name in tuff.__all__ if not hasattr(tuff, name)] == []
 
 
+def test_a_table_in_hbase_says_what_has_to_be_installed_for_it() -> None:
+    program = (
+        "import sys, tuff\n"
+        "sys.modules['happybase'] = None\n"
+        "try: tuff.HBaseTransactionalTable('127.0.0.1:9090', 'stock')\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+
+    assert "needs happybase, which is not installed; pip install 'tuff-messaging[hbase]'" in said
+
+
 def test_a_name_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         tuff.nothing_of_that_name  # noqa: B018 - the look-up itself is what raises

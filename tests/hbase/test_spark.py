@@ -9,12 +9,12 @@ import pytest
 
 import tuff
 from tests.hbase.local import LocalHBase, why_missing
-from tests.hbase.tables import SALTS, deploy, settings_of
 from tests.http.process import ServerProcess, serve
 
 pytest.importorskip("happybase")
 
 from messaging.storage.hbase_settings import HBaseSettings
+from tests.hbase.tables import SALTS, deploy, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

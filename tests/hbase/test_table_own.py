@@ -152,6 +152,22 @@ def test_a_compaction_does_what_was_announced_a_grace_ago_and_no_more(
         assert read(service, table) == [(b"a", b"2")]
 
 
+def test_who_compacts_beside_another_process_leaves_it_to_that(
+    hbase: LocalHBase, service: Service, name: str
+) -> None:
+    pass_time(service, GRACE_S)
+    earlier = service.start()
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as table:
+        pass_time(service, 1)
+        table.compact(service)
+
+        assert table._versions.compact(earlier, bound=earlier.visibility_upper_bound) == []
+        pass_time(service, 3 * GRACE_S)
+        table.compact(service)
+        with pytest.raises(BadRequestError, match="own server"):
+            table._versions.compact(earlier, bound=earlier.visibility_upper_bound)
+
+
 def test_another_process_sees_an_announcement_long_before_it_is_acted_on(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:

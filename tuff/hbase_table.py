@@ -14,7 +14,7 @@ from tuff.table_work import BUFFER_BYTES_MAX
 from tuff.versioned_table import VersionedTable
 
 if TYPE_CHECKING:
-    import happybase
+    from tuff.hbase_gateway import Connection
 
 GRACE_S = 3_600.0  # seconds; nothing that a gateway was told is done later
 
@@ -36,7 +36,7 @@ class HBaseTransactionalTable(VersionedTable):
 
     def __init__(
         self,
-        connection: "str | Sequence[str] | happybase.Connection",
+        connection: "str | Sequence[str] | Connection",
         name: str,
         *,
         buffer_bytes: int = BUFFER_BYTES_MAX,

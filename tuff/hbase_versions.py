@@ -244,11 +244,12 @@ class HBaseVersions:
         """Announce this compaction, unless the last one is too young; the one to act on now."""
         for _ in range(SWAPS_MAX):
             before = Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+            going = before if before.started else None
             # It may be younger than `now`, where another process compacts at this moment.
-            if abs(now.transaction_id - before.started) < self._grace_s * POINTERS_PER_S:
+            age = abs(now.transaction_id - before.started)
+            if going is not None and age < self._grace_s * POINTERS_PER_S:
                 return None
             after = before.advanced(now, bound=bound)
-            going = before if before.started else None
             if self._swapped(before, after):
                 return after if self._is_aged(after, now) else going
         raise StorageUnavailableError("others compact the table at this moment; try again later")

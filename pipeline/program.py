@@ -8,13 +8,10 @@ import click
 
 from pipeline import archive, audit, compact, lag, replay, retry
 from pipeline.running import Job
+from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.protocol.errors import TuffError
 from tuff.transport import ConnectionLostError
 
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_INTERRUPTED = 130
 SENTENCE_LENGTH_MAX = 2_000  # characters; Spark tells an error with the traces of its tasks
 
 EXIT_CODES = """\b
@@ -47,22 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    try:
-        with program.make_context("tuff-pipeline", arguments) as context:
-            program.invoke(context)
-        sys.stdout.flush()
-    except click.exceptions.Exit as left:
-        return left.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    except Exception as error:
-        told = _told(error)
-        if told is None:
-            raise
-        sentence, code = told
-        click.secho(f"tuff-pipeline: {sentence}", err=True, fg="red")
-        return code
-    return 0
+    return run_to_end(program, "tuff-pipeline", arguments, tell=_tell)
+
+
+def _tell(error: Exception) -> int | None:
+    told = _told(error)
+    if told is None:
+        return None
+    sentence, code = told
+    click.secho(f"tuff-pipeline: {sentence}", err=True, fg="red")
+    return code
 
 
 def _told(error: Exception) -> tuple[str, int] | None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -10,6 +11,7 @@ import click
 from tuff.cli.blockers import blockers
 from tuff.cli.bookmarks import holds, positions
 from tuff.cli.completion import VARIABLE, complete, completion
+from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.files import log, snapshot, table
 from tuff.cli.hbase import hbase
 from tuff.cli.options import Session
@@ -24,11 +26,6 @@ from tuff.client import DEFAULT_URL
 from tuff.launch import LaunchError
 from tuff.protocol.errors import TuffError
 from tuff.transport import ConnectionLostError
-
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_INTERRUPTED = 130
 
 # By the code of the error: the command that leads on.
 _NEXT = {
@@ -91,27 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    try:
-        if instruction := os.environ.get(VARIABLE):
-            return complete(program, instruction)
-        # `program.main` would answer a broken pipe by itself, as a failure.
-        with program.make_context("tuff", arguments) as context:
-            program.invoke(context)
-        sys.stdout.flush()
-    except click.exceptions.Exit as left:
-        return left.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output, `head` for one, has enough; what Python still holds goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (click.ClickException, TuffError, LaunchError) as error:
-        return _told(error, arguments)
-    return 0
+    if instruction := os.environ.get(VARIABLE):
+        return complete(program, instruction)
+    return run_to_end(program, "tuff", arguments, tell=partial(_told, arguments))
 
 
-def _told(error: click.ClickException | TuffError | LaunchError, arguments: list[str]) -> int:
+def _told(arguments: list[str], error: Exception) -> int | None:
     match error:
         case click.ClickException():
             return _usage(error, arguments)
@@ -119,8 +101,10 @@ def _told(error: click.ClickException | TuffError | LaunchError, arguments: list
             is_lost = isinstance(error, ConnectionLostError)
             code = EXIT_UNREACHABLE if is_lost else EXIT_REFUSED
             return _tell(error.detail, _next_command(error, arguments), code)
-        case _:
+        case LaunchError():
             return _tell(str(error), "pip install --force-reinstall tuff-messaging", EXIT_REFUSED)
+        case _:
+            return None
 
 
 def _usage(error: click.ClickException, arguments: list[str]) -> int:

@@ -1,0 +1,54 @@
+"""How both command lines end where no command answers: who reads them stops, or a pipe of ours."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tuff.cli.ending import run_to_end
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("program", ["tuff/cli/__main__.py", "pipeline/__main__.py"])
+def test_who_has_read_enough_ends_it_in_silence(program: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does, once it has its lines
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / program), "--help"],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=60,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.group
+    def program() -> None:
+        pass
+
+    @program.command
+    def work() -> None:
+        raise BrokenPipeError("to a program of ours")
+
+    told: list[Exception] = []
+
+    def tell(error: Exception) -> int:
+        told.append(error)
+        return 7
+
+    with (tmp_path / "output").open("w") as output, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", output)
+        code = run_to_end(program, "program", ["work"], tell=tell)
+
+    assert (code, [str(error) for error in told]) == (7, ["to a program of ours"])

@@ -15,7 +15,14 @@ import click
 from pipeline.frames import COLUMNS, check, messages_of, move, summarize, write_files
 from pipeline.hours import ClosedHour, closed_hours
 from pipeline.manifest import Archive, ArchiveError, Row, watermark_ms
-from pipeline.running import Job, json_option, report_hours, root_option, topic_argument
+from pipeline.running import (
+    Job,
+    json_option,
+    messages_in_hours,
+    report_hours,
+    root_option,
+    topic_argument,
+)
 from tuff.cli.output import moment, print_json
 from tuff.protocol.errors import HoldNotFoundError
 from tuff.protocol.names import TopicId
@@ -36,7 +43,7 @@ def archive_topic(
     topic: TopicId,
     options: Mapping[str, str],
     *,
-    tell: Callable[[Row], object],
+    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
     """Archive every closed hour that is not in the manifest; returns their rows.
 
@@ -54,7 +61,7 @@ def archive_topic(
     for closed in closed_hours(client, topic, known=known):
         row = archive_hour(spark, archive, topic, closed, options)
         new.append(row)
-        tell(row)
+        tell(row, None)  # how many are left is not known: each is looked for in its turn
         client.topics.hold(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
     with suppress(HoldNotFoundError):
         client.topics.release(topic, HOLD_NAME)
@@ -118,13 +125,16 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
     """Archive the closed hours of TOPIC to Parquet, verified."""
     archive = Archive(root)
     with archive.locked(), job.client() as client:
+        client.topics.get(topic)  # before Spark, which takes its time to start
         with job.spark() as spark:
             rows = archive_topic(spark, client, archive, topic, job.options, tell=report_hours(job))
         reached_ms = truncate_archived(client, archive, topic) if truncate else None
-    count = sum(row.summary.count for row in rows)
+    if not rows:
+        job.tell("no further hour is closed: each is, once a decided message lies behind it")
     if as_json:
+        count = sum(row.summary.count for row in rows)
         print_json({"hours": len(rows), "messages": count, "truncatedBefore": reached_ms})
         return
-    click.echo(f"{count} messages of {topic} in {len(rows)} hours archived")
+    click.echo(f"{messages_in_hours(topic, rows)} archived")
     if truncate:
         click.echo(f"the topic is truncated before {moment(reached_ms) or 'nothing'}")

@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.epochs import epoch_options, rows_left
+from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left
 from pipeline.frames import archived, check, in_order, move, sync_files
 from pipeline.letters import TEXT, dead_letters_of, letters
 from pipeline.manifest import Archive, Row
-from pipeline.running import Job, create, json_option, report_hours, root_option, topic_argument
+from pipeline.running import (
+    Job,
+    create,
+    json_option,
+    messages_in_hours,
+    report_hours,
+    root_option,
+    topic_argument,
+)
 from tuff.cli.output import print_json
 from tuff.protocol.names import TopicId
 
@@ -89,16 +97,17 @@ def audit_topic(
     members: Members,
     options: Mapping[str, str],
     *,
-    tell: Callable[[Row], object],
+    sink: str,
+    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
-    """Audit the hours of the archive that were not; returns their rows.
+    """Audit the hours of the archive that `sink` has not; returns their rows.
 
     Raises: ArchiveError: an hour is not as its row says; no later one is audited.
     """
-    sink, dead = f"audit/{topic}", dead_letters_of(topic)
+    dead = dead_letters_of(topic)
     create(client, dead)
     left = rows_left(client, sink, archive.rows(topic))
-    for row in left:
+    for behind, row in countdown(left):
         frame = archived(spark, archive, row)
         check(frame, row, what=f"hour {row.hour} of {topic}")
         events = parsed(frame, members)
@@ -109,7 +118,7 @@ def audit_topic(
         bad = in_order(no_events(events, topic)).select("value")
         writer = bad.write.format("tuff").mode("append")
         writer.options(**options, **epoch_options(sink, row), topic=str(dead)).save()
-        tell(row)
+        tell(row, behind)
     return left
 
 
@@ -151,19 +160,35 @@ def _member_option(name: str, what: str) -> Callable[[Function], Function]:
 @_member_option("program", "who accessed data")
 @_member_option("dataset", "which data that was")
 @_member_option("access", "in which way")
+@click.option(
+    "--sink", help="Under which name the server knows what is done (default: audit/TOPIC)."
+)
 @json_option
 @click.pass_obj
 def main(
-    job: Job, /, *, topic: TopicId, root: Path, out: Path, as_json: bool, **members: str
+    job: Job,
+    /,
+    *,
+    topic: TopicId,
+    root: Path,
+    out: Path,
+    sink: str | None,
+    as_json: bool,
+    **members: str,
 ) -> None:
     """Count the events of TOPIC by hour, from its archive, and find the edges of its lineage."""
-    named, archive = Members(**members), Archive(root)
-    with archive.locked(), job.client() as client, job.spark() as spark:
-        rows = audit_topic(
-            spark, client, archive, topic, out, named, job.options, tell=report_hours(job)
-        )
-    count = sum(row.summary.count for row in rows)
+    named, archive, name = Members(**members), Archive(root), sink or f"audit/{topic}"
+    archive.require(topic)
+    with archive.locked(), job.client() as client:
+        create(client, dead_letters_of(topic))  # before Spark, which takes its time to start
+        with job.spark() as spark:
+            tell = report_hours(job)
+            rows = audit_topic(
+                spark, client, archive, topic, out, named, job.options, sink=name, tell=tell
+            )
+    if not rows:
+        job.tell(ALL_DONE.format(sink=name))
     if as_json:
-        print_json({"hours": len(rows), "messages": count})
+        print_json({"hours": len(rows), "messages": sum(row.summary.count for row in rows)})
         return
-    click.echo(f"{count} messages of {topic} in {len(rows)} hours audited")
+    click.echo(f"{messages_in_hours(topic, rows)} audited")

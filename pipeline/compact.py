@@ -14,7 +14,7 @@ import click
 
 from pipeline.frames import archived, check, move, remove, write_files
 from pipeline.manifest import Archive, Row, moved
-from pipeline.running import Job, json_option, root_option, topic_argument
+from pipeline.running import Job, counted, json_option, root_option, topic_argument
 from tuff.cli.output import print_json
 from tuff.protocol.names import TopicId
 
@@ -37,7 +37,7 @@ def compact_topic(
             sweep_day(archive, topic, of_day)
             continue
         compact_day(spark, archive, topic, of_day, path)
-        tell(f"{day}: {len(of_day)} hours are one")
+        tell(f"{day}: {counted(len(of_day), 'hour')} in one")
         days.append(day)
     return days
 
@@ -91,9 +91,10 @@ def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 def main(job: Job, *, topic: TopicId, root: Path, as_json: bool) -> None:
     """Bring the archived hours of each day of TOPIC together in one file."""
     archive = Archive(root)
+    archive.require(topic)
     with archive.locked(), job.spark() as spark:
         days = compact_topic(spark, archive, topic, tell=job.tell)
     if as_json:
         print_json({"days": days})
         return
-    click.echo(f"{len(days)} days of {topic} compacted")
+    click.echo(f"{counted(len(days), 'day')} of {topic} compacted")

@@ -5,7 +5,7 @@ hour that was written, beside whether it was, and no file here has to agree with
 archived in order is what makes one number enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.manifest import Row
@@ -13,6 +13,8 @@ from tuff.protocol.errors import SinkNotFoundError
 
 if TYPE_CHECKING:
     from tuff.client import Client
+
+ALL_DONE = "nothing is left: the server knows all archived hours as done by the sink {sink}"
 
 
 def rows_left(client: "Client", sink: str, rows: Sequence[Row]) -> list[Row]:
@@ -28,3 +30,8 @@ def rows_left(client: "Client", sink: str, rows: Sequence[Row]) -> list[Row]:
 def epoch_options(sink: str, row: Row) -> dict[str, str]:
     """What makes a write of this row happen once."""
     return {"txnAppId": sink, "txnVersion": str(row.hour.number)}
+
+
+def countdown(rows: Sequence[Row]) -> Iterator[tuple[int, Row]]:
+    """Each row with how many come after it."""
+    return zip(reversed(range(len(rows))), rows, strict=True)

@@ -2,10 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.failures import failure_of_spark
 from pipeline.manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.names import TopicId
@@ -52,7 +54,8 @@ def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
 
 def check(frame: "DataFrame", row: Row, *, what: str) -> None:
     """Raises: ArchiveError: these are not the messages that the row tells of."""
-    found = summarize(frame, generation=row.generation, what=what)
+    with _readable(what):
+        found = summarize(frame, generation=row.generation, what=what)
     if found != row.summary:
         raise ArchiveError(f"{what} holds {found}, and not {row.summary}")
 
@@ -74,10 +77,22 @@ def messages_of(
 
 
 def archived(spark: "SparkSession", archive: Archive, row: Row) -> "DataFrame":
-    """The messages of one row, in any order."""
-    frame = spark.read.parquet(str(archive.root / row.path)).select(*COLUMNS)
+    """The messages of one row, in any order. Raises: ArchiveError: its files can't be read."""
+    with _readable(row.path):
+        frame = spark.read.parquet(str(archive.root / row.path)).select(*COLUMNS)
     # Of a file of a day, only those of the hour; Parquet skips what lies outside.
     return frame.where(f"id between X'{row.summary.first}' and X'{row.summary.last}'")
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        failure = failure_of_spark(error)
+        if failure is None:
+            raise
+        raise ArchiveError(f"{what} can't be read: {failure}") from error
 
 
 def in_order(frame: "DataFrame") -> "DataFrame":

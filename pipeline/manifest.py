@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pipeline.hours import Hour
 from tuff.disk.files import make_directory, write_file
@@ -75,6 +75,19 @@ class Archive:
             yield
         finally:
             lock.close()
+
+    def require(self, topic: TopicId) -> list[Row]:
+        """Its rows, oldest first. Raises: ArchiveError: it has none, or they can't be read."""
+        rows = self.rows(topic)
+        if not rows:
+            known = ", ".join(self.topics()) or "of no topic"
+            raise ArchiveError(f"{self.root} has no archive of {topic}; what it has is {known}")
+        return rows
+
+    def topics(self) -> list[str]:
+        """The names of the topics that have rows."""
+        found = (self.root / "_manifest").glob("topic=*")
+        return sorted(unquote(path.name.removeprefix("topic=")) for path in found)
 
     def rows(self, topic: TopicId) -> list[Row]:
         """All rows of a topic, oldest first. Raises: ArchiveError: they can't be read."""

@@ -7,12 +7,11 @@ from typing import NoReturn
 import click
 
 from pipeline import archive, audit, compact, lag, replay, retry
+from pipeline.failures import failure_of_spark
 from pipeline.running import Job
 from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.protocol.errors import TuffError
 from tuff.transport import ConnectionLostError
-
-SENTENCE_LENGTH_MAX = 2_000  # characters; Spark tells an error with the traces of its tasks
 
 EXIT_CODES = """\b
 Exit codes:
@@ -67,16 +66,8 @@ def _told(error: Exception) -> tuple[str, int] | None:
             return error.detail, EXIT_REFUSED
         case ModuleNotFoundError(name="pyspark" | "pyarrow"):
             return "this needs Spark; pip install 'tuff-messaging[spark]'", EXIT_REFUSED
-        case _ if _is_of_spark(error):
-            # The cause stands at the end, behind the traces of the tasks.
-            return str(error)[-SENTENCE_LENGTH_MAX:], EXIT_REFUSED
+        case OSError(filename=str() as file, strerror=str() as reason):
+            return f"{file}: {reason}", EXIT_REFUSED
         case _:
-            return None
-
-
-def _is_of_spark(error: Exception) -> bool:
-    try:
-        from pyspark.errors import PySparkException
-    except ModuleNotFoundError:
-        return False
-    return isinstance(error, PySparkException)
+            failure = failure_of_spark(error)
+            return None if failure is None else (failure, EXIT_REFUSED)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.epochs import epoch_options, rows_left
+from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left
 from pipeline.frames import archived, check, in_order
 from pipeline.manifest import Archive, Row
-from pipeline.running import Job, as_topic, json_option, report_hours, root_option, topic_argument
+from pipeline.running import (
+    Job,
+    as_topic,
+    json_option,
+    messages_in_hours,
+    report_hours,
+    root_option,
+    topic_argument,
+)
 from tuff.cli.output import print_json
 from tuff.protocol.names import TopicId
 
@@ -32,7 +40,7 @@ def replay_topic(
     options: Mapping[str, str],
     *,
     sink: str,
-    tell: Callable[[Row], object],
+    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
     """Write what `sink` has not written of the archive into `target`; returns those rows.
 
@@ -42,11 +50,11 @@ def replay_topic(
     """
     client.topics.get(target)
     left = rows_left(client, sink, archive.rows(topic))
-    for row in left:
+    for behind, row in countdown(left):
         frame = archived(spark, archive, row)
         check(frame, row, what=f"hour {row.hour} of {topic}")
         replay_hour(frame, target, {**options, **epoch_options(sink, row)})
-        tell(row)
+        tell(row, behind)
     return left
 
 
@@ -69,14 +77,21 @@ def main(
     job: Job, *, topic: TopicId, root: Path, target: TopicId, sink: str | None, as_json: bool
 ) -> None:
     """Write the archive of TOPIC into another topic, in order, each message once."""
+    if target == topic:
+        raise click.UsageError(f"{topic} would be archived again with what is replayed into it")
     archive = Archive(root)
+    archive.require(topic)
     name = sink or f"replay/{topic}/{target}"
-    with archive.locked(), job.client() as client, job.spark() as spark:
-        rows = replay_topic(
-            spark, client, archive, topic, target, job.options, sink=name, tell=report_hours(job)
-        )
-    count = sum(row.summary.count for row in rows)
+    with archive.locked(), job.client() as client:
+        client.topics.get(target)  # before Spark, which takes its time to start
+        with job.spark() as spark:
+            tell = report_hours(job)
+            rows = replay_topic(
+                spark, client, archive, topic, target, job.options, sink=name, tell=tell
+            )
+    if not rows:
+        job.tell(ALL_DONE.format(sink=name))
     if as_json:
-        print_json({"hours": len(rows), "messages": count})
+        print_json({"hours": len(rows), "messages": sum(row.summary.count for row in rows)})
         return
-    click.echo(f"{count} messages of {topic} in {len(rows)} hours replayed to {target}")
+    click.echo(f"{messages_in_hours(topic, rows)} replayed to {target}")

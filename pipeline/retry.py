@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.letters import TEXT, dead_letters_of, letter
-from pipeline.running import Job, create, topic_argument
+from pipeline.running import Job, counted, create, json_option, topic_argument
+from tuff.cli.output import print_json
 from tuff.protocol.names import TopicId
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 RETRY_SUFFIX = ".retry"
 ATTEMPT_COUNT_MAX = 5  # as a subscriber's own default
 NO_LETTER = "it is no letter with a payload and a number of attempts"
+
+
+def retried(topic: TopicId) -> TopicId:
+    """The topic for letters to be tried again. Raises: InvalidNameError: its name is too long."""
+    return TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
 
 
 def sorted_out(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
@@ -41,12 +47,11 @@ def sorted_out(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFra
     ).withColumn("payload", expr("if(encoded is null, plain, try_to_binary(encoded, 'base64'))"))
     is_letter = col("payload").isNotNull() & col("attempts").isNotNull()
     goes_back = is_letter & (col("attempts") < attempts)
-    retried = TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
     return read.select(
         when(goes_back, lit(str(topic))).otherwise(lit(str(dead_letters_of(topic)))).alias("topic"),
         when(goes_back, col("payload"))
         .when(is_letter, col("value"))
-        .otherwise(letter(retried, reason=NO_LETTER))
+        .otherwise(letter(retried(topic), reason=NO_LETTER))
         .alias("value"),
     )
 
@@ -64,7 +69,7 @@ def retry_topic(
 
     Raises: TopicNotFoundError: the topic, or its retry topic, is not there.
     """
-    source = TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
+    source = retried(topic)
     client.topics.get(topic)
     client.topics.get(source)
     create(client, dead_letters_of(topic))
@@ -97,9 +102,16 @@ def retry_topic(
     show_default=True,
     help="Letters that were tried so often are dead.",
 )
+@json_option
 @click.pass_obj
-def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int) -> None:
+def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool) -> None:
     """Move the letters of TOPIC.retry back to TOPIC, or to TOPIC.dlq, each once."""
-    with job.client() as client, job.spark() as spark:
-        count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
-    click.echo(f"{count} letters of {topic}{RETRY_SUFFIX} moved")
+    source = retried(topic)
+    with job.client() as client:
+        client.topics.get(source)  # before Spark, which takes its time to start
+        with job.spark() as spark:
+            count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
+    if as_json:
+        print_json({"letters": count})
+        return
+    click.echo(f"{counted(count, 'letter')} of {source} moved")

@@ -72,9 +72,25 @@ class Job:
         click.echo(sentence, err=True)
 
 
-def report_hours(job: Job) -> Callable[[Row], None]:
-    """Tells of each hour when it is done."""
-    return lambda row: job.tell(f"{row.hour}: {row.summary.count} messages")
+def report_hours(job: Job) -> Callable[[Row, int | None], None]:
+    """Tells of each hour when it is done, and of how many are left where that is known."""
+
+    def report(row: Row, left: int | None) -> None:
+        behind = f"; {counted(left, 'hour')} left" if left else ""
+        job.tell(f"{row.hour}: {counted(row.summary.count, 'message')}{behind}")
+
+    return report
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, for people: `1 hour`, `2 hours`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def messages_in_hours(topic: TopicId, rows: Sequence[Row]) -> str:
+    """What a job has done, for people."""
+    messages = counted(sum(row.summary.count for row in rows), "message")
+    return f"{messages} of {topic} in {counted(len(rows), 'hour')}"
 
 
 def create(client: Client, topic: TopicId) -> None:

@@ -1,6 +1,5 @@
 """A real server whose clock the tests move on, so that hours pass and are closed."""
 
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,36 +11,20 @@ from pipeline.manifest import Archive
 from tests.faults.conftest import shim_library as shim_library
 from tests.faults.disk import Shim
 from tests.http.process import serve
+from tests.pipeline.clock import Clock
 from tests.spark.messages import read
 
-HOUR_S, DAY_S = 3_600, 86_400
-FIRST_S = 300  # seconds into a day: no hour ends by itself while a test works in it
 NAMESPACE = "pipeline"
 
 _numbers = count(1)
 
 
-class Clock:
-    """The clock of the tests' server. It only goes forward."""
+class DiedError(Exception):
+    """The end of a job, at some step of it."""
 
-    def __init__(self, shim: Shim) -> None:
-        self._shim = shim
-        now_s = time.time()
-        self._shift_s = (now_s // DAY_S + 1) * DAY_S + FIRST_S - now_s
-        self._set()
 
-    def pass_hours(self, number: int = 1) -> None:
-        self._shift_s += number * HOUR_S
-        self._set()
-
-    def begin_day(self) -> None:
-        """Go on to the next day's beginning."""
-        now_s = time.time() + self._shift_s
-        self._shift_s += (now_s // DAY_S + 1) * DAY_S + FIRST_S - now_s
-        self._set()
-
-    def _set(self) -> None:
-        self._shim.set_clock(wall_s=self._shift_s, boot_s=self._shift_s)
+def die(*_given: object, **_named: object) -> None:
+    raise DiedError
 
 
 class Place:

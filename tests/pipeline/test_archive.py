@@ -9,7 +9,7 @@ from pipeline.archive import HOLD_NAME, archive_topic, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
 from pipeline.manifest import ArchiveError, Row
-from tests.pipeline.conftest import Place
+from tests.pipeline.conftest import DiedError, Place, die
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def archive(spark: "SparkSession", place: Place) -> list[Row]:
     return archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
     )
 
 
@@ -47,7 +47,7 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
 def test_a_topic_without_closed_hours_is_left_as_it_is(place: Place) -> None:
     nothing = (
         archive_topic(
-            None, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+            None, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
         ),
         truncate_archived(place.client, place.archive, place.topic),
     )
@@ -102,6 +102,7 @@ def test_nothing_is_truncated_when_files_are_gone_or_somebody_holds(
     assert place.read(place.topic) == [b"1", b"open"]
 
 
+@pytest.mark.slow
 def test_files_that_are_not_what_was_read_are_no_archive(
     spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,15 +144,15 @@ def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: 
     place.clock.begin_day()
     place.publish_hours(["1", "2"], ["3"])
     early = archive(spark, place)
-    before = compact_topic(spark, place.archive, place.topic, tell=lambda _: None)
+    before = compact_topic(spark, place.archive, place.topic, tell=lambda *_: None)
     place.clock.begin_day()
     place.publish_hours(["4"])
     rows = early + archive(spark, place)
 
-    days = compact_topic(spark, place.archive, place.topic, tell=lambda _: None)
+    days = compact_topic(spark, place.archive, place.topic, tell=lambda *_: None)
     left = place.archive.root / rows[0].path  # as by a job that died before it removed the hours
     left.mkdir()
-    again = compact_topic(spark, place.archive, place.topic, tell=lambda _: None)
+    again = compact_topic(spark, place.archive, place.topic, tell=lambda *_: None)
 
     compacted = place.archive.rows(place.topic)
     assert (before, days, again) == ([], [rows[0].hour.day], [])
@@ -162,14 +163,6 @@ def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: 
     files = list((place.archive.root / "hours").rglob("*.parquet"))
     assert len(list((place.archive.root / compacted[0].path).glob("*.parquet"))) == 1
     assert (len(files), left.exists()) == (1, False)
-
-
-class DiedError(Exception):
-    """The end of a job, at some step of it."""
-
-
-def die(*_given: object, **_named: object) -> None:
-    raise DiedError
 
 
 @pytest.mark.slow
@@ -203,11 +196,11 @@ def test_a_compaction_that_dies_before_any_step_is_done_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(f"pipeline.compact.{step}", die)
         with pytest.raises(DiedError):
-            compact_topic(spark, place.archive, place.topic, tell=lambda _: None)
+            compact_topic(spark, place.archive, place.topic, tell=lambda *_: None)
     for row in place.archive.rows(place.topic):
         check(archived(spark, place.archive, row), row, what=str(row.hour))
 
-    compact_topic(spark, place.archive, place.topic, tell=lambda _: None)
+    compact_topic(spark, place.archive, place.topic, tell=lambda *_: None)
 
     *compacted, last = place.archive.rows(place.topic)
     (path,) = {row.path for row in compacted}

@@ -9,7 +9,7 @@ import tuff
 from pipeline.archive import archive_topic
 from pipeline.audit import Members, audit_topic, parsed
 from pipeline.manifest import Row
-from tests.pipeline.conftest import Place
+from tests.pipeline.conftest import DiedError, Place, die
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def event(kind: str, entity: str, **members: str) -> str:
 def audit(spark: "SparkSession", place: Place) -> list[Row]:
     return audit_topic(
         spark, place.client, place.archive, place.topic, place.home / "audit", Members(),
-        place.options, tell=lambda _: None,
+        place.options, sink=f"audit/{place.topic}", tell=lambda *_: None,
     )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_events_are_counted_edges_found_and_the_rest_is_dead_once(
         [event("run", "a", **read), event("run", "a", **read)],
     )
     archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
     )
 
     first, second = audit(spark, place), audit(spark, place)
@@ -55,22 +55,72 @@ def test_events_are_counted_edges_found_and_the_rest_is_dead_once(
     assert (letter["id"], letter["timestamp"]) == (original.id.hex(), original.timestamp)
 
 
-@pytest.mark.parametrize(
-    ("payload", "kind"),
-    [
-        (b'{"type":"run"}', "run"),
-        (b'{"type":{"deep":1}}', '{"deep":1}'),
-        (b'{"type":null}', None),
-        (b'{"kind":"run"}', None),
-        (b'["type"]', None),
-        (b'{"type":"run"', None),
-        (b"", None),
-        (b"\xff", None),
-    ],
-)
-def test_an_event_is_a_whole_object_with_a_kind(
-    spark: "SparkSession", payload: bytes, kind: str | None
-) -> None:
-    frame = spark.sql(f"select X'{payload.hex()}' as value")
+def results(spark: "SparkSession", place: Place) -> dict[str, list[tuple[object, ...]]]:
+    """All that an audit leaves."""
+    out = place.home / "audit"
+    found = {
+        kind: sorted(map(tuple, spark.read.parquet(str(out / kind)).collect()), key=str)
+        for kind in ("counts", "edges")
+    }
+    dead = tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")
+    ids = [(json.loads(letter)["id"],) for letter in place.read(dead)]
+    return {**found, "letters": [*ids]}
 
-    assert parsed(frame, Members()).first()["kind"] == kind
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", ["before its letters are stored", "before they are committed"])
+def test_an_audit_that_dies_between_its_files_and_its_letters_is_done_again_the_same(
+    spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    read = {"program": "report", "dataset": "sales", "access": "read"}
+    place.publish_hours(
+        [event("run", "a", **read), "no event", event("stop", "b")], ["nor this", event("run", "a")]
+    )
+    rows = archive_topic(
+        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.audit.no_events", die)
+        with pytest.raises(DiedError):
+            audit(spark, place)
+    files = {
+        kind: list((place.home / "audit" / kind).rglob("*.parquet")) for kind in ("counts", "edges")
+    }
+    if dies == "before they are committed":
+        dead = tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")
+        begun = place.client.sinks.begin(
+            f"audit/{place.topic}", rows[0].hour.number, "dead", lease=600
+        )
+        place.client.store(dead, "lost", transaction=begun.transaction)
+
+    done = audit(spark, place)
+    found = results(spark, place)
+
+    assert [len(each) for each in files.values()] == [1, 1], "it died behind the files"
+    assert done == rows
+    assert [(row[0], row[1], row[2]) for row in found["counts"]] == [
+        ("a", "run", 1), ("a", "run", 1), ("b", "stop", 1),
+    ]  # fmt: skip
+    assert [row[:3] + row[5:6] for row in found["edges"]] == [("report", "sales", "read", 1)]
+    bad = [m.id.hex() for m in place.client.poll(place.topic) if not m.payload.startswith(b"{")]
+    assert found["letters"] == [(id,) for id in bad if id <= rows[-1].summary.last]
+
+
+KINDS: dict[bytes, str | None] = {
+    b'{"type":"run"}': "run",
+    b'{"type":{"deep":1}}': '{"deep":1}',
+    b'{"type":null}': None,
+    b'{"kind":"run"}': None,
+    b'["type"]': None,
+    b'{"type":"run"': None,
+    b"": None,
+    b"\xff": None,
+}
+
+
+def test_an_event_is_a_whole_object_with_a_kind(spark: "SparkSession") -> None:
+    frame = spark.createDataFrame([(payload,) for payload in KINDS], "value binary")
+
+    found = parsed(frame, Members()).select("value", "kind").collect()
+
+    assert {bytes(row.value): row.kind for row in found} == KINDS

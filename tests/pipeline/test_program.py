@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pipeline.manifest import Row
+from pipeline.failures import failure_of_spark
+from pipeline.hours import Hour
+from pipeline.manifest import Row, Summary
 from pipeline.program import run
-from tests.pipeline.conftest import Place
+from tests.pipeline.conftest import NAMESPACE, Place
 from tests.spark.session import missing
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE_COUNT = 120
+ROW = Row(
+    hour=Hour(480_000), generation=1, after_ms=0, path="hours/x",
+    summary=Summary(count=1, first="00" * 20, last="00" * 20, checksum=0),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -60,6 +66,7 @@ def announce_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.rows.close()
 
 
+@pytest.mark.slow
 def test_the_catalogues_topic_is_archived_audited_and_replayed_the_same(
     spark: "SparkSession",
     place: Place,
@@ -90,18 +97,66 @@ def test_errors_are_sentences_with_exit_codes(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = "http://127.0.0.1:9"
+    root = place.home / "archive"
+    archived = place.other("-archived")
+    place.archive.record(archived, [ROW])
+    topic, missing = str(place.topic), f"{place.topic}-missing"
+    url = ("--url", place.client.url)
+    place.client.topics.create(tuff.TopicId(NAMESPACE, f"{archived.name}.retry"))
     expected = {
         ("lag",): (2, "at least one"),
         ("archive", "a b", "--root", "x"): (2, "name"),
         ("--url", "nowhere", "lag", "--topic", "t"): (2, "address"),
         ("--url", place.client.url, "lag", "--topic", "missing"): (1, "missing"),
         ("--url", nowhere, "lag", "--topic", "t"): (3, ""),
+        (*url, "lag", "--checkpoint", str(root)): (1, "is no checkpoint"),
+        ("--url", nowhere, "archive", topic, "--root", str(root)): (3, ""),
+        (*url, "archive", missing, "--root", str(root)): (1, f"no topic {missing}"),
+        (*url, "archive", topic, "--root", "/proc/archive"): (1, "/proc/archive: No such file"),
+        (*url, "compact", missing, "--root", str(root)): (1, f"what it has is {archived}"),
+        (*url, "compact", topic, "--root", str(root / "x")): (1, "what it has is of no topic"),
+        (*url, "replay", missing, "--root", str(root), "--to", topic): (1, "has no archive of"),
+        (*url, "replay", topic, "--root", str(root), "--to", topic): (2, "into it"),
+        (*url, "replay", str(archived), "--root", str(root), "--to", missing): (1, missing),
+        (*url, "audit", missing, "--root", str(root), "--out", "x"): (1, "has no archive of"),
+        (*url, "audit", topic, "--root", str(root), "--out", "x", "--kind", "a b"): (2, "member"),
+        (*url, "retry", topic, "--checkpoint", str(root / "c")): (1, f"{topic}.retry"),
+        (*url, "retry", topic, "--checkpoint", "x", "--attempts", "0"): (2, "x>=1"),
     }
     for words, (code, part) in expected.items():
         assert run(list(words)) == code, words
         said = capsys.readouterr().err
         assert said.startswith("tuff-pipeline: "), words
-        assert part in said
+        assert part in said, words
+        assert len(said.splitlines()) == 1, words
+    assert not (root / "x").exists(), "a wrong name makes no directory"
+
+
+def test_what_spark_says_of_a_failure_is_told_without_traces() -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    of_a_task = (
+        "An error occurred while calling o57.parquet.\n"
+        ": org.apache.spark.SparkException: [CANNOT_READ] the file can't be read.\n"
+        "\tat org.apache.spark.Reader.read(Reader.scala:1109)\n"
+        "Caused by: java.lang.RuntimeException: it is no Parquet file\n"
+        "\tat org.apache.parquet.Reader.footer(Reader.java:7)\n"
+    )
+    of_python = (
+        "[DATA_SOURCE] reading failed: Traceback (most recent call last):\n"
+        '  File "reader.py", line 1, in read\n    raise\n'
+        "tuff.TopicNotFoundError: there is no topic t\n\n"
+        "JVM stacktrace:\norg.apache.spark.SparkException\n\tat org.apache.X"
+    )
+
+    told = [failure_of_spark(errors.PySparkException(said)) for said in (of_a_task, of_python)]
+
+    assert told == [
+        "org.apache.spark.SparkException: [CANNOT_READ] the file can't be read.; "
+        "Caused by: java.lang.RuntimeException: it is no Parquet file",
+        "[DATA_SOURCE] reading failed: Traceback (most recent call last); "
+        "tuff.TopicNotFoundError: there is no topic t",
+    ]
+    assert failure_of_spark(ValueError("a bug")) is None
 
 
 def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,8 +208,9 @@ def test_a_command_brings_a_session_of_its_own_and_tells_how_far_it_is(
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"hours": 2, "messages": 3, "truncatedBefore": None}
-    told = [line for line in done.stderr.splitlines() if "messages" in line]
-    assert told == [f"{row.hour}: {row.summary.count} messages" for row in rows_of(place)]
+    told = [line for line in done.stderr.splitlines() if " message" in line]
+    first, second = (row.hour for row in rows_of(place))
+    assert told == [f"{first}: 2 messages", f"{second}: 1 message"]
 
 
 @pytest.mark.slow

@@ -18,14 +18,14 @@ MANY = [str(number) for number in range(50)]
 
 def archive(spark: "SparkSession", place: Place) -> list[Row]:
     return archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda _: None
+        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
     )
 
 
 def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Row]:
     return replay_topic(
         spark, place.client, place.archive, place.topic, target, place.options,
-        sink=f"replay/{place.topic}/{target}", tell=lambda _: None,
+        sink=f"replay/{place.topic}/{target}", tell=lambda *_: None,
     )  # fmt: skip
 
 
@@ -81,3 +81,20 @@ def test_what_is_damaged_is_not_replayed_nor_what_comes_after_it(
         replay(spark, place, target)
 
     assert place.read(target) == [b"1"]
+
+
+@pytest.mark.slow
+def test_files_that_spark_cannot_read_are_damage_with_a_place(
+    spark: "SparkSession", place: Place
+) -> None:
+    place.publish_hours(["1"])
+    (row,) = archive(spark, place)
+    (file,) = (place.archive.root / row.path).glob("*.parquet")
+    whole = file.read_bytes()
+    (file.parent / f".{file.name}.crc").unlink()
+
+    for damaged in (whole[:50], whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]):
+        file.write_bytes(damaged)
+        with pytest.raises(ArchiveError, match=r"can't be read|and not Summary") as told:
+            replay(spark, place, place.topic)
+        assert "\tat " not in told.value.detail

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import tuff
 from pipeline.checkpoints import written_up_to
 from pipeline.retry import retry_topic
@@ -22,6 +24,7 @@ def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
     return retry_topic(spark, place.client, place.topic, checkpoint, place.options, attempts=3)
 
 
+@pytest.mark.slow
 def test_letters_go_back_or_are_dead_and_each_moves_once(
     spark: "SparkSession", place: Place
 ) -> None:

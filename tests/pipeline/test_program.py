@@ -184,7 +184,7 @@ def command(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,  # a bound on what hangs; a first job takes minutes on a busy machine
         check=False,
     )
 

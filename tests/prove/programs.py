@@ -37,6 +37,10 @@ def _spark(name: str, *arguments: str) -> Command:
     return _python(f"tests.spark.{name}", *arguments)
 
 
+def _pipeline(name: str, *arguments: str) -> Command:
+    return _python(f"tests.pipeline.{name}", *arguments)
+
+
 def _fault(name: str, *arguments: str) -> Command:
     return _python(f"tests.faults.{name}", *arguments)
 
@@ -185,6 +189,13 @@ PROGRAMS: Sequence[Program] = (
         attack="two workers of Spark run one task at once, executors die; its rows are there once",
         scaled=_spark("speculation"),
         full=_spark("speculation"),
+    ),
+    Program(
+        name="jobs-kill",
+        promises=(1, 3, 4, 9),
+        attack="SIGKILL of archive, compact, replay, audit and retry, which then run again",
+        scaled=_pipeline("kill", "--kills", "9"),
+        full=_pipeline("kill", "--kills", "300"),
     ),
     Program(
         name="fuzz",

@@ -1,0 +1,272 @@
+"""SIGKILL of the pipeline's jobs at each step of their work, and at random; then they run again.
+
+    python -m tests.pipeline.kill --kills 12
+    python -m tests.pipeline.kill --kills 1 --at "before step move 1 of archive"
+
+One life is a process that archives, compacts, replays, audits and retries what is new. It dies
+before or after a step of its own, on either side of a call to the server, which a proxy sees, or at
+any moment. After each life what is archived and what is left in the topic is all that was
+published; in the end each message is in each place once.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice, zip_longest
+from pathlib import Path
+
+import tuff
+from pipeline.manifest import Archive
+from tests.client.proxy import losing
+from tests.faults.disk import Shim, build
+from tests.http.process import serve
+from tests.pipeline.clock import Clock
+from tests.pipeline.kill_accounts import (
+    Message,
+    check_archive,
+    check_audit,
+    check_files,
+    check_replayed,
+    check_retried,
+    event,
+    letter,
+    rows_of_files,
+)
+from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
+from tests.spark.kill import EPOCH, Point, Points, When
+from tests.spark.messages import read
+from tests.spark.session import set_up
+
+LIFE_WITHIN_S = 900.0
+HOUR_COUNT = 2  # new hours for each life, on a day of their own
+MESSAGE_COUNT = 7  # of each hour
+TTL_S = 2**31 - 1  # seconds; the longest
+DEATH_COUNT_MAX = 1_000  # in one run
+LETTER_COUNT = 10  # new ones for each life
+
+# By the job: what it asks the server for, its tasks included.
+CALLS = {
+    "archive": ("poll", "offsets", "tuff-archive", "truncate"),
+    "replay": (EPOCH, "store", "commit"),
+    "audit": (EPOCH, "store", "commit"),
+    "retry": (EPOCH, "poll", "store", "commit"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The n-th time that a job takes a step of its own."""
+
+    job: str
+    name: str
+    when: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.when} step {self.name} {self.number} of {self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """So far into a life, of which a whole one is 1."""
+
+    part: float
+
+    def __str__(self) -> str:
+        return f"after {self.part:.0%} of a life"
+
+
+Death = Step | Point | Moment
+
+
+class CallsOfJobs(Points):
+    """Calls, told apart by the job that runs."""
+
+    def __init__(self, job: Path) -> None:
+        super().__init__()
+        self._job = job
+
+    def takes_request(self, call: str) -> bool:
+        return super().takes_request(self._named(call))
+
+    def takes_reply(self, call: str) -> bool:
+        return super().takes_reply(self._named(call))
+
+    def _named(self, call: str) -> str:
+        job = self._job.read_text() if self._job.exists() else "nobody"
+        # The last part of the path of an epoch is its number.
+        return f"{job} {EPOCH if call.isdigit() else call}"
+
+
+def topic(name: str) -> tuff.TopicId:
+    return tuff.TopicId(*name.split(":"))
+
+
+class Lives:
+    """Lives of the jobs before one server, and what they are asked to do."""
+
+    def __init__(self, home: Path, url: str, client: tuff.Client, clock: Clock) -> None:
+        self.points = CallsOfJobs(home / "job")
+        self.url = url  # of the proxy, once there is one
+        self._home, self._client, self._clock = home, client, clock
+        self._archive = Archive(home / "archive")
+        self._published: list[Message] = []
+        self._event_count = self._letter_count = 0
+        self._whole_s = 60.0
+        for name in (SOURCE, f"{SOURCE}.dlq", AGAIN, LETTERS, f"{LETTERS}.retry", f"{LETTERS}.dlq"):
+            client.topics.create(topic(name), ttl=TTL_S)  # each life takes a day
+
+    @property
+    def message_count(self) -> int:
+        return len(self._published) + self._letter_count
+
+    def publish(self) -> None:
+        """Something to do for the next life: hours of a new day, which close those before, and
+        letters."""
+        self._clock.begin_day()
+        for _ in range(HOUR_COUNT):
+            self._clock.pass_hours()
+            numbers = range(self._event_count, self._event_count + MESSAGE_COUNT)
+            self._publish(SOURCE, [event(number) for number in numbers])
+            self._event_count += MESSAGE_COUNT
+        numbers = range(self._letter_count, self._letter_count + LETTER_COUNT)
+        self._publish(f"{LETTERS}.retry", [letter(number) for number in numbers])
+        self._letter_count += LETTER_COUNT
+        last = self._published[-1].id if self._published else None
+        self._published += self._messages_after(last)
+
+    def _publish(self, name: str, payloads: Sequence[str]) -> None:
+        self._client.publish(topic(name), payloads)
+
+    def _messages_after(self, id: bytes | None) -> Iterator[Message]:
+        place = None if id is None else tuff.MessageId.from_bytes(id)
+        poll = self._client.poll(topic(SOURCE), place, inclusive=place is None)
+        while poll:
+            yield from (Message(each.id.to_bytes(), each.payload) for each in poll)
+            poll = self._client.poll(topic(SOURCE), poll.next_id, inclusive=False)
+
+    def live(self, death: Death | None) -> bool:
+        """A life until that death, or to its end; whether it was killed."""
+        self.points.aim(death if isinstance(death, Point) else None)
+        words = [sys.executable, "-m", "tests.pipeline.kill_job", self.url, str(self._home)]
+        if isinstance(death, Step):
+            words += [death.job, death.name, death.when, str(death.number)]
+        (self._home / "job").unlink(missing_ok=True)
+        began_s = time.monotonic()
+        with (self._home / "jobs.txt").open("ab") as said:
+            jobs = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
+        after_s = death.part * self._whole_s if isinstance(death, Moment) else None
+        watch = threading.Thread(target=self._kill, args=(jobs, after_s))
+        watch.start()
+        try:
+            code = jobs.wait(LIFE_WITHIN_S)
+        finally:
+            self.points.reached.set()
+            watch.join()
+        if code == 0:
+            self._whole_s = time.monotonic() - began_s
+        assert code in (0, -signal.SIGKILL), f"the jobs ended with {code}:\n{self._said()}"
+        return code != 0
+
+    def _kill(self, jobs: subprocess.Popen[bytes], after_s: float | None) -> None:
+        self.points.reached.wait(after_s)
+        if jobs.poll() is None:
+            os.killpg(jobs.pid, signal.SIGKILL)
+            jobs.wait()
+        self.points.is_dead.set()
+
+    def _said(self) -> str:
+        return (self._home / "jobs.txt").read_text("utf-8", "replace")[-3_000:]
+
+    def check(self, *, is_whole: bool) -> None:
+        """What holds after every life; and more after one that came to its end.
+
+        Raises: AssertionError.
+        """
+        rows = self._archive.rows(topic(SOURCE))
+        left = list(self._messages_after(None))
+        files = rows_of_files(self._archive, rows)
+        archived = check_archive(rows, files, left, self._published)
+        check_replayed(read(self._client, topic(AGAIN)), archived, is_whole=is_whole)
+        back, dead = (read(self._client, topic(each)) for each in (LETTERS, f"{LETTERS}.dlq"))
+        check_retried(
+            back, dead, count=self._letter_count, attempts=ATTEMPT_COUNT, is_whole=is_whole
+        )
+        if is_whole:
+            assert len(archived) + MESSAGE_COUNT == len(self._published), "an hour is not archived"
+            assert len(left) == MESSAGE_COUNT, "what is archived is still in the topic"
+            check_files(self._archive, topic(SOURCE), rows)
+            letters = read(self._client, topic(f"{SOURCE}.dlq"))
+            check_audit(self._home / "audit", letters, archived)
+
+
+def deaths(*, seed: int) -> Iterator[Death]:
+    """Deaths of each job, and at any moment, in turns: at each step and call the first time, then
+    the second, and so on."""
+    chance = random.Random(seed)
+    for number in count(1):
+        kinds: list[list[Death]] = [
+            [Step(job, step, when, number) for step in steps for when in ("before", "after")]
+            for job, steps in STEPS.items()
+        ]
+        kinds += [
+            [Point(f"{job} {call}", when, number) for call in calls for when in When]
+            for job, calls in CALLS.items()
+        ]
+        kinds.append([Moment(chance.uniform(0.3, 1.0)) for _ in range(10)])
+        for kind in kinds:
+            chance.shuffle(kind)
+        yield from filter(None, chain.from_iterable(zip_longest(*kinds)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pipeline.kill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at", default="", help="only deaths whose words have this in them")
+    options = parser.parse_args(arguments)
+    every = islice(deaths(seed=options.seed), DEATH_COUNT_MAX)
+    to_die = list(islice((each for each in every if options.at in str(each)), options.kills))
+    set_up()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        shim = Shim(build(home), root=home / "home", control=home / "control")
+        clock = Clock(shim)
+        settings = ("messaging.max_block=86400",)
+        server = serve(home / "home", *settings, environment=shim.environment())
+        with server, tuff.connect(server.url) as client:
+            lives = Lives(home, server.url, client, clock)
+            with losing(server.url, losses=lives.points) as (lives.url, _):
+                killed = run(lives, to_die)
+        print(f"{killed} kills of running jobs, {lives.message_count} messages, each once")
+    return 0 if to_die and 2 * killed >= len(to_die) else 1
+
+
+def run(lives: Lives, to_die: Iterable[Death]) -> int:
+    """Live until each of these deaths, and once to the end; how many were killed."""
+    lives.publish()
+    assert not lives.live(None)
+    lives.check(is_whole=True)
+    killed = 0
+    for death in to_die:
+        lives.publish()
+        was_killed = lives.live(death)
+        lives.check(is_whole=not was_killed)
+        killed += was_killed
+        print(f"{death}: {'killed' if was_killed else 'not reached'}", flush=True)
+    assert not lives.live(None)
+    lives.check(is_whole=True)
+    return killed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""What the jobs that are killed must have done with each message: the exact accounting.
+
+Nothing here uses Spark, or the code that wrote the files: pyarrow reads them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from pipeline.hours import HOUR_MS, Hour
+from pipeline.manifest import Archive, Row
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+
+BAD_EACH = 5  # one message of so many is no event
+LETTER_ATTEMPTS = 5  # letters were tried less often than this
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was acknowledged. `id` as the bytes that Parquet holds."""
+
+    id: bytes
+    payload: bytes
+
+    @property
+    def hour(self) -> int:
+        return MessageId.from_bytes(self.id).publish_timestamp_ms // HOUR_MS
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The directories of its hour."""
+        return f"dt={Hour(self.hour).day}", f"hour={Hour(self.hour).of_day}"
+
+
+def event(number: int) -> str:
+    """What is published: every fifth is no event, every third touches data."""
+    if number % BAD_EACH == 0:
+        return f"no event {number}"
+    members = {"type": ("run", "stop")[number % 2], "entity": f"job-{number % 3}", "number": number}
+    if number % 3 == 0:
+        members |= {"program": "report", "dataset": f"table-{number % 2}", "access": "read"}
+    return json.dumps(members)
+
+
+def letter(number: int) -> str:
+    """A letter to be tried again."""
+    return json.dumps({"payload": f"letter {number}", "attempts": number % LETTER_ATTEMPTS})
+
+
+def rows_of_files(archive: Archive, rows: Sequence[Row]) -> dict[int, list[Message]]:
+    """By the hour, what a reader finds who goes by these rows of the manifest."""
+    found = {}
+    for row in rows:
+        table = pq.ParquetDataset(archive.root / row.path, partitioning=None).read(["id", "value"])
+        messages = [Message(*each.values()) for each in table.to_pylist()]
+        first, last = bytes.fromhex(row.summary.first), bytes.fromhex(row.summary.last)
+        of_hour = [each for each in messages if first <= each.id <= last]
+        found[row.hour.number] = sorted(of_hour, key=lambda each: each.id)
+    return found
+
+
+def check_archive(
+    rows: Sequence[Row],
+    files: Mapping[int, Sequence[Message]],
+    left: Sequence[Message],
+    published: Sequence[Message],
+) -> list[Message]:
+    """What is archived, which with what is `left` in the topic is all that was published.
+
+    Raises: AssertionError: something is lost, there twice, or not as its row says.
+    """
+    archived = []
+    for row in rows:
+        expected = [each for each in published if each.hour == row.hour.number]
+        found = list(files[row.hour.number])
+        assert found == expected, (
+            f"hour {row.hour} holds {len(found)} messages, {len(set(found))} of them distinct, and "
+            f"not the {len(expected)} that were published"
+        )
+        assert row.summary.count == len(expected), f"the row of {row.hour} says {row.summary}"
+        archived += found
+    begun = list(published[len(published) - len(left) :])
+    assert list(left) == begun, f"the topic holds {len(left)} messages that are not its newest"
+    lost = set(published) - set(archived) - set(left)
+    assert not lost, f"{len(lost)} messages are neither archived nor in the topic"
+    return archived
+
+
+def check_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
+    """No file is there that no row names. Raises: AssertionError."""
+    named = {archive.root / row.path for row in rows}
+    there = {
+        file.parent
+        for kind in ("hours", "days")
+        for file in (archive.root / kind).rglob("*.parquet")
+    }
+    assert there == named, f"{len(there - named)} directories are named by no row"
+
+
+def check_replayed(found: Sequence[bytes], archived: Sequence[Message], *, is_whole: bool) -> None:
+    """The copy has what was archived, in order; whole hours from the beginning, or all.
+
+    Raises: AssertionError.
+    """
+    expected = archived if is_whole else archived[: len(found)]
+    assert list(found) == [each.payload for each in expected], (
+        f"the copy has {len(found)} messages, {len(set(found))} of them distinct, and not the "
+        f"{len(archived)} of the archive, in order"
+    )
+    begins_hour = (
+        len(expected) == len(archived)
+        or not expected
+        or (archived[len(expected)].hour != expected[-1].hour)
+    )
+    assert begins_hour, "the copy ends within an hour, which is one transaction"
+
+
+def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -> None:
+    """Counts, edges and letters are those of the archived messages. Raises: AssertionError."""
+    events = [
+        (each.place, json.loads(each.payload)) for each in archived if each.payload.startswith(b"{")
+    ]
+    kinds = Counter((*place, each["entity"], each["type"]) for place, each in events)
+    edges = Counter(
+        (*place, each["program"], each["dataset"], each["access"])
+        for place, each in events
+        if "program" in each
+    )
+    counted = _summed(out / "counts", "entity", "kind")
+    assert counted == kinds, f"the audit counted {counted}, and not {kinds}"
+    linked = _summed(out / "edges", "program", "dataset", "access")
+    assert linked == edges, f"the audit found the edges {linked}, and not {edges}"
+    bad = [each.id.hex() for each in archived if not each.payload.startswith(b"{")]
+    letters = [json.loads(each)["id"] for each in dead]
+    assert letters == bad, f"{len(letters)} letters are there for {len(bad)} that are no events"
+
+
+def check_retried(
+    back: Sequence[bytes], dead: Sequence[bytes], *, count: int, attempts: int, is_whole: bool
+) -> None:
+    """Each letter went back, or to the dead ones, once and in order. Raises: AssertionError."""
+    numbers = range(count)
+    alive = [f"letter {each}".encode() for each in numbers if each % LETTER_ATTEMPTS < attempts]
+    tired = [letter(each).encode() for each in numbers if each % LETTER_ATTEMPTS >= attempts]
+    for found, expected, what in ((back, alive, "went back"), (dead, tired, "are dead")):
+        there = expected if is_whole else expected[: len(found)]
+        assert list(found) == there, (
+            f"{len(found)} letters {what}, {len(set(found))} of them distinct, and not the "
+            f"{len(expected)} that should, in order"
+        )
+
+
+def _summed(directory: Path, *columns: str) -> Counter[tuple[str, ...]]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for file in sorted(directory.rglob("*.parquet")):
+        for row in pq.ParquetFile(file).read().to_pylist():
+            place = file.parent.parent.name, file.parent.name
+            found[(*place, *(row[column] for column in columns))] += row["count"]
+    return found

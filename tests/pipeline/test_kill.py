@@ -1,0 +1,183 @@
+"""The accounting of killed jobs finds what it is for: lost, doubled and moved messages."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from pipeline.hours import HOUR_MS, Hour
+from pipeline.manifest import Archive, Row, Summary
+from tests.pipeline.kill import Moment, Step, deaths
+from tests.pipeline.kill_accounts import (
+    Message,
+    check_archive,
+    check_audit,
+    check_files,
+    check_replayed,
+    check_retried,
+    event,
+    letter,
+    rows_of_files,
+)
+from tests.pipeline.kill_job import STEPS
+from tests.spark.kill import Point
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+TOPIC = TopicId("jobs", "source")
+NOON = Hour(480_012)
+
+
+def message(number: int) -> Message:
+    """Three of each hour."""
+    time_ms = NOON.start_ms + number // 3 * HOUR_MS
+    return Message(MessageId(time_ms, number).to_bytes(), event(number).encode())
+
+
+PUBLISHED = [message(number) for number in range(8)]  # the last two are of an open hour
+CLOSED, OPEN = PUBLISHED[:6], PUBLISHED[6:]
+FILES = {NOON.number: CLOSED[:3], NOON.number + 1: CLOSED[3:]}
+
+
+def rows() -> list[Row]:
+    return [
+        Row(
+            hour=Hour(hour),
+            generation=1,
+            after_ms=0,
+            summary=Summary(
+                count=len(of_hour), first=of_hour[0].id.hex(), last=of_hour[-1].id.hex(), checksum=0
+            ),
+            path="days/x",
+        )
+        for hour, of_hour in FILES.items()
+    ]
+
+
+def write(file: Path, columns: dict[str, list[object]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), file)
+
+
+def test_a_reader_by_the_manifest_finds_each_hour_in_the_file_of_a_day(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    file = tmp_path / "days" / "x" / "part.parquet"
+    write(file, {"id": [m.id for m in CLOSED], "value": [m.payload for m in CLOSED]})
+
+    assert rows_of_files(archive, rows()) == FILES
+    check_files(archive, TOPIC, rows())
+    write(tmp_path / "hours" / "left" / "part.parquet", {"id": [b""]})
+    with pytest.raises(AssertionError, match="1 directories are named by no row"):
+        check_files(archive, TOPIC, rows())
+
+
+Spoilt = tuple[dict[int, list[Message]], list[Message]]
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "found"),
+    [
+        (lambda: (FILES | {NOON.number: CLOSED[:2]}, OPEN), "holds 2 messages"),
+        (lambda: (FILES | {NOON.number: [CLOSED[0], *CLOSED[:3]]}, OPEN), "3 of them distinct"),
+        (lambda: (FILES | {NOON.number: [*CLOSED[1::-1], CLOSED[2]]}, OPEN), "holds 3 messages"),
+        (
+            lambda: (FILES | {NOON.number: [*CLOSED[:2], replace(CLOSED[2], payload=b"")]}, OPEN),
+            "holds 3 messages",
+        ),
+        (lambda: (FILES, OPEN[1:]), "neither archived nor in the topic"),
+        (lambda: (FILES, OPEN[:1]), "not its newest"),
+        (lambda: (FILES, [*OPEN, OPEN[1]]), "not its newest"),
+    ],
+)
+def test_what_is_lost_doubled_or_changed_is_found(spoilt: Callable[[], Spoilt], found: str) -> None:
+    files, left = spoilt()
+
+    assert check_archive(rows(), FILES, OPEN, PUBLISHED) == CLOSED
+    assert check_archive(rows(), FILES, PUBLISHED, PUBLISHED) == CLOSED
+    assert check_archive(rows()[:1], FILES, PUBLISHED, PUBLISHED) == CLOSED[:3]
+    with pytest.raises(AssertionError, match=found):
+        check_archive(rows(), files, left, PUBLISHED)
+
+
+def test_an_hour_that_is_truncated_and_not_archived_is_found() -> None:
+    with pytest.raises(AssertionError, match="3 messages are neither"):
+        check_archive(rows()[:1], FILES, OPEN, PUBLISHED)
+
+
+def test_a_copy_is_whole_hours_in_order() -> None:
+    payloads = [each.payload for each in CLOSED]
+    check_replayed([], CLOSED, is_whole=False)
+    check_replayed(payloads[:3], CLOSED, is_whole=False)
+    check_replayed(payloads, CLOSED, is_whole=True)
+
+    for copy, is_whole in (
+        (payloads[:2], False),
+        (payloads[:3], True),
+        (payloads[:3] * 2, False),
+        (payloads[::-1], True),
+    ):
+        with pytest.raises(AssertionError, match="the copy"):
+            check_replayed(copy, CLOSED, is_whole=is_whole)
+
+
+def test_an_audit_is_compared_hour_by_hour_and_letter_by_letter(tmp_path: Path) -> None:
+    counted: dict[int, list[tuple[object, ...]]] = {
+        NOON.number: [("job-1", "stop", 1), ("job-2", "run", 1)],
+        NOON.number + 1: [("job-0", "stop", 1), ("job-1", "run", 1)],
+    }
+    for hour, each in counted.items():
+        directory = f"dt={Hour(hour).day}/hour={Hour(hour).of_day}"
+        entities, kinds, counts = map(list, zip(*each, strict=True))
+        columns = {"entity": entities, "kind": kinds, "count": counts}
+        write(tmp_path / "counts" / directory / "part.parquet", columns)
+    edge = {"program": ["report"], "dataset": ["table-1"], "access": ["read"], "count": [1]}
+    later = Hour(NOON.number + 1)
+    edges = tmp_path / "edges" / f"dt={later.day}" / f"hour={later.of_day}" / "part.parquet"
+    write(edges, edge)
+    dead = [json.dumps({"id": CLOSED[n].id.hex()}).encode() for n in (0, 5)]
+
+    check_audit(tmp_path, dead, CLOSED)
+    for letters in (dead[:1], dead * 2, dead[::-1]):
+        with pytest.raises(AssertionError, match="letters are there for 2"):
+            check_audit(tmp_path, letters, CLOSED)
+    write(edges, edge | {"count": [2]})
+    with pytest.raises(AssertionError, match="edges"):
+        check_audit(tmp_path, dead, CLOSED)
+    write(edges, edge)
+    edges.parent.rename(tmp_path / "edges" / f"dt={later.day}" / "hour=00")
+    with pytest.raises(AssertionError, match="edges"):
+        check_audit(tmp_path, dead, CLOSED)
+
+
+def test_letters_are_each_in_one_place_once() -> None:
+    back = [f"letter {number}".encode() for number in (0, 1, 2)]
+    dead = [letter(number).encode() for number in (3, 4)]
+    check_retried(back, dead, count=5, attempts=3, is_whole=True)
+    check_retried(back[:1], [], count=5, attempts=3, is_whole=False)
+
+    for spoilt in (
+        (back * 2, dead),
+        (back, dead[::-1]),
+        ([*back, dead[0]], dead),
+        (back[1:], dead),
+    ):
+        with pytest.raises(AssertionError, match="letters"):
+            check_retried(*spoilt, count=5, attempts=3, is_whole=False)
+    with pytest.raises(AssertionError, match="letters"):
+        check_retried(back, dead[:1], count=5, attempts=3, is_whole=True)
+
+
+def test_the_first_deaths_are_of_every_kind() -> None:
+    first = list(islice(deaths(seed=0), 9))
+
+    steps = {death.job for death in first if isinstance(death, Step)}
+    calls = {death.call.split()[0] for death in first if isinstance(death, Point)}
+    assert steps == set(STEPS)
+    assert calls == {"archive", "replay", "audit", "retry"}
+    assert sum(isinstance(death, Moment) for death in first) == 1

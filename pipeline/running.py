@@ -1,5 +1,6 @@
 """What the commands share: the server, the Spark session, how a job tells how far it is."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +59,8 @@ class Job:
         if active is not None:
             yield active
             return
+        # With this one Spark looks for data sources, whatever its own settings say.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # noqa: TID251 - it is for the JVM
         builder = SparkSession.builder.master(self.master).appName(CLIENT_NAME)
         for name, value in {**CONF, "spark.pyspark.python": sys.executable}.items():
             builder = builder.config(name, value)

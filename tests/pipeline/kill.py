@@ -48,9 +48,6 @@ from tests.spark.session import set_up
 LIFE_WITHIN_S = 900.0
 HOUR_COUNT = 2  # new hours for each life, on a day of their own
 MESSAGE_COUNT = 7  # of each hour
-# Where Spark asks a new Python process for the data sources, and does not get one in ten seconds, it
-# knows none; another life goes on as after a kill.
-BUSY = (TOO_SLOW, "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: tuff")
 TTL_S = 2**31 - 1  # seconds; the longest
 DEATH_COUNT_MAX = 1_000  # in one run
 LETTER_COUNT = 10  # new ones for each life
@@ -162,7 +159,7 @@ class Lives:
             code = self._live(death)
             if code in (0, -signal.SIGKILL):
                 return code != 0
-            assert any(words in self._said() for words in BUSY), f"exit {code}:\n{self._said()}"
+            assert TOO_SLOW in self._said(), f"exit {code}:\n{self._said()}"
         raise AssertionError(f"the machine is too busy:\n{self._said()}")
 
     def _live(self, death: Death | None) -> int:

@@ -22,9 +22,10 @@ class Thrift2Connection:
 
     def __init__(self, host: str, port: int, *, timeout: int) -> None:
         """Not open yet. `timeout`: milliseconds of one call."""
-        socket = TSocket(host, port, socket_timeout=timeout)  # type: ignore[no-untyped-call]  # thriftpy2
+        # Without types, and where it is not installed mypy does not even see that.
+        socket = TSocket(host, port, socket_timeout=timeout)  # type: ignore[no-untyped-call, unused-ignore]
         self.transport = TCyBufferedTransport(socket)
-        protocol = TCyBinaryProtocol(self.transport)  # type: ignore[no-untyped-call]  # thriftpy2
+        protocol = TCyBinaryProtocol(self.transport)  # type: ignore[no-untyped-call, unused-ignore]
         self.client = TClient(thrift2.Data, protocol)
 
     def open(self) -> None:

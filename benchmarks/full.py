@@ -2,10 +2,11 @@
 
     python -m benchmarks.full [--rounds N] [--only SUBJECT ...] [--out DIR] [--dir DIR]
 
-Each round visits every subject in turn, alone on the machine as far as these programs go. A peer
-that can't be had, or fails, is named in the results with its reason. Writes full.json, full.md and
-the plots below benchmarks/results/, profiles the server, and prints every bar. Exits 0 whatever the
-bars say: these are figures of one machine on one day, and bench-quick is what guards.
+Each round visits every subject in turn, alone on the machine as far as these programs go, and when
+the disk has taken what the one before it wrote. A peer that can't be had, or fails, is named in the
+results with its reason. Writes full.json, full.md and the plots below benchmarks/results/, profiles
+the server, and prints every bar. Exits 0 whatever the bars say: these are figures of one machine on
+one day, and bench-quick is what guards.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from benchmarks.bars import FULL, judged
 from benchmarks.flame import record
 from benchmarks.generator import LoadError
 from benchmarks.limits import measure_limits
-from benchmarks.machine import describe
+from benchmarks.machine import come_to_rest, describe
 from benchmarks.own import measure_tuff
 from benchmarks.peers.jvm import measure_cdap, measure_kafka, measure_tephra
 from benchmarks.peers.nats import measure_nats
@@ -54,6 +55,7 @@ def one_round(
     found: dict[str, Report] = {}
     missing: dict[str, str] = {}
     for subject in subjects:
+        rested_s = come_to_rest()
         began = time.perf_counter()
         try:
             found.update(subject.measure(directory, pace))
@@ -61,7 +63,8 @@ def one_round(
             missing[subject.name] = str(error)
         except (LoadError, StartError, OSError, subprocess.SubprocessError) as error:
             missing[subject.name] = f"failed: {_in_one_line(error, directory)}"
-        print(f"  {subject.name}: {time.perf_counter() - began:.0f} s", flush=True)
+        took_s = time.perf_counter() - began
+        print(f"  {subject.name}: {took_s:.0f} s, after {rested_s:.1f} s of rest", flush=True)
     return found, missing
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +31,38 @@ def describe(directory: Path | None) -> dict[str, object]:
         "load_before": os.getloadavg()[0],
         "versions": _versions(),
     }
+
+
+REST_WITHIN_S = 20.0  # a machine that others use may never rest
+_LOOK_EVERY_S = 0.5
+_BUSY_SHARE_MAX = 0.04  # of all processors; the kernel and this program are never quite idle
+
+
+def come_to_rest() -> float:
+    """Write to the disk what earlier subjects left in memory, and wait until that and whatever else
+    they left behind is done; the seconds that it took. Else one subject pays for another's disk."""
+    began = time.perf_counter()
+    os.sync()
+    before = _processor_times()
+    while time.perf_counter() - began < REST_WITHIN_S:
+        time.sleep(_LOOK_EVERY_S)
+        after = _processor_times()
+        if busy_share(before, after) <= _BUSY_SHARE_MAX:
+            break
+        before = after
+    return time.perf_counter() - began
+
+
+def busy_share(before: list[int], after: list[int]) -> float:
+    """The part of the processors' time that was not idle between two looks at the line `cpu` of
+    /proc/stat, whose fourth number is idle time. Waiting for a disk, the fifth, is no rest here."""
+    spent = [late - early for early, late in zip(before, after, strict=True)]
+    whole = sum(spent)
+    return 1 - spent[3] / whole if whole else 0.0
+
+
+def _processor_times() -> list[int]:
+    return [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
 
 
 def _versions() -> dict[str, str]:

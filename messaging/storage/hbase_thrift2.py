@@ -22,10 +22,9 @@ class Thrift2Connection:
 
     def __init__(self, host: str, port: int, *, timeout: int) -> None:
         """Not open yet. `timeout`: milliseconds of one call."""
-        # Without types, and where it is not installed mypy does not even see that.
-        socket = TSocket(host, port, socket_timeout=timeout)  # type: ignore[no-untyped-call, unused-ignore]
+        socket = TSocket(host, port, socket_timeout=timeout)
         self.transport = TCyBufferedTransport(socket)
-        protocol = TCyBinaryProtocol(self.transport)  # type: ignore[no-untyped-call, unused-ignore]
+        protocol = TCyBinaryProtocol(self.transport)
         self.client = TClient(thrift2.Data, protocol)
 
     def open(self) -> None:

@@ -113,8 +113,9 @@ class MessagingService:
         try:
             loaded = await self._engine.open(load)
         except StoreError as error:
+            if self._engine.reason != str(error):  # tried again and again, and told once
+                log.error("the message store can't be opened: %s", error)  # noqa: TRY400 - no bug here
             self._engine.reason = str(error)
-            log.error("the message store can't be opened: %s", error)  # noqa: TRY400 - no bug here
             return
         self._live.fill(loaded)
         self._recovered_mark_ms = loaded.mark.clock_ms

@@ -31,6 +31,7 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     conf.set("hbase.rootdir", "file://" + home.resolve("hbase"));
     conf.set("hbase.tmp.dir", home.resolve("tmp").toString());
     durability(conf);
+    memory(conf);
     addresses(conf);
     patience(conf);
     return conf;
@@ -42,6 +43,12 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     conf.set("hbase.wal.provider", "filesystem"); // the default is made for HDFS
     conf.setLong("hbase.master.logcleaner.ttl", 60_000); // old logs and files pile up otherwise
     conf.setLong("hbase.master.hfilecleaner.ttl", 60_000);
+  }
+
+  private static void memory(Configuration conf) {
+    // A region that was written to holds a chunk: at the default of 2 MiB, two hundred fill the heap.
+    conf.setInt("hbase.hregion.memstore.mslab.chunksize", 256 << 10);
+    conf.setInt("hbase.hregion.memstore.mslab.max.allocation", 64 << 10);
   }
 
   private void addresses(Configuration conf) {

@@ -51,7 +51,8 @@ async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> 
     assert service.disk.sync_count == 1
 
 
-async def test_starts_wait_for_the_write_of_a_commit(service: Service) -> None:
+async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tx.log.UNWANTED_S_MAX", 60)  # so long may the next lines take
     started = [await service.begin() for _ in range(3)]
     await turns()
     assert service.disk.write_count == 0

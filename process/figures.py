@@ -1,6 +1,5 @@
 """What `/metrics` reads from the rooms when somebody asks (protocol §7)."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -8,7 +7,7 @@ from typing import Any, TypeVar
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.metrics import POSITIONS_SHOWN_MAX, Gauge, Metrics, PositionFigures, TopicFigures
-from tuff.disk.steps import Steps
+from tuff.disk.steps import Patience, Promised
 from tuff.protocol.errors import StorageUnavailableError
 from tx.counters import TransactionCounters
 from tx.ledger import ServiceState
@@ -142,22 +141,10 @@ async def position_figures(messaging: MessagingService) -> Sequence[PositionFigu
 
 async def _soon(work: Coroutine[Any, Any, T]) -> T:
     """What the work returns. There need be no task around it, which `asyncio.timeout` asks for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def returned(found: T) -> None:
-        if not done.done():
-            done.set_result(found)
-
-    def failed(error: BaseException) -> None:
-        if not done.done():
-            done.set_exception(error)
-
-    steps = Steps(work, returned=returned, failed=failed)
-    alarm = loop.call_later(POSITIONS_WITHIN_S, lambda: failed(TimeoutError()))
-    steps.go_on()
+    promised = Promised(work)
+    promised.go_on()
+    Patience(POSITIONS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
     try:
-        return await done
+        return await promised.done
     finally:
-        alarm.cancel()
-        steps.give_up()
+        promised.give_up()

@@ -74,11 +74,18 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
     """Raises: BadRequestError: no array of payloads."""
     if not isinstance(value, list):
         raise BadRequestError(f"{what} is an array of payloads, not {shown(value)}")
-    try:
-        return list(map(str.encode, value))  # nearly always all of them are strings
-    except (TypeError, UnicodeEncodeError):
-        pass
+    plain = _plain_payloads(value)
+    if plain is not None:
+        return plain
     return [payload_from_json(item, what=f"an element of {what}") for item in value]
+
+
+def _plain_payloads(value: list[object]) -> list[bytes] | None:
+    """The payloads if all of them are strings that can be, as nearly always; else None."""
+    try:
+        return list(map(str.encode, value))  # type: ignore[arg-type]  # what is no string raises
+    except (TypeError, UnicodeEncodeError):
+        return None
 
 
 pointer_to_json: Callable[[int], str] = str
@@ -209,10 +216,9 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
 def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
-    try:
-        return list(map(str.encode, value)), None  # nearly always all of them are strings
-    except (TypeError, UnicodeEncodeError):
-        pass
+    plain = _plain_payloads(value)
+    if plain is not None:
+        return plain, None
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     for item in value:

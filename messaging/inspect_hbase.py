@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 from messaging.inspect import Row, decoded
+from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_layout import MESSAGE, METADATA, PAYLOAD, RowRange
 from messaging.storage.hbase_scan import read
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.seam import StoreError
-from tuff.hbase_gateway import Addresses, Connection, Gateways
+from tuff.hbase_gateway import Connection
 
 TABLES = (MESSAGE, PAYLOAD, METADATA)
 
@@ -50,7 +51,7 @@ class Where:
 
 def regions(where: Where) -> Iterator[Row]:
     """The regions of all tables: `table`, `start` and `stop`. Raises: StoreError."""
-    with closing(_gateways(where)) as gateways:
+    with closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways:
         for table in TABLES:
             name = (where.settings.prefix + table).encode()
             found = gateways.call(partial(_regions_of, name=name))
@@ -64,7 +65,7 @@ def regions(where: Where) -> Iterator[Row]:
 def region_rows(where: Where) -> Iterator[Row]:
     """Every row of a range of one table. Raises: StoreError."""
     with (
-        closing(_gateways(where)) as gateways,
+        closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways,
         closing(read(gateways, where.settings.prefix, [where.rows], reverse=False)) as rows,
     ):
         for key, value in rows:
@@ -73,12 +74,3 @@ def region_rows(where: Where) -> Iterator[Row]:
 
 def _regions_of(connection: Connection, *, name: bytes) -> list[Any]:
     return list(connection.client.getTableRegions(name))
-
-
-def _gateways(where: Where) -> Gateways:
-    return Gateways(
-        Addresses(where.settings.addresses()),
-        timeout_s=where.settings.timeout_s,
-        idle_s=where.settings.idle_s,
-        elapsed_s=where.elapsed_s,
-    )

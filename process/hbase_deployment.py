@@ -17,6 +17,7 @@ from pathlib import Path
 from time import sleep
 
 from messaging.keys import TOPICS, prefix_stop, split_topic
+from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_layout import METADATA, TABLES, RowRange
 from messaging.storage.hbase_regions import Regions, regions_of
 from messaging.storage.hbase_scan import read
@@ -25,7 +26,7 @@ from messaging.storage.hbase_tables import TableAdmin, TablePlan, TableState, pl
 from messaging.storage.seam import StoreError
 from messaging.topics import TopicRecord
 from process.settings import Settings, SettingsError, load
-from tuff.hbase_gateway import Addresses, Gateways
+from tuff.hbase_gateway import Gateways
 
 EXIT_USAGE = 2
 RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
@@ -74,7 +75,7 @@ def _deploy(
 ) -> int:
     settings = everything.hbase
     counts = {"created": 0, "changed": 0, "to change with --yes": 0}
-    with closing(_gateways(settings, elapsed_s)) as gateways:
+    with closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways:
         planned = plans(settings, live_s=everything.rows_live_s())
         if may_change and all(admin.state(plan).exists for plan in planned):
             _require_short_lives(gateways, everything)
@@ -124,7 +125,7 @@ def _rewrite(
     tables = [settings.prefix + name for name in options.tables or TABLES]
     user = pwd.getpwuid(os.getuid()).pw_name
     with (
-        closing(_gateways(settings, elapsed_s)) as gateways,
+        closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways,
         regions_of(gateways, tables, user=user, timeout_s=RPC_TIMEOUT_S) as regions,
     ):
         flushed = Counter(region.table for region in regions.flush())
@@ -150,15 +151,6 @@ def _compact(regions: Regions, counts: Counter[str], *, is_late: Callable[[], bo
             )
     for table, count in counts.items():
         _print({"kind": "table", "table": table, "state": "compacted", "regions": count})
-
-
-def _gateways(settings: HBaseSettings, elapsed_s: Callable[[], float]) -> Gateways:
-    return Gateways(
-        Addresses(settings.addresses()),
-        timeout_s=settings.timeout_s,
-        idle_s=settings.idle_s,
-        elapsed_s=elapsed_s,
-    )
 
 
 def _row(state: TableState) -> Mapping[str, object]:

@@ -16,6 +16,7 @@ from typing import Any
 from messaging.storage import hbase_journal as journal
 from messaging.storage import hbase_thrift2
 from messaging.storage.hbase_commits import Commits, journal_errors
+from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_layout import (
     BODY,
     JOURNAL,
@@ -116,13 +117,7 @@ class HBaseStores:
                 )
 
     def _gateways(self, addresses: Addresses, **others: Any) -> Gateways:
-        return Gateways(
-            addresses,
-            timeout_s=self._settings.timeout_s,
-            idle_s=self._settings.idle_s,
-            elapsed_s=self._elapsed_s,
-            **others,
-        )
+        return gateways_of(self._settings, elapsed_s=self._elapsed_s, addresses=addresses, **others)
 
 
 class HBaseStore:

@@ -14,8 +14,10 @@ from tuff.protocol.avro import (
     decode_consume_request,
     decode_publish_request,
     decode_rollback_detail,
-    encode_consume_response,
+    encode_columns,
+    encode_items,
     encode_long,
+    encode_messages,
     encode_publish_request,
     encode_rollback_detail,
 )
@@ -115,7 +117,8 @@ def test_the_worked_bytes_of_the_protocol_are_written() -> None:
     assert encode_publish_request(PublishRequest(pointer=None, payloads=[b"a", b"bc"])).hex() == (
         "0204026104626300"
     )
-    assert encode_consume_response([]).hex() == "00"
+    assert encode_items([]).hex() == "00"
+    assert encode_columns([], []).hex() == "00"
 
 
 @given(st.none() | LONGS, st.lists(st.binary(max_size=200), max_size=80))
@@ -162,9 +165,11 @@ def test_consume_requests_of_fastavro_are_read(
 
 @given(st.lists(st.tuples(IDS.map(MessageId.to_bytes), st.binary(max_size=100)), max_size=80))
 def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> None:
-    assert read(MESSAGES, encode_consume_response(messages)) == [
-        {"id": message_id, "payload": payload} for message_id, payload in messages
-    ]
+    form = [{"id": message_id, "payload": payload} for message_id, payload in messages]
+    ids, payloads = [one[0] for one in messages], [one[1] for one in messages]
+
+    assert read(MESSAGES, encode_columns(ids, payloads)) == form
+    assert read(MESSAGES, encode_items(encode_messages(ids, payloads))) == form
 
 
 @given(LONGS)

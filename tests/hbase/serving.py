@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,9 +26,9 @@ SALTS = 2
 
 def settings_for(gateways: str, home: Path) -> list[str]:
     """The settings of a server with this home; its tables are made if they are not there."""
+    from messaging.storage.hbase_gateways import gateways_of
     from messaging.storage.hbase_settings import HBaseSettings
     from messaging.storage.hbase_tables import TableAdmin, plans, write_layout
-    from tests.hbase.tables import gateways_of
 
     thrift, thrift2 = gateways.split(",")
     prefix = f"t{sha256(str(home.resolve()).encode()).hexdigest()[:12]}_"
@@ -43,7 +44,7 @@ def settings_for(gateways: str, home: Path) -> list[str]:
         admin.create(plan)
     admin.close()
     if missing:
-        reached = gateways_of(place)
+        reached = gateways_of(place, elapsed_s=time.monotonic)
         write_layout(reached, place)
         reached.close()
     return [

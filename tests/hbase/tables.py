@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import count
 
 from messaging.storage.hbase import HBaseStores
+from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
-from tuff.hbase_gateway import Addresses, Gateways
 
 SALTS = 4  # enough to be several, and quick to make
 
@@ -36,7 +36,7 @@ def deploy(settings: HBaseSettings, observer_arguments: bytes = b"") -> HBaseSet
             attributes[OBSERVER] += observer_arguments
         admin.create(replace(plan, attributes=attributes))
     admin.close()
-    gateways = gateways_of(settings)
+    gateways = gateways_of(settings, elapsed_s=time.monotonic)
     write_layout(gateways, settings)
     gateways.close()
     return settings
@@ -46,15 +46,6 @@ def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
     """The same tables, reached through other gateways."""
     return HBaseSettings(
         gateways=tuple(f"127.0.0.1:{port}" for port in ports), prefix=place.prefix, salts=SALTS
-    )
-
-
-def gateways_of(settings: HBaseSettings) -> Gateways:
-    return Gateways(
-        Addresses(settings.addresses()),
-        timeout_s=settings.timeout_s,
-        idle_s=settings.idle_s,
-        elapsed_s=time.monotonic,
     )
 
 

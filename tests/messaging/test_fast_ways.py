@@ -14,7 +14,7 @@ from messaging.rows import MessageRow, PayloadRange, PayloadRow
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, StoreDamagedError
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
-from tuff.protocol.avro import decode_message, encode_consume_response, encode_message
+from tuff.protocol.avro import decode_message, encode_items, encode_message
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.forms import payload_to_json
 from tuff.protocol.ids import LAST_ID, MessageId, Place
@@ -185,7 +185,7 @@ def test_a_page_has_the_bytes_that_the_forms_have_one_by_one(
         for message_id, payload in messages
     ]
     assert page.json() == json.dumps(form).encode("ascii")
-    assert page.avro() == encode_consume_response(messages)
+    assert page.avro() == encode_items([encode_message(*message) for message in messages])
     assert page.messages() == messages
     of_columns = Page(*page.columns)
     assert (of_columns.json(), of_columns.avro()) == (page.json(), page.avro())

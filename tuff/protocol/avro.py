@@ -234,11 +234,6 @@ def encode_rollback_detail(detail: RollbackDetail) -> bytes:
     return b"\x00" + b"".join(map(encode_long, numbers))
 
 
-def encode_consume_response(messages: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The reply to a poll, of (message id, payload) pairs."""
-    return encode_items([encode_message(*message) for message in messages])
-
-
 def encode_message(message_id: bytes, payload: bytes) -> bytes:
     """One item of a ConsumeResponse."""
     return ID_HEAD + message_id + encode_length(len(payload)) + payload

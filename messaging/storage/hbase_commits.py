@@ -80,22 +80,41 @@ class Commits:
 
         Raises: StoreError, TakenOverError.
         """
+        newest = self._take_over(tokens)
+        if newest is not None:
+            put(self._missing(newest), newest.timestamp_ms)
+        # This second one says that everything is in the tables, so what is older may go.
+        if not self._take({}, first=self.number + 2):
+            raise TakenOverError(f"another server has taken the tables {self._prefix}* over")
+        log.info("took the tables %s* over at commit %d", self._prefix, self.number)
+
+    def _take_over(self, tokens: set[bytes]) -> journal.Commit | None:
+        """Take the slot behind the newest commit, and give that. Nothing is done in between but
+        reading it: whoever still writes takes one slot after the other, and would win each."""
         known = frozenset(tokens)
         tokens.add(self._token)
         while True:
-            newest = self._newest()
+            newest, commit = self._newest(), None
             if newest is not None:
-                commit = self._commit(newest)
+                try:
+                    commit = self._commit(newest)
+                except StoreDamagedError:
+                    if self._newest() == newest:
+                        raise
+                    continue  # its chunks went, as later ones came
                 if known and commit.token not in known:
                     raise TakenOverError(
                         f"another server, {commit.owner}, has taken the tables {self._prefix}* "
                         "over; stop one of the two"
                     )
                 self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
-                put(self._missing(newest.number, commit), commit.timestamp_ms)
-            if self._take({}, first=self.number + 2):
-                log.info("took the tables %s* over at commit %d", self._prefix, self.number)
-                return
+            # A slot is also empty where it was deleted, as many were taken since we looked.
+            if self._take({}, first=commit.first if commit else 1) and self._is_newest():
+                return commit
+
+    def _is_newest(self) -> bool:
+        newest = self._newest()
+        return newest is not None and newest.number == self.number
 
     def add(self, rows: journal.Rows, *, first: int) -> None:
         """Commit; all rows of the slots before `first` are in the tables.
@@ -167,8 +186,10 @@ class Commits:
             return _Slot(journal.slot_number(row), cell)
         return None
 
-    def _missing(self, number: int, newest: journal.Commit) -> journal.Rows:
-        """What may be missing from the tables, of all commits up to the newest."""
+    def _missing(self, newest: journal.Commit) -> journal.Rows:
+        """What may be missing from the tables, of all commits up to the newest, which is the one
+        before our claim."""
+        number = self.number - 1
         rows: dict[bytes, bytes | None] = {}
         if newest.first < number:
             since = RowRange(JOURNAL, journal.slot_row(newest.first), journal.slot_row(number))

@@ -39,17 +39,19 @@ class Load:
         for thread in self._threads:
             thread.start()
         try:
-            yield self
+            try:
+                yield self
+            finally:
+                self._over.set()
+                for thread in self._threads:
+                    thread.join()
+            self._read_on()
+            followed, self.seen, self._next = self.seen, [], None
+            self._read_on()
+            self.followed = followed
         finally:
-            self._over.set()
-            for thread in self._threads:
-                thread.join()
-        self._read_on()
-        followed, self.seen, self._next = self.seen, [], None
-        self._read_on()
-        self.followed = followed
-        for client in self._clients:
-            client.close()
+            for client in self._clients:
+                client.close()
 
     def goes_on(self, count: int = 20) -> None:
         """Wait until so many more were acknowledged."""
@@ -63,11 +65,15 @@ class Load:
 
     def is_refused(self, saying: str) -> None:
         """Wait until a publish is refused with these words."""
-        until(
-            lambda: any(saying in each for each in self.refusals) or not self._is_alive(),
-            within_s=WITHIN_S,
-            what=f"a refusal that says {saying!r}",
-        )
+        try:
+            until(
+                lambda: any(saying in each for each in self.refusals) or not self._is_alive(),
+                within_s=WITHIN_S,
+                what=f"a refusal that says {saying!r}",
+            )
+        except AssertionError as error:
+            error.add_note(f"{len(self.acknowledged)} acknowledged; the rest: {self.refusals[-3:]}")
+            raise
         assert self._is_alive()
 
     def check(self) -> None:

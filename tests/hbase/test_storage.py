@@ -12,8 +12,9 @@ pytest.importorskip("happybase")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_commits import TRIM_SLOTS, TakenOverError
+from messaging.storage.hbase_commits import TRIM_SLOTS, Commits, TakenOverError
 from messaging.storage.hbase_journal import CHUNK_BYTES
 from messaging.storage.seam import Store, StoreError
 from tests.hbase.tables import deploy, settings_of, stores_of
@@ -212,6 +213,77 @@ def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: Local
                 late.write([(b"a", b"late")])
 
 
+def test_who_writes_all_the_time_is_taken_over(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two of its commits is time for one call, not for putting rows."""
+    place = deploy(settings_of(hbase.ports))
+    with closing(stores_of(place)()) as first:
+        first.write([(b"a", b"first")])
+        put = HBaseStore._put
+        refusals = []
+
+        def put_beside_it(self: HBaseStore, rows: journal.Rows, timestamp_ms: int) -> None:
+            if self is not first:
+                with pytest.raises(StoreError) as refused:
+                    first.write([(b"a", b"late")])
+                refusals.append(refused.value)
+            put(self, rows, timestamp_ms)
+
+        monkeypatch.setattr(HBaseStore, "_put", put_beside_it)
+        with closing(stores_of(place)()) as second:
+            assert second.get(b"a") == b"first"
+    assert isinstance(refusals[0], TakenOverError)
+
+
+@pytest.mark.parametrize("size_bytes", [100, CHUNK_BYTES + 1])
+def test_what_is_read_of_the_journal_may_be_gone_at_once(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    """The newest commit that a server finds, and those before it, are old and deleted when it goes
+    on: whoever it takes the tables from is still writing."""
+    place = deploy(settings_of(hbase.ports))
+    newest = Commits._newest
+    with closing(stores_of(place)()) as first:
+        for _ in range(2):  # the second one says that the first may be missing
+            first.write([(b"a", bytes(size_bytes))])
+
+        def newest_of_long_ago(self: Commits) -> object:
+            found = newest(self)
+            monkeypatch.undo()
+            for number in range(3 * TRIM_SLOTS):
+                first.write([(b"a", LARGE % number)])
+            return found
+
+        monkeypatch.setattr(Commits, "_newest", newest_of_long_ago)
+        with closing(stores_of(place)()) as second:
+            assert second.get(b"a") == LARGE % (3 * TRIM_SLOTS - 1)
+        with pytest.raises(TakenOverError):
+            first.write([(b"a", b"late")])
+
+
+def test_a_server_that_dies_while_it_takes_over_lost_nothing(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its claim, and put no rows of those that it found in the journal."""
+    place = deploy(settings_of(hbase.ports))
+    monkeypatch.setattr(HBaseStore, "_settle", lambda self: None)
+    dying = stores_of(place)()
+    for number in range(3):
+        dying.write([(b"mns:topic:%d" % number, b"value")])
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(HBaseStore, "_put", _is_gone)
+            with pytest.raises(StoreError, match="gone"):
+                stores_of(place)()
+    with closing(stores_of(place)()) as last:
+        assert len(list(last.scan(*BOUNDS))) == 3
+
+
+def _is_gone(*_arguments: object) -> None:
+    raise StoreError("gone")
+
+
 def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
     place = deploy(settings_of(hbase.ports))
     open_store = stores_of(place)
@@ -223,4 +295,4 @@ def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
     hbase.command("flush", f"{place.prefix}journal")
     hbase.command("major", f"{place.prefix}journal")
     puts = [cell for cell in hbase.command("raw", f"{place.prefix}journal") if " Put " in cell]
-    assert len(puts) == 3  # the layout and two claims
+    assert len(puts) == 5  # the layout, and two claims of each opening

@@ -1,6 +1,7 @@
 """Rows of a scan in chunks, so that what is done to each of them is done in a few loops."""
 
 from itertools import islice
+from operator import itemgetter
 
 from messaging.storage.seam import Rows, StoreError
 
@@ -9,6 +10,8 @@ CHUNK_COUNT_MAX = 256  # rows; of larger chunks a row costs no less
 CHUNK_BYTES_MAX = 1 << 20  # bytes of values in one chunk, unless rows are large
 
 Row = tuple[bytes, bytes]  # a key and a value
+
+_VALUE = itemgetter(1)
 
 
 class Ahead:
@@ -59,5 +62,5 @@ class Ahead:
             self._error = error
             if not self._left:
                 raise
-        is_small = sum(len(value) for _, value in self._left) < CHUNK_BYTES_MAX // 4
+        is_small = sum(map(len, map(_VALUE, self._left))) < CHUNK_BYTES_MAX // 4
         self._count = min(self._count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST

@@ -21,6 +21,7 @@ from tuff.protocol import avro
 NO_PAYLOAD = bytes(PLACE_SIZE)  # the second half of the id of an inline message
 
 _HEAD_SIZE = HEAD.size
+assert PLAIN == 0
 
 
 class IdParts(NamedTuple):
@@ -111,10 +112,9 @@ class Taken:
         """How many rows from the beginning of the chunk were taken."""
         keys, values = zip(*chunk, strict=True)
         payloads = [value[_HEAD_SIZE:] for value in values]
-        heads = [
-            HEAD.pack(PLAIN, crc32(key + PLAIN_MARK + payload))
-            for key, payload in zip(keys, payloads, strict=True)
-        ]
+        sums = map(crc32, map(PLAIN_MARK.join, zip(keys, payloads, strict=True)))
+        # No flags, and the checksum.
+        heads = [checksum.to_bytes(_HEAD_SIZE, "big") for checksum in sums]
         is_whole = [*map(bytes.startswith, values, heads)]
         count = len(chunk) if all(is_whole) else is_whole.index(False)
         if through is not None and keys[-1][-PLACE_SIZE:] > through:
@@ -125,7 +125,12 @@ class Taken:
             count = bisect_right(sums, self.bytes_max, lo=1) - 1
             size_bytes = sums[count]
         front, back = parts
-        self.ids += [front + key[-PLACE_SIZE:] + back for key in keys[:count]]
+        places = [key[-PLACE_SIZE:] for key in keys[:count]]
+        self.ids += (
+            [front + place + back for place in places]
+            if front
+            else [place + back for place in places]
+        )
         self.payloads += payloads[:count]
         self.size_bytes = size_bytes
         return count

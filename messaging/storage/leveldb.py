@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, takewhile
+from operator import itemgetter
 from pathlib import Path
 
 import plyvel
@@ -25,6 +26,7 @@ CHUNK_COUNT_MAX = 256  # rows; from there on a row costs what LevelDB takes for 
 CHUNK_BYTES_MAX = 1 << 20  # bytes of values read ahead, unless rows are large
 OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
 
+_VALUE = itemgetter(1)  # of a row
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
@@ -136,7 +138,7 @@ def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse
         count = CHUNK_COUNT_FIRST
         while chunk := list(islice(rows, count)):
             yield chunk
-            is_small = sum(len(value) for _, value in chunk) < CHUNK_BYTES_MAX // 4
+            is_small = sum(map(len, map(_VALUE, chunk))) < CHUNK_BYTES_MAX // 4
             count = min(count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST
 
 

@@ -112,9 +112,9 @@ class Taken:
         """How many rows from the beginning of the chunk were taken."""
         keys, values = zip(*chunk, strict=True)
         payloads = [value[_HEAD_SIZE:] for value in values]
-        sums = map(crc32, map(PLAIN_MARK.join, zip(keys, payloads, strict=True)))
+        checksums = map(crc32, map(PLAIN_MARK.join, zip(keys, payloads, strict=True)))
         # No flags, and the checksum.
-        heads = [checksum.to_bytes(_HEAD_SIZE, "big") for checksum in sums]
+        heads = [checksum.to_bytes(_HEAD_SIZE, "big") for checksum in checksums]
         is_whole = [*map(bytes.startswith, values, heads)]
         count = len(chunk) if all(is_whole) else is_whole.index(False)
         if through is not None and keys[-1][-PLACE_SIZE:] > through:

@@ -149,7 +149,9 @@ class VersionedTable:
 
         It shows the transaction's own writes as of the moment of the call, and no later ones.
 
-        Raises: BadRequestError: there is no current transaction, or it ended meanwhile.
+        Raises:
+            BadRequestError: there is no current transaction, or it ended meanwhile.
+            TransactionNotInProgressError: it had ended when the table was compacted.
         """
         work = self._current()
         first = b"" if start is None else self._checked(start)

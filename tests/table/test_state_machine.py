@@ -205,7 +205,14 @@ class TableMachine(RuleBasedStateMachine):
     def read_on(self, index: int) -> None:
         actor = self.actor(index, lambda one: can_work(one) and bool(one.scans))
         scan, expected = actor.scans[-1]
-        assert next(scan, None) == (expected.pop(0) if expected else None)
+        try:
+            found = next(scan, None)
+        except TransactionNotInProgressError:
+            # A scan that asks for its rows as it goes may be behind a compaction.
+            assert actor.is_dead
+            actor.scans.pop()
+        else:
+            assert found == (expected.pop(0) if expected else None)
 
     # Ends
 

@@ -8,6 +8,8 @@ import java.util.HexFormat;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.RegionMetrics;
+import org.apache.hadoop.hbase.ServerName;
 import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.Admin;
 import org.apache.hadoop.hbase.client.CompactionState;
@@ -32,7 +34,7 @@ import org.apache.hadoop.hbase.client.Scan;
 final class Console {
 
   private static final long LOOK_AGAIN_MS = 100;
-  private static final int QUIET_LOOKS = 4; // a compaction that was asked for begins a little later
+  private static final long COMPACTED_WITHIN_MS = 120_000;
   private static final HexFormat HEX = HexFormat.of();
 
   private final Configuration conf;
@@ -75,13 +77,34 @@ final class Console {
     }
   }
 
+  /** What was asked for begins a little later, so that a table at rest says nothing yet. */
   private static void compact(Admin admin, TableName table)
       throws IOException, InterruptedException {
+    long askedMs = System.currentTimeMillis();
     admin.majorCompact(table);
-    for (int quiet = 0; quiet < QUIET_LOOKS; ) {
+    while (!isCompacted(admin, table, askedMs)) {
+      if (System.currentTimeMillis() > askedMs + COMPACTED_WITHIN_MS) {
+        throw new IOException(
+            table + " was not compacted within " + COMPACTED_WITHIN_MS / 1000 + " s");
+      }
       Thread.sleep(LOOK_AGAIN_MS);
-      quiet = admin.getCompactionState(table) == CompactionState.NONE ? quiet + 1 : 0;
     }
+  }
+
+  /** Whether nobody compacts, and every region has files of later than that, or none. */
+  private static boolean isCompacted(Admin admin, TableName table, long askedMs)
+      throws IOException {
+    if (admin.getCompactionState(table) != CompactionState.NONE) {
+      return false;
+    }
+    for (ServerName server : admin.getRegionServers()) {
+      for (RegionMetrics region : admin.getRegionMetrics(server, table)) {
+        if (region.getStoreFileCount() > 0 && region.getLastMajorCompactionTimestamp() < askedMs) {
+          return false;
+        }
+      }
+    }
+    return true;
   }
 
   private static void printCells(Connection connection, TableName table) throws IOException {

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.keys import message_key, payload_key
@@ -107,6 +107,14 @@ stored_rows = st.builds(
     through=st.none() | st.integers(0, 41),
     limit=st.integers(1, 41),
     bytes_max=st.integers(1, 200),
+)
+@example(
+    stored=[PayloadRow(payload=b"a")] * 20,
+    changed=None,
+    start=0,
+    through=5,
+    limit=41,
+    bytes_max=200,
 )
 def test_stored_messages_are_read_as_the_general_way_does(
     stored: list[PayloadRow],

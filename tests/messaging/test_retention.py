@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.batch import _inverted
@@ -68,6 +68,7 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
     expires_at_ms=st.integers(0, 500_000),
     place_ms=st.integers(0, 400_000),
 )
+@example(now_ms=400_000, ttl_s=1, first_ms=100_000, expires_at_ms=500_000, place_ms=200_000)
 def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
     now_ms: int, ttl_s: int, first_ms: int, expires_at_ms: int, place_ms: int
 ) -> None:

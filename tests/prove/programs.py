@@ -110,8 +110,8 @@ PROGRAMS: Sequence[Program] = (
         name="independence",
         promises=(7,),
         attack="publishing while transactions are stopped, hung, crashed and damaged",
-        scaled=_fault("independence", "--rounds", "3"),
-        full=_fault("independence", "--rounds", "20"),
+        scaled=_fault("independence", "--rounds", "10"),
+        full=_fault("independence", "--rounds", "40"),
     ),
     Program(
         name="bank",
@@ -194,7 +194,7 @@ PROGRAMS: Sequence[Program] = (
         name="jobs-kill",
         promises=(1, 3, 4, 9),
         attack="SIGKILL of archive, compact, replay, audit and retry, which then run again",
-        scaled=_pipeline("kill", "--kills", "9"),
+        scaled=_pipeline("kill", "--kills", "5"),
         full=_pipeline("kill", "--kills", "300"),
     ),
     Program(

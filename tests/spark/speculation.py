@@ -34,6 +34,7 @@ ROW_COUNT = (
     60_000  # in two partitions, each of several stores: who comes to its last row has stored
 )
 SLOW_S = 60.0  # seconds; by then the other copy is long through
+STORED_WITHIN_S = 5.0  # seconds, for rows that Spark has passed on
 CONF = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
@@ -59,6 +60,8 @@ def die_first(attempt: int) -> None:
 
 
 def die_always(_: int) -> None:
+    # The rows before this one are on their way to the process that stores them.
+    threading.Event().wait(STORED_WITHIN_S)
     # This process is a child of a daemon, which is a child of the executor's JVM.
     state = Path(f"/proc/{os.getppid()}/stat").read_text("utf-8")
     executor = int(state.rpartition(")")[2].split()[1])

@@ -64,7 +64,8 @@ class Ledger:
         *,
         retain: int,
         now_ms: Callable[[], int],
-        in_thread: InThread,
+        in_thread_log: InThread,
+        in_thread_files: InThread,
         arrivals: Arrivals,
         store_id: Callable[[], str],
         open_file: OpenFile,
@@ -73,7 +74,9 @@ class Ledger:
         self._store = FileStore(directory, open_file=open_file)
         self._retain = retain
         self._now_ms = now_ms
-        self._in_thread = in_thread
+        # Two, so that no commit waits for the log behind a snapshot that is being packed.
+        self._in_thread_log = in_thread_log
+        self._in_thread_files = in_thread_files
         self._arrivals = arrivals
         self._new_store_id = store_id
         self._open_file = open_file
@@ -172,7 +175,7 @@ class Ledger:
     async def reopen(self) -> None:
         """Let go of the files, if any are open, and recover from them, unless somebody just did."""
         async with self._reopening:
-            if self.status.state is ServiceState.DOWN:
+            if self.status.state is ServiceState.DOWN and not self._is_closed:
                 await self._reopen()
 
     async def _reopen(self) -> None:
@@ -235,7 +238,9 @@ class Ledger:
     async def _write_snapshot(self) -> tuple[KnownFile, int]:
         now_ms, log_sequence = self._now_ms(), self._next_sequence
         self._next_sequence += 2
-        path = await self._in_thread(partial(self._store.free_path, FileKind.LOG, now_ms=now_ms))
+        path = await self._in_thread_files(
+            partial(self._store.free_path, FileKind.LOG, now_ms=now_ms)
+        )
         # From here to the roll nothing may be recorded: the new log goes on where the image ends.
         image = self._live.image()
 
@@ -245,7 +250,7 @@ class Ledger:
 
         self._files.append(await self._whole_log.roll(path, log_header))
         header = self._header(log_sequence + 1, image.lsn)
-        known, size = await self._in_thread(partial(self._store.put_snapshot, header, image))
+        known, size = await self._in_thread_files(partial(self._store.put_snapshot, header, image))
         self._files.append(known)
         self._note_snapshot(known)
         return known, size
@@ -253,7 +258,7 @@ class Ledger:
     async def _remove_superfluous(self) -> None:
         for known in superfluous(self._files, retain=self._retain):
             try:
-                await self._in_thread(partial(remove_file, known.path))
+                await self._in_thread_files(partial(remove_file, known.path))
             except OSError as error:
                 log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
             self._files.remove(known)
@@ -273,16 +278,18 @@ class Ledger:
             self._log.prove()
 
     async def close(self) -> None:
-        """Write what waits, and let go of the files."""
+        """Write what waits, and let go of the files. None is made behind it: the next process
+        would take the same sequence number."""
         self._is_closed = True
-        self._go_down("the server is stopping")
-        if self._log is not None:
-            await self._log.close()
-            self._log = None
-        self._log_changed.set()
+        async with self._reopening, self._making_files:
+            self._go_down("the server is stopping")
+            if self._log is not None:
+                await self._log.close()
+                self._log = None
+            self._log_changed.set()
 
     async def _recover(self) -> _Opened:
-        recovered = await self._in_thread(partial(self._store.recover, self._mark))
+        recovered = await self._in_thread_files(partial(self._store.recover, self._mark))
         return await (self._begin() if recovered is None else self._go_on(recovered))
 
     async def _begin(self) -> _Opened:
@@ -290,11 +297,11 @@ class Ledger:
         self._next_sequence = 3
         state = TransactionState(fresh_image(now_ms=self._now_ms()))
         # The snapshot comes first: alone it is an empty beginning too, and a log alone is none.
-        snapshot, _ = await self._in_thread(
+        snapshot, _ = await self._in_thread_files(
             partial(self._store.put_snapshot, self._header(1, 0), state.image())
         )
         header, edits = self._header(2, 1), self._first_edits(state)
-        file = await self._in_thread(partial(self._store.put_log, header, edits))
+        file = await self._in_thread_files(partial(self._store.put_log, header, edits))
         return _Opened(state, file, snapshot, [snapshot, file.known], [])
 
     async def _go_on(self, recovered: Recovered) -> _Opened:
@@ -306,8 +313,8 @@ class Ledger:
         before = (recovered.log_sequence, recovered.log_length)
         header = self._header(sequence, image.lsn + 1, before=before)
         edits = self._first_edits(state)
-        file = await self._in_thread(partial(self._store.put_log, header, edits))
-        snapshot, _ = await self._in_thread(
+        file = await self._in_thread_files(partial(self._store.put_log, header, edits))
+        snapshot, _ = await self._in_thread_files(
             partial(self._store.put_snapshot, self._header(sequence + 1, image.lsn), image)
         )
         files = [*recovered.files, file.known, snapshot]
@@ -340,7 +347,7 @@ class Ledger:
         self._log = Log(
             opened.file,
             last_lsn=state.lsn,
-            in_thread=self._in_thread,
+            in_thread=self._in_thread_log,
             open_file=self._open_file,
             on_durable=self._reached,
             on_failed=self._failed,

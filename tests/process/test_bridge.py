@@ -48,7 +48,7 @@ async def rooms_over(
         pools.append(pool)
 
         def run(function: Callable[[], Any]) -> Any:
-            if name == "transaction-log" and log_disk is not None:
+            if name.startswith("transaction-") and log_disk is not None:
                 log_disk.wait()
             return function()
 

@@ -215,7 +215,7 @@ class Threads:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._pools: list[_Pool] = []
-        self._held: str | None = None
+        self._held: frozenset[str] = frozenset()
 
     def __call__(self, name: str, count: int, /) -> Callable[..., "asyncio.Future[Any]"]:
         pool = _Pool(name, count)
@@ -231,26 +231,26 @@ class Threads:
     @property
     def is_idle(self) -> bool:
         for pool in self._pools:
-            if (pool.queued or pool.done) and pool.name != self._held:
+            if (pool.queued or pool.done) and pool.name not in self._held:
                 return False
         return True
 
     def hold(self, number: int) -> None:
         """Let one pool stand still, as on a disk that takes long, until `release`."""
-        self._held = self._pools[number % len(self._pools)].name
+        self._held = frozenset((self._pools[number % len(self._pools)].name,))
 
-    def hold_named(self, name: str) -> None:
-        """Let this pool stand still until `release`."""
-        self._held = name
+    def hold_named(self, *names: str) -> None:
+        """Let these pools stand still until `release`."""
+        self._held = frozenset(names)
 
     def release(self) -> None:
-        self._held = None
+        self._held = frozenset()
 
     def run_one(self, chance: random.Random) -> None:
         """Run one job, or hand the result of one back."""
         queued, done = [], []
         for pool in self._pools:
-            if pool.name != self._held:
+            if pool.name not in self._held:
                 if pool.queued:
                     queued.append(pool)
                 if pool.done:

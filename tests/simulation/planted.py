@@ -292,7 +292,7 @@ BUGS = (
             Change(
                 "tx/ledger.py",
                 "        async with self._reopening:\n"
-                "            if self.status.state is ServiceState.DOWN:\n"
+                "            if self.status.state is ServiceState.DOWN and not self._is_closed:\n"
                 "                await self._reopen()\n",
                 "        await self._reopen()\n",
             ),

@@ -22,7 +22,7 @@ def alone(player: Player) -> None:
     is_well = disk.faults[MESSAGES] == Faults() and disk.cut_in is None
     if not is_well or life.messaging.status[0] != "ok" or player.topic().deletions:
         return
-    life.threads.hold_named("transaction-log")
+    life.threads.hold_named("transaction-log", "transaction-files")
     # What the disk of messages did to them before is over first: until a failed write is
     # resolved, or a tick finds room again, they are rightly refused.
     life.settle(player.chance)

@@ -170,6 +170,7 @@ class Service:
         self.settings = settings or TransactionSettings()
         self.rows = rows or Rows()
         self.disk = Disk()
+        self.files = Disk()  # the thread that makes snapshots, and recovers
         self.now_ms = now_ms
         self._tasks: set[asyncio.Task[None]] = set()
         self.manager = TransactionManager(
@@ -177,7 +178,8 @@ class Service:
             self.settings,
             rows=self.rows,
             now_ms=lambda: self.now_ms,
-            in_thread=self.disk,
+            in_thread_log=self.disk,
+            in_thread_files=self.files,
             arrivals=Arrivals(),
             spawn=self.spawn,
             store_id=lambda: STORE_ID,

@@ -1,0 +1,114 @@
+"""Snapshots while the service goes on: who waits for them, and what happens to them meanwhile."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import Service, turns
+from tuff.protocol.errors import TransactionsUnavailableError
+from tx.ledger import ServiceState
+
+
+def names(directory: Path, kind: str) -> set[str]:
+    return {path.name for path in directory.glob(f"{kind}.*")}
+
+
+async def snapshot_under_way(service: Service) -> "asyncio.Task[tuple[str, int]]":
+    """A snapshot whose new log is begun, and whose file the disk does not take yet."""
+    before = names(service.directory, "txlog")
+    service.disk.hold()
+    taken = asyncio.create_task(service.manager.take_snapshot())
+    await turns()
+    service.files.hold()
+    service.disk.release()
+    await turns()
+    assert names(service.directory, "txlog") > before
+    assert not taken.done()
+    return taken
+
+
+async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
+    before, after = await service.begin(), await service.begin()
+    await service.manager.commit(before.transaction_id)
+    taken = await snapshot_under_way(service)
+
+    await asyncio.wait_for(service.manager.commit(after.transaction_id), 10)
+
+    assert not taken.done()
+    service.files.release()
+    name, _ = await taken
+    assert name in names(service.directory, "snapshot")
+    again = await service.crash()
+    for tx in (before, after):
+        assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service: Service) -> None:
+    """A recovery in the middle of it would make files with the numbers that the snapshot took."""
+    tx = await service.begin()
+    taken = await snapshot_under_way(service)
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.commit(tx.transaction_id)
+    service.disk.fails = False
+    retried = asyncio.create_task(service.later(60_000))
+    await turns()
+    assert service.manager.status.state is ServiceState.DOWN
+
+    service.files.release()
+    name, _ = await taken
+    await retried
+
+    assert service.manager.status.state is ServiceState.RUNNING
+    assert name in names(service.directory, "snapshot")
+    again = await service.begin()
+    await service.manager.commit(again.transaction_id)
+    last = await service.crash()
+    assert await last.state_of(again.transaction_id) == ("committed", None)
+    await last.kill()
+
+
+async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Service) -> None:
+    """The next process finds all the files there will ever be: it takes the next number."""
+    tx = await service.begin()
+    taken = await snapshot_under_way(service)
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.commit(tx.transaction_id)
+    stopped = asyncio.create_task(service.manager.close())
+    await turns()
+    assert not stopped.done()
+
+    service.files.release()
+    await stopped
+
+    assert (await taken)[0] in names(service.directory, "snapshot")
+    service.disk.fails = False
+    again = await service.next_life().open()
+    assert again.manager.status.state is ServiceState.RUNNING
+    await again.kill()
+
+
+async def test_who_stops_while_a_failed_log_is_recovered_is_not_up_behind_it(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.commit(tx.transaction_id)
+    service.disk.fails = False
+    service.files.hold()
+    recovered = asyncio.create_task(service.later(60_000))
+    await turns()
+    stopped = asyncio.create_task(service.manager.close())
+    await turns()
+    assert not stopped.done()
+
+    service.files.release()
+    await asyncio.gather(recovered, stopped)
+
+    assert service.manager.status.state is ServiceState.DOWN
+    with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
+        await service.begin()

@@ -111,18 +111,19 @@ _OPENED = record(
 def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The whole file. Takes time in proportion to the state: run it in a thread."""
     outcomes = image.outcomes.packed()
-    frames = [pack_frame(body) for body in _bodies(image, outcomes)]
-    end = pack_frame(to_bytes([_END, len(frames)]))
-    head = pack_header(FileKind.SNAPSHOT, header, version=_version(image, outcomes))
-    return b"".join((head, *frames, end))
+    bodies = list(_bodies(image, outcomes))
+    end = to_bytes([_END, len(bodies)])
+    head = pack_header(FileKind.SNAPSHOT, header, version=_version(image, outcomes, bodies))
+    return b"".join((head, *map(pack_frame, bodies), pack_frame(end)))
 
 
-def _version(image: StateImage, outcomes: Sequence[bytes]) -> int:
+def _version(image: StateImage, outcomes: Sequence[bytes], bodies: Sequence[bytes]) -> int:
     """As low as it can be, so that an older server reads whatever it can know."""
     lapsed = InvalidReason.LEASE_EXPIRED
     name = lapsed.value.encode()
     # Nearly none has the name in it; and a client may be called so.
-    named = [each for each in outcomes if name in each] if name in b"".join(outcomes) else []
+    is_named = any(name in body for body in bodies)
+    named = [each for each in outcomes if name in each] if is_named else []
     has_lapsed = any(OUTCOME.unpack(from_bytes(each)).reason is lapsed for each in named)
     is_new = has_lapsed or image.sinks or _leases(image)
     return JOBS_VERSION if is_new else FORMAT_VERSION

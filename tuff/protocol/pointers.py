@@ -151,6 +151,8 @@ class PointerList(Sequence[int]):
         share are not looked at."""
         if self is older:
             return (), ()
+        if not older:
+            return tuple(self), ()
         mine, theirs = set(self._chunks), set(older._chunks)  # noqa: SLF001 - of the same class
         fresh, stale = mine - theirs, theirs - mine
         if len(fresh) == len(stale) == 1:  # nearly always: one that grew at its end

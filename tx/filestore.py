@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuff.disk.files import make_directory, write_again, write_file
+from tuff.disk.files import make_directory, sync_directory, write_again, write_file
 from tx.edits import Edit
 from tx.files import FileHeader, FileKind, KnownFile, free_path
 from tx.log import LogFile, OpenFile, create_log
@@ -22,6 +22,9 @@ class FileStore:
     def recover(self, mark: StoreMark | None) -> Recovered | None:
         """What the files hold, durably; None for an empty beginning. Raises: DamagedFilesError."""
         make_directory(self._directory)
+        # A name whose sync failed, or was cut off, can be read and be gone after a power cut. The
+        # next log named it as the one before, and what was built on it was damaged then.
+        sync_directory(self._directory)
         recovered = recover(self._directory, mark)
         if recovered is not None:
             _keep(recovered)

@@ -113,6 +113,7 @@ class Faults:
     is_full: bool = False
     failing_syncs: int = 0
     failing_writes: int = 0
+    failing_names: int = 0  # syncs of the directory itself
 
 
 @dataclass(slots=True)
@@ -229,6 +230,10 @@ class Disk:
 
     def sync_names(self, directory: str) -> None:
         self._count()
+        faults = self.faults[directory]
+        if faults.failing_names:
+            faults.failing_names -= 1
+            raise OSError(errno.EIO, "the disk fails to sync a directory")
         if self._fails_to_sync(directory):
             raise OSError(errno.EIO, "the disk fails to sync a directory")
         self._directories[directory].synced()

@@ -361,6 +361,11 @@ class Player:
         for directory in self._faults():
             self.world.disk.faults[directory].failing_writes = 1 + self.b % 2
 
+    def fail_names(self) -> None:
+        """Files are written, and whether their names are is not known."""
+        for directory in self._faults():
+            self.world.disk.faults[directory].failing_names = 1 + self.b % 2
+
     def fill(self) -> None:
         for directory in self._faults():
             self.world.disk.faults[directory].is_full = True

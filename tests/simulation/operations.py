@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tests.simulation.profiles import PROFILES
 
 STEPS_MIN, STEPS_MAX = 20, 60
-PROFILED_SHARE = 0.4  # of all seeds
+PROFILED_SHARE = 0.5  # of all seeds
 
 # What every history may do, and how often beside the others.
 ORDINARY = {
@@ -34,7 +34,8 @@ OCCASIONAL = {
     "freeze": 2, "wait_long": 3, "fail_sync": 4, "fail_write": 2, "fill": 2, "heal": 4,
     "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "forgotten": 1, "commit_bare": 2,
     "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
-    "keep": 4, "keep_no_more": 1, "fail_names": 2,
+    "keep": 4, "keep_no_more": 1, "overtaken": 1, "asleep": 1,
+    "fail_names": 2, "outlived": 1, "unnamed": 1,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (

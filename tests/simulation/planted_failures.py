@@ -14,4 +14,34 @@ FAILURE_BUGS = (
         ),
         "log-whose-name-was-never-synced",
     ),
+    PlantedBug(
+        "a-log-that-was-given-up-is-left",
+        (
+            Change(
+                "tx/log.py",
+                "            await self._in_thread(partial(remove_file, roll.path))\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-time-out-passes-a-commit-that-writes-rows",
+        (
+            Change(
+                "tx/endings.py",
+                " if not self._claims.holds(one.transaction_id)]",
+                "]",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-commit-goes-on-after-the-log-failed",
+        (
+            Change(
+                "tx/endings.py",
+                "if self._ledger.epoch != epoch:",
+                "if False:",
+            ),
+        ),
+    ),
 )

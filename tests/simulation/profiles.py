@@ -39,6 +39,7 @@ PROFILES = (
         {
             "start": 5, "hold": 6, "publish_tx": 10, "store": 2, "reference": 2, "commit": 6,
             "abort": 5, "invalidate": 2, "poll": 8, "long_poll": 2, "heal": 4, "rollback": 2,
+            "overtaken": 2,
         },
     ),
     Profile(
@@ -54,14 +55,14 @@ PROFILES = (
             "fail_sync": 5, "fail_write": 3, "start": 8, "commit": 8, "publish_tx": 6,
             "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 8, "tick": 4, "wait": 3,
             "ask": 3, "heal": 2, "power_soon": 3, "power": 2,
-            "unproven": 3,
+            "unproven": 3, "asleep": 3,
         },
     ),
     Profile(
         "commits with messages that are cut off between their rows and their record",
         {
             "start": 8, "hold_log": 5, "commit_publish": 12, "kill": 5, "power": 3,
-            "power_soon": 4, "heal": 4, "old": 4, "commit": 4, "poll": 3,
+            "power_soon": 4, "heal": 4, "old": 4, "commit": 4, "poll": 3, "outlived": 2,
         },
     ),
     Profile(
@@ -97,6 +98,44 @@ PROFILES = (
         {
             "start": 6, "publish_tx": 10, "hold_log": 4, "commit": 8, "rollback": 10, "abort": 3,
             "invalidate": 2, "kill": 4, "power": 2, "heal": 3, "poll": 2,
+        },
+    ),
+    Profile(
+        "transactions that hold readers back for as long as they may, and longer",
+        {
+            "start": 5, "start_long": 5, "publish_tx": 10, "store": 1, "reference": 1, "poll": 4,
+            "long_poll": 4, "wait": 10, "wait_long": 1, "tick": 4, "read_all": 4, "commit": 2,
+            "checkpoint": 2, "kill": 1, "restart": 1, "stop_service": 1, "start_service": 1,
+            "clock": 1, "freeze": 1, "heal": 1,
+        },
+        {"messaging.max_block": 1},
+    ),
+    Profile(
+        "readers who go on from where they were, on topics that are empty and clocks that go back",
+        {
+            "publish": 8, "poll": 12, "long_poll": 3, "clock": 8, "freeze": 2, "wait": 3,
+            "wait_long": 3, "lifetime": 1, "sweep": 6, "truncate": 2, "delete": 1, "create": 1,
+            "restart": 3, "kill": 4, "start": 2, "publish_tx": 3, "commit": 2, "abort": 1,
+            "read_all": 3, "keep": 1,
+        },
+        {"messaging.default_ttl": 2},
+    ),
+    Profile(
+        "snapshots of transactions on a disk that fails or is full, and crashes after them",
+        {
+            "start": 6, "snapshot": 12, "commit": 8, "can_commit": 3, "abort": 2, "checkpoint": 1,
+            "fail_names": 8, "fail_sync": 2, "fail_write": 3, "fill": 3, "heal": 4, "hold_log": 3,
+            "kill": 6, "power": 3, "power_soon": 3, "restart": 1, "tick": 2, "wait": 3, "ask": 3,
+            "unnamed": 2,
+        },
+        {"tx.snapshot_interval": 1, "tx.snapshot_retain": 1},
+    ),
+    Profile(
+        "endings of transactions whose messages may lie on a disk that failed, or not",
+        {
+            "start": 6, "publish_tx": 10, "store": 1, "reference": 1, "fail_sync": 6,
+            "fail_write": 4, "abort": 6, "invalidate": 2, "commit": 4, "commit_publish": 4,
+            "clear_invalid": 2, "tick": 4, "heal": 3, "poll": 5, "wait": 2, "kill": 1, "ask": 2,
         },
     ),
 )  # fmt: skip

@@ -1,8 +1,9 @@
 """Operations that make a situation, and look at once whether the server does right in it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from messaging.polls import Poll
+from messaging.polls import Isolation, Poll
 from tests.simulation import writers
 from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate
@@ -13,6 +14,7 @@ from tests.simulation.player import HOLD_AGES_MS, KEYS, Player
 from tuff.protocol.ids import MessageId
 from tx.ledger import ServiceState
 
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
 LEASE_MS = round(writers.LEASE_S * 1000)
 
 
@@ -148,11 +150,102 @@ def kept(player: Player) -> None:
     player.send(player.client.readers.read(topic, Poll()))
 
 
+def overtaken(player: Player) -> None:
+    """A transaction is to end while a write of it waits for the disk: readers after the ending are
+    handed that write, or never (promise 5)."""
+    world, topic = player.world, player.topic()
+    player.a, ending = -1, player.a % 4
+    player.start()
+    world.run(player.chance, None)
+    world.life.threads.hold_named("store-writer")
+    player.publish_tx()
+    world.run(player.chance, None if player.c % 4 else player.c % 32)
+    endings = player.commit, player.commit_publish, player.abort, player.invalidate
+    endings[ending]()
+    if player.c % 3 == 0:  # and somebody else wants another end
+        endings[player.b % 4]()
+    for _ in range(2):
+        world.run(player.chance, None)
+        player.send(player.client.readers.read(topic, COMMITTED))
+        world.run(player.chance, None)
+        world.life.threads.release()
+
+
+def asleep(player: Player) -> None:
+    """A poll sleeps behind a commit whose sync fails; should the log have it all the same, the poll
+    wakes once the log is taken up again (promise 6)."""
+    world, topic = player.world, player.topic()
+    if world.disk.cut_in is not None:
+        return
+    world.life.threads.release()
+    player.send(player.client.readers.read(topic, Poll()))
+    player.a = -1
+    for step in (player.start, player.publish_tx):
+        world.run(player.chance, None)
+        step()
+    start = MessageId.from_bytes(topic.covered) if topic.covered else None
+    poll = replace(COMMITTED, start=start, inclusive=False, wait_s=600.0)
+    world.run(player.chance, None)
+    player.send(player.client.readers.read(topic, poll))
+    world.run(player.chance, None)
+    world.disk.faults[SNAPSHOTS].failing_syncs = 1
+    player.commit()
+    world.run(player.chance, None)
+    world.advance(LONG_WAITS_MS[0])
+    world.life.tick()
+    world.run(player.chance, None)
+    world.require_awake(player.chance)
+
+
+def outlived(player: Player) -> None:
+    """While the rows of a commit wait for the disk its time runs out, or the log fails and is taken
+    up again: it ends once, and readers go by that (promises 4 and 9)."""
+    world, topic = player.world, player.topic()
+    if world.disk.cut_in is not None:
+        return
+    player.a, fails = -1, player.a % 2 == 0
+    player.send(player.client.start(is_long=False, timeout_s=None if fails else 0.5))
+    world.run(player.chance, None)
+    world.life.threads.hold_named("store-writer")
+    player.commit_publish()
+    world.run(player.chance, None)
+    if fails:
+        player.start()
+        world.run(player.chance, None)
+        world.disk.faults[SNAPSHOTS].failing_syncs = 1
+        player.commit([])
+        world.run(player.chance, None)
+    world.advance(2_000)  # less than an ending waits for storage, so that all are still told
+    world.life.tick()
+    world.run(player.chance, None)
+    world.life.threads.release()
+    world.run(player.chance, None)
+    player.send(player.client.readers.read(topic, COMMITTED))
+
+
+def unnamed(player: Player) -> None:
+    """A server comes up on a disk that fails to sync a directory, and the power goes when it tries
+    again: its files still go on one from the other (promise 8)."""
+    world, disk = player.world, player.world.disk
+    if disk.cut_in is not None:
+        return
+    disk.faults[SNAPSHOTS].failing_names = 1 + player.b % 2
+    world.crash(player.chance, cuts_power=False)
+    disk.cut_in = 1 + player.a % 16
+    world.advance(LONG_WAITS_MS[0])
+    world.life.tick()
+    world.run(player.chance, None)
+
+
 SCENES: Mapping[str, Callable[[Player], None]] = {
     "alone": alone,
+    "asleep": asleep,
     "forgotten": forgotten,
     "kept": kept,
+    "outlived": outlived,
     "overdue": overdue,
+    "overtaken": overtaken,
     "renewed": renewed,
+    "unnamed": unnamed,
     "unproven": unproven,
 }

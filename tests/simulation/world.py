@@ -213,7 +213,7 @@ class World:
         self.ask_everything(chance)
         for writer in self.writers:
             require(9, epochs_commit_once(writer))
-        self._require_awake(chance)
+        self.require_awake(chance)
         left = [tx for tx in self.facts.transactions.values() if not tx.is_over]
         read = self.client.readers.read
         for topic in self.facts.topics.values():
@@ -225,7 +225,7 @@ class World:
             self.client.look_at_holds(topic)
         self.look()
 
-    def _require_awake(self, chance: random.Random) -> None:
+    def require_awake(self, chance: random.Random) -> None:
         """Raises: BrokenPromiseError: a poll still waits, and another one like it would not."""
         for poll, (topic, reader) in list(self.client.readers.waiting.items()):
             again = replace(poll, wait_s=0.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from messaging.polls import Isolation, Poll, Undecided
 from tests.simulation import invariants
 from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
-from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import Life
 from tuff.protocol.errors import (
     TopicNotFoundError,
@@ -28,6 +28,9 @@ _STATES: dict[type[TuffError], str] = {
     TransactionUnknownError: "unknown",
 }
 _BEGINNING = bytes(20)
+_CHECKS = [
+    (promise, check) for promise, checks in invariants.READ_CHECKS.items() for check in checks
+]
 
 
 def state_told_by(error: TransactionNotInProgressError) -> str:
@@ -114,9 +117,10 @@ class Readers:
 
     def check(self, read: Read) -> None:
         """All that can be said of a read now; once more is known, more can."""
-        for promise, checks in invariants.READ_CHECKS.items():
-            for check in checks:
-                require(promise, check(self._facts, read))
+        facts = self._facts
+        for promise, check in _CHECKS:
+            for sentence in check(facts, read):
+                raise BrokenPromiseError(f"promise {promise}: {sentence}")
 
     def _note_places(self, read: Read) -> None:
         for id_bytes, payload in read.items:

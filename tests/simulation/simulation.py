@@ -46,6 +46,7 @@ class _Simulation:
     def __init__(self, history: History) -> None:
         self._history = history
         self.world = World(history.settings)
+        self._chance = random.Random()
         self.error = ""
 
     def run(self) -> str | None:
@@ -62,8 +63,8 @@ class _Simulation:
         return None
 
     def _play(self, operation: Operation) -> None:
-        chance = random.Random(operation.salt)
-        world = self.world
+        world, chance = self.world, self._chance
+        chance.seed(operation.salt)
         player = Player(world, operation, chance)
         SCENES.get(operation.kind, Player.play)(player)
         if self._history.calm:

@@ -105,6 +105,8 @@ class World:
 
     def _look_at_service(self) -> None:
         state = self.life.transactions.status.state
+        if state is ServiceState.RUNNING and self._was_up:
+            return
         if state is not ServiceState.RUNNING:
             self.running_since_ms = self.clock.boot_ms()
             self.facts.note_not_served(self.clock.boot_ms())
@@ -255,7 +257,17 @@ class World:
             raise BrokenPromiseError(f"promise 9: requests have no answer: {left}")
 
 
-@cache
 def _settings(assignments: tuple[str, ...]) -> Settings:
-    # There are some thousand of them, and reading one takes as long as two lives of a server.
+    """What `load` gives, put together from sections that were read before."""
+    sections = ("tx", "messaging", "server")
+    tx, messaging, server = (
+        _loaded(tuple(each for each in assignments if each.startswith(f"{section}.")))
+        for section in sections
+    )
+    return replace(tx, messaging=messaging.messaging, server=server.server)
+
+
+@cache
+def _loaded(assignments: tuple[str, ...]) -> Settings:
+    # Reading them takes as long as two lives of a server.
     return load(None, assignments)

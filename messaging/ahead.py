@@ -3,13 +3,12 @@
 from itertools import islice
 from operator import itemgetter
 
+from messaging.runs import Row, row_count
 from messaging.storage.seam import Rows, StoreError
 
 CHUNK_COUNT_FIRST = 4  # rows; a reader may want no more than one, and odd rows come together
 CHUNK_COUNT_MAX = 256  # rows; of larger chunks a row costs no less
 CHUNK_BYTES_MAX = 1 << 20  # bytes of values in one chunk, unless rows are large
-
-Row = tuple[bytes, bytes]  # a key and a value
 
 _VALUE = itemgetter(1)
 
@@ -23,7 +22,7 @@ class Ahead:
         self._left: list[Row] = []
         self._count = CHUNK_COUNT_FIRST
         self._error: StoreError | None = None
-        self.passed_count = 0  # rows that were taken, or passed over
+        self.passed_count = 0  # rows that were taken, or passed over; a run counts for all of it
 
     def next(self) -> Row | None:
         """The next row; None after the last. Raises: StoreError."""
@@ -38,13 +37,13 @@ class Ahead:
         if not self._left:
             self._read(min(count_max, self._count))
         chunk, self._left = self._left[:count_max], self._left[count_max:]
-        self.passed_count += len(chunk)
+        self.passed_count += _row_count(chunk)
         return chunk
 
     def give_back(self, rows: list[Row]) -> None:
         """These, the last that were taken, are still to come. The next chunk will be small."""
         self._left = rows + self._left
-        self.passed_count -= len(rows)
+        self.passed_count -= _row_count(rows)
         self._count = CHUNK_COUNT_FIRST
 
     def pass_over_rest(self) -> None:
@@ -64,3 +63,7 @@ class Ahead:
                 raise
         is_small = sum(map(len, map(_VALUE, self._left))) < CHUNK_BYTES_MAX // 4
         self._count = min(self._count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST
+
+
+def _row_count(records: list[Row]) -> int:
+    return sum(map(row_count, map(_VALUE, records)))

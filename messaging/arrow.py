@@ -15,9 +15,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from messaging.columns import Columns
 from messaging.page import Under
+from tuff.protocol.ids import MESSAGE_ID_SIZE
 
 _TIME_SIZE = 8  # bytes; an id begins with the publish time
+_ID_SIZE = MESSAGE_ID_SIZE.to_bytes(4, "big")
+_SIZE_OF_NOTHING = bytes(len(_ID_SIZE))
 _NO_POINTER = 0  # no transaction has it
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -31,32 +35,48 @@ SCHEMA = pa.schema(
 )
 
 
-def encode(
-    ids: Sequence[bytes], payloads: Sequence[bytes], under: Sequence[Under], *, generation: int
-) -> bytes:
+def encode(columns: Columns, under: Sequence[Under], *, generation: int) -> bytes:
     """The stream of these messages; `under` says which of them have a write pointer."""
-    id_column = pa.array(ids, pa.binary())
-    columns = [
+    pieces, count = columns.pieces, len(columns)
+    id_column = _binary([_ID_SIZE * count], [piece.joined_ids() for piece in pieces])
+    sizes = [piece.sizes() for piece in pieces]
+    columns_of = [
         id_column,
-        pa.array(payloads, pa.binary()),
+        _binary(sizes, [piece.joined_payloads() for piece in pieces]),
         _times(id_column),
-        pa.repeat(pa.scalar(generation, pa.int32()), len(ids)),
-        _pointers(len(ids), under),
+        pa.repeat(pa.scalar(generation, pa.int32()), count),
+        _pointers(count, under),
     ]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+        stream.write_batch(pa.RecordBatch.from_arrays(columns_of, schema=SCHEMA))
     body: bytes = sink.getvalue().to_pybytes()
     return body
 
 
-def _times(ids: pa.BinaryArray) -> pa.TimestampArray:
-    times = pc.binary_slice(ids, 0, _TIME_SIZE)
-    numbers = array("q")
-    assert numbers.itemsize == _TIME_SIZE
-    numbers.frombytes(memoryview(times.buffers()[2] or b"")[: _TIME_SIZE * len(times)])
+def _binary(sizes: Sequence[bytes], values: Sequence[bytes | memoryview]) -> pa.BinaryArray:
+    """The column of these values, whose sizes are numbers of four bytes."""
+    # Where each value begins, and last where they end; a page is far from 2 GiB.
+    numbers = _numbers("i", b"".join((_SIZE_OF_NOTHING, *sizes)))
+    column = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+    offsets = pc.cumulative_sum(column).buffers()[1]
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(pa.binary(), len(numbers) - 1, [None, offsets, data])
+
+
+def _numbers(code: str, data: bytes | memoryview) -> "array[int]":
+    """Big-endian numbers, as this machine has them."""
+    numbers = array(code)
+    numbers.frombytes(data)
     if sys.byteorder == "little":
         numbers.byteswap()
+    return numbers
+
+
+def _times(ids: pa.BinaryArray) -> pa.TimestampArray:
+    times = pc.binary_slice(ids, 0, _TIME_SIZE)
+    assert array("q").itemsize == _TIME_SIZE
+    numbers = _numbers("q", memoryview(times.buffers()[2] or b"")[: _TIME_SIZE * len(times)])
     in_ms = pa.timestamp("ms", tz="UTC")
     return pa.Array.from_buffers(in_ms, len(times), [None, pa.py_buffer(numbers)]).cast(_TIME)
 

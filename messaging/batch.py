@@ -6,12 +6,13 @@ thread at a time, so nothing can remove a row between the reading and the writin
 gone is never written again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from messaging.keys import message_key, place_after
-from messaging.rows import DamagedRowError, MessageRow
+from messaging.keys import PLACE_SIZE, message_key, place_after
+from messaging.rows import PLAIN, DamagedRowError, MessageRow
+from messaging.run_table import records_of
 from messaging.sequence import Sequencer
 from messaging.storage.seam import Store
 from messaging.topics import Topic
@@ -132,12 +133,31 @@ class Batch:
                     inverted = _inverted(key, value, inversion.pointer)
                     if inverted is not None:
                         self.puts[key] = inverted
-        rows: list[tuple[bytes, bytes | None]] = list(self.puts.items())
-        for run in self.runs:
-            rows += zip(run.keys, run.values, strict=True)
-        for keys, values in self.stored:
-            rows += zip(keys, values, strict=True)
-        store.write(rows)
+        records: list[tuple[bytes, bytes | None]] = list(self.puts.items())
+        for keys, values in (*_neighbours(self.runs), *self.stored):
+            records += records_of(store, keys, values)
+        store.write(records)
+
+
+def _neighbours(runs: Sequence[Run]) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+    """The rows of these publishes; plain ones together that follow each other in one topic."""
+    together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
+    for run in runs:
+        if run.values[0][0] != PLAIN:
+            yield run.keys, run.values
+            continue
+        keys, values = together.get(run.prefix, ([], []))
+        if keys and _number(keys[-1]) + 1 != _number(run.keys[0]):
+            yield keys, values
+            keys, values = [], []
+        keys += run.keys
+        values += run.values
+        together[run.prefix] = keys, values
+    yield from together.values()
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key[-PLACE_SIZE:], "big")
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:

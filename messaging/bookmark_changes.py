@@ -9,7 +9,7 @@ from messaging.bookmarks import Hold, Position
 from messaging.engine import Engine
 from messaging.keys import HOLDS, POSITIONS, bookmark_key
 from messaging.live import Live
-from messaging.reader import LAST_NUMBER, start_number
+from messaging.query import LAST_NUMBER, start_number
 from messaging.topics import Topic, TopicRecord, alive, held, positioned
 from messaging.writer import Write, Writer
 from tuff.protocol.errors import HoldNotFoundError, PositionNotFoundError

@@ -39,6 +39,7 @@ _POINTER = struct.Struct(">Q")
 assert (_GENERATION.size, _PLACE.size, _POINTER.size) == (4, 10, 8)
 
 PLACE_SIZE = _PLACE.size
+SEQ_SIZE = 2  # bytes; the end of a place, the number of a row in its millisecond
 pack_place = _PLACE.pack
 
 

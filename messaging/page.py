@@ -11,6 +11,7 @@ from functools import cache
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
+from messaging.columns import Columns
 from tuff.protocol import avro
 from tuff.protocol.errors import NotAcceptableError
 from tuff.protocol.forms import payload_to_json
@@ -28,12 +29,13 @@ class Page:
     """An immutable list of messages of one generation of a topic, and the replies that were made of
     it. `under` names those that have a write pointer, in their order."""
 
-    __slots__ = ("_arrow", "_avro", "_columns", "_items", "_json", "under")
+    __slots__ = ("_arrow", "_avro", "_columns", "_items", "_json", "_read", "under")
 
     def __init__(
         self, ids: Sequence[bytes], payloads: Sequence[bytes], under: Sequence[Under] = ()
     ) -> None:
         assert len(ids) == len(payloads)
+        self._read: Columns | None = None
         self._columns: tuple[Sequence[bytes], Sequence[bytes]] | None = ids, payloads
         self._items: Sequence[bytes] | None = None
         self.under = under
@@ -48,13 +50,24 @@ class Page:
         page._columns, page._items = None, items
         return page
 
+    @classmethod
+    def of_columns(cls, columns: Columns, under: Sequence[Under]) -> "Page":
+        """The page of what was read."""
+        page = cls((), (), under)
+        page._columns, page._read = None, columns
+        return page
+
     def __len__(self) -> int:
+        if self._read is not None:
+            return len(self._read)
         return len(self.items if self._columns is None else self._columns[0])
 
     @property
     def columns(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """All 20-byte ids, and all payloads."""
-        if self._columns is None:
+        if self._columns is None and self._read is not None:
+            self._columns = self._read.lists()
+        elif self._columns is None:
             pairs = [avro.decode_message(item) for item in self.items]
             self._columns = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         return self._columns
@@ -75,8 +88,8 @@ class Page:
         if self._avro is None:
             self._avro = (
                 avro.encode_items(self.items)
-                if self._columns is None
-                else avro.encode_columns(*self._columns)
+                if self._items is not None
+                else avro.encode_columns(*self.columns)
             )
         return self._avro
 
@@ -89,7 +102,11 @@ class Page:
     def arrow(self, *, generation: int) -> bytes:
         """The body of an Arrow reply. Raises: NotAcceptableError."""
         if self._arrow is None:
-            self._arrow = arrow_form()(*self.columns, self.under, generation=generation)
+            if self._read is None:
+                read = Columns()
+                read.add(*self.columns)
+                self._read = read
+            self._arrow = arrow_form()(self._read, self.under, generation=generation)
         return self._arrow
 
 

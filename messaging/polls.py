@@ -15,7 +15,8 @@ from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
 from messaging.page import Page, arrow_form
-from messaging.reader import Query, Reading, Undecided, read, start_number
+from messaging.query import Query, Undecided, start_number
+from messaging.reader import Reading, read
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
 from messaging.survey import first_live, newest_id, survey

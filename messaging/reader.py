@@ -1,8 +1,7 @@
 """The read: one pass over an iterator of rows, one verdict per row (protocol §3.4, §6). Blocks.
 
-Ids are counted as 160-bit numbers, so that "after this id" is "from the next number on": the
-exclusive start compares, and never just drops the first row. A continuation inside a payload group
-starts where the number says, and only in the row that the number names.
+A continuation inside a payload group starts where the number of the query says, and only in the
+row that the number names.
 
 A reader that comes to the beginning of a payload group is handed nothing of it unless all of it is
 there: where its page ends inside, the rest is counted, once. A continuation counts no more. One
@@ -12,10 +11,10 @@ that was told of a group that is not whole goes on inside it too, and is handed 
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import NoReturn
 
 from messaging.ahead import Ahead
+from messaging.columns import NO_PAYLOAD, OF_MESSAGES, IdParts
 from messaging.keys import (
     PLACE_SIZE,
     message_key,
@@ -25,50 +24,24 @@ from messaging.keys import (
     place_in,
 )
 from messaging.page import EMPTY_PAGE, Page, Under
-from messaging.plain import NO_PAYLOAD, OF_MESSAGES, IdParts, Taken
+from messaging.plain import Taken
+from messaging.query import LAST_NUMBER, Query, Undecided, first_number, next_at_first
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
+from messaging.run_table import scan_records
+from messaging.runs import is_run, rows_in
 from messaging.storage.seam import Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
 from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Place, past_group
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.ids import MessageId, Place, past_group
 
 SCAN_ROWS_MAX = (
     100_000  # rows passed over in one go; a read among skipped rows ends within a second
 )
 
-_TIME_SHIFT = 96  # bits of an id behind its publish time
-LAST_NUMBER = LAST_ID.to_int()
 _PAST_GROUP = b"\xff" * PLACE_SIZE  # and of the last id that a row could bring
 _TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it is not whole
-
-
-class Undecided(Enum):
-    """What a read in a fixed snapshot does at a row that is not decided for it."""
-
-    HOLD = "hold"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """What to read. `start` is the number of the first id that may be delivered, `through` the last
-    id; `served` the last place that readers may be shown; `live_from` the first that retention has
-    left."""
-
-    prefix: bytes
-    start: int
-    through: MessageId
-    served: Place
-    floor: MessageId
-    live_from: Place
-    now_ms: int
-    limit: int
-    bytes_max: int
-    snapshot: Transaction | None
-    undecided: Undecided = Undecided.HOLD
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,15 +65,6 @@ class Reading:
     def items(self) -> list[tuple[bytes, bytes]]:
         """Pairs of a 20-byte id and a payload, taken apart anew each time."""
         return self.page.messages()
-
-
-def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
-    """The number of the first id that a start lets through; a time is the start of its ms."""
-    if start is None:
-        return 0
-    if isinstance(start, MessageId):
-        return start.to_int() + (0 if inclusive else 1)
-    return (start if inclusive else start + 1) << _TIME_SHIFT
 
 
 def read(store: Store, query: Query) -> Reading:
@@ -131,19 +95,6 @@ def read_memory(query: Query, rows: Iterable[tuple[bytes, MessageRow | None]]) -
     return _Read(None, query, are_groups_counted=True).run_memory(rows)
 
 
-def first_number(query: Query) -> int:
-    """The number of the first id that the reader may be handed, whatever rows there are."""
-    return max(query.start, query.floor.to_int(), MessageId(*query.live_from).to_int())
-
-
-def next_at_first(query: Query, number: int) -> bytes:
-    """Where a reader goes on that was handed nothing, when it began to read at this number."""
-    # Never behind what is served because of the time alone: should the clock go back, the next
-    # message gets an id that lies before what is live now, and this reader must be handed it.
-    passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
-    return min(max(0, passed), LAST_NUMBER).to_bytes(MESSAGE_ID_SIZE, "big")
-
-
 class _Stop(Exception):  # noqa: N818 - ends the pass over the rows; it is no error
     """The read is over: a limit, a held row, the end of the range or damage."""
 
@@ -159,6 +110,9 @@ class _Read:
         self._is_behind_all = number > LAST_NUMBER
         self._start = MessageId.from_int(min(number, LAST_NUMBER))
         self._start_bytes = self._start.to_bytes()
+        # In a run no message has anything behind its place.
+        is_inside = self._start_bytes[PLACE_SIZE:] != NO_PAYLOAD
+        self._first = self._start.place.to_int() + is_inside
         self._through_bytes = query.through.to_bytes()
         self._next = next_at_first(query, number)
         self._taken = Taken(limit=query.limit, bytes_max=query.bytes_max)
@@ -175,8 +129,8 @@ class _Read:
         start = message_key(query.prefix, self._start.place)
         stop = message_key(query.prefix, place_after(last))
         try:
-            with closing(self._store.scan(start, stop)) as rows:
-                self._pass_over(Ahead(rows))
+            with closing(scan_records(self._store, start, stop)) as records:
+                self._pass_over(Ahead(records), pack_place(*last))
             reading.caught_up = True
             if self._is_plain and last == query.served:
                 reading.whole_from = self._start.place
@@ -201,7 +155,7 @@ class _Read:
 
     def _ended(self) -> Reading:
         self._reading.next_id = self._next
-        self._reading.page = Page(self._taken.ids, self._taken.payloads, self._under)
+        self._reading.page = Page.of_columns(self._taken.columns, self._under)
         return self._reading
 
     @property
@@ -209,20 +163,38 @@ class _Read:
         assert self._maybe_store is not None
         return self._maybe_store
 
-    def _pass_over(self, rows: Ahead) -> None:
-        # The first row goes the general way: it is the only one that a start may cut.
-        row = rows.next()
-        count = 1
-        while row is not None:
-            if count > SCAN_ROWS_MAX:
+    def _pass_over(self, rows: Ahead, through: bytes) -> None:
+        # The first record is the only one that a start may cut.
+        record = rows.next()
+        while record is not None:
+            if rows.passed_count > SCAN_ROWS_MAX:
                 self._reading.finished = False
                 raise _Stop
-            self._general(*row)
+            if is_run(record[1]):
+                self._run(*record, through)
+            else:
+                self._general(*record)
             before = len(self._taken)
-            row = self._taken.add_plain(rows, OF_MESSAGES)
-            if len(self._taken) > before:
-                self._next = self._taken.ids[-1]
-            count += len(self._taken) - before + 1
+            record = self._taken.add_plain(rows, OF_MESSAGES, first=self._first, through=through)
+            self._took(before)
+
+    def _run(self, key: bytes, value: bytes, through: bytes) -> None:
+        first, before = self._first, len(self._taken)
+        self._is_plain = self._is_plain and first == self._start.place.to_int()
+        if not self._taken.add_run(key, value, OF_MESSAGES, first=first, through=through):
+            for row in rows_in(key, value):
+                if first <= place_in(row[0]).to_int() and row[0][-PLACE_SIZE:] <= through:
+                    self._general(*row)
+        self._took(before)
+
+    def _took(self, before: int) -> None:
+        if len(self._taken) > before:
+            self._next = self._taken.columns.last_id
+        if self._taken.is_full:
+            raise _Stop
+        if self._taken.is_behind:
+            self._reading.caught_up = True
+            raise _Stop
 
     def _general(self, key: bytes, value: bytes) -> None:
         place_bytes = key[-PLACE_SIZE:]
@@ -270,29 +242,32 @@ class _Read:
         if inside > brings.last:
             return
         prefix = self._query.prefix
-        start = payload_key(prefix, pointer, max(brings.first, inside))
+        first = max(brings.first, inside)
+        start = payload_key(prefix, pointer, first)
         stop = payload_key(prefix, pointer, place_after(brings.last))
         is_beginning = inside <= _TOLD or inside == brings.first
-        with closing(self._store.scan(start, stop)) as scanned:
+        with closing(scan_records(self._store, start, stop)) as scanned:
             rows = Ahead(scanned)
             if is_beginning and self._are_groups_counted:
                 self._whole_group(place, pointer, brings, rows)
             else:
-                self._pass_over_group(place, pointer, rows)
+                self._pass_over_group(place, pointer, rows, first=first)
 
-    def _pass_over_group(self, place: Place, pointer: int, rows: Ahead) -> None:
+    def _pass_over_group(self, place: Place, pointer: int, rows: Ahead, *, first: Place) -> None:
         parts = IdParts(pack_place(*place), b"")
         is_last = place == self._query.through.place
         through = self._through_bytes[PLACE_SIZE:] if is_last else None
         while True:
             before = len(self._taken)
-            row = self._taken.add_plain(rows, parts, through=through)
+            record = self._taken.add_plain(rows, parts, first=first.to_int(), through=through)
             if len(self._taken) > before:
-                self._next = self._taken.ids[-1]
                 self._under.append(Under(before, len(self._taken), pointer))
-            if row is None:
+            self._took(before)
+            if record is None:
                 return
-            self._stored(parts.front + row[0][-PLACE_SIZE:], place, pointer, *row)
+            for key, value in rows_in(*record):
+                if place_in(key) >= first:
+                    self._stored(parts.front + key[-PLACE_SIZE:], place, pointer, key, value)
 
     def _stored(
         self, id_bytes: bytes, place: Place, pointer: int, key: bytes, value: bytes
@@ -312,7 +287,7 @@ class _Read:
         ended: _Stop | DamagedRecordError | None = None
         try:
             try:
-                self._pass_over_group(place, pointer, rows)
+                self._pass_over_group(place, pointer, rows, first=brings.first)
             except (_Stop, DamagedRecordError) as error:
                 if isinstance(error, _Stop) and len(self._taken) == before[0]:
                     # The page was full already. Left behind expired rows of the group, the next

@@ -6,7 +6,7 @@ have stood in what can't be read: then it is told what it was, and not surely wh
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from messaging.bookmarks import Hold, Position
@@ -27,7 +27,8 @@ from messaging.keys import (
     split_prefix,
     split_topic,
 )
-from messaging.rows import DamagedRowError, MessageRow, NewerRowError, PayloadRow, is_whole
+from messaging.rows import DamagedRowError, MessageRow, NewerRowError, PayloadRow
+from messaging.runs import is_run, require_run, rows_in, whole_rows
 from messaging.storage.leveldb_files import Hole, Survey, Version, survey
 from messaging.topics import TopicRecord
 
@@ -62,7 +63,7 @@ class Remains:
 
     def __init__(self, directory: Path) -> None:
         """Raises: OSError: a file can't be read."""
-        self._survey: Survey = survey(directory, is_whole=is_whole)
+        self._survey: Survey = survey(directory, whole_rows=whole_rows)
 
     @property
     def holes(self) -> list[Hole]:
@@ -73,7 +74,12 @@ class Remains:
         """Each key's remain, in the order of the keys; none for keys that were deleted."""
         for versions in self._survey.versions():
             remain = self._remain(versions)
-            if remain is not None:
+            if remain is None:
+                continue
+            value = versions[0].value if remain.value is None else remain.value
+            if value is not None and is_run(value) and not remain.is_newer:
+                yield from _rows_of(remain, value)
+            else:
                 yield remain
 
     def versions(self) -> Iterator[list[Version]]:
@@ -106,6 +112,16 @@ class Remains:
         return Remain(first.key, None, first.file, str(damage), is_doubtful=True, is_newer=is_newer)
 
 
+def _rows_of(remain: Remain, value: bytes) -> Iterator[Remain]:
+    """What is left of each row of a run: of a damaged one, the rows that are whole."""
+    for key, row in rows_in(remain.key, value):
+        error = row_error(key, row)
+        if error is None:
+            yield replace(remain, key=key, value=row, damage=None)
+        else:
+            yield replace(remain, key=key, value=None, damage=str(error))
+
+
 def row_error(key: bytes, value: bytes) -> DamagedRowError | None:
     """Why a row can't be read; None if it can, or is of a table that nobody knows."""
     check = _CHECKS.get(key[:1])
@@ -127,12 +143,18 @@ def shown(key: bytes) -> str:
 
 def _check_message(key: bytes, value: bytes) -> None:
     split_prefix(row_prefix(key))
-    MessageRow.from_bytes(key, value)
+    if is_run(value):
+        require_run(key, value)
+    else:
+        MessageRow.from_bytes(key, value)
 
 
 def _check_payload(key: bytes, value: bytes) -> None:
     split_prefix(row_prefix(key))
-    PayloadRow.from_bytes(key, value)
+    if is_run(value):
+        require_run(key, value)
+    else:
+        PayloadRow.from_bytes(key, value)
 
 
 def _check_topic(key: bytes, value: bytes) -> None:

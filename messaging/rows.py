@@ -1,7 +1,8 @@
 """Stored values, with a checksum over key and value (design §5).
 
     value       := flags(1) crc(4) [pointer(8)] [ttl_s(4)] [size(4) attributes(size)] rest
-    flags       := 1 pointer | 2 ttl | 4 attributes | 8 reference
+    flags       := 1 pointer | 2 ttl | 4 attributes | 8 reference, or 16: a run of rows, as
+                   messaging/runs.py has it
     message row := inline: rest is the payload · reference: rest is range(10+10) count(4)
     payload row := no pointer (it is in the key), rest is the payload
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
@@ -25,10 +26,10 @@ from tuff.protocol.values import value
 
 PLAIN = 0  # the flags of a message row that is nothing but its payload
 PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
-HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE = 1, 2, 4, 8
+HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_RUN = 1, 2, 4, 8, 16
 HEAD = struct.Struct(">BI")  # flags and checksum
 
-_KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE
+_KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE | IS_RUN
 _POINTER = struct.Struct(">q")
 _TTL = struct.Struct(">I")
 _SIZE = struct.Struct(">I")
@@ -100,6 +101,8 @@ class MessageRow:
         flags, body = unframe(key, value)
         if not flags:
             return cls(payload=body)
+        if flags & IS_RUN:
+            raise newer_flags(flags)  # whole, and yet its rows could not be told apart
         pointer, ttl_s, attributes, rest = _take_optional(flags, body)
         if not flags & IS_REFERENCE:
             return cls(tx_pointer=pointer, ttl_s=ttl_s, payload=rest, attributes=attributes)
@@ -127,7 +130,7 @@ class PayloadRow:
     def from_bytes(cls, key: bytes, value: bytes) -> "PayloadRow":
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
-        if flags & (HAS_POINTER | IS_REFERENCE):
+        if flags & (HAS_POINTER | IS_REFERENCE | IS_RUN):
             raise newer_flags(flags)
         _, ttl_s, attributes, rest = _take_optional(flags, body)
         return cls(payload=rest, ttl_s=ttl_s, attributes=attributes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from messaging.keys import PLACE_SIZE, message_key, place_after, place_in
-from messaging.reader import Query, first_number
+from messaging.query import Query, first_number
 from messaging.rows import IS_REFERENCE, DamagedRowError, MessageRow
 from messaging.storage.seam import Store, StoreDamagedError
 from tuff.protocol.ids import MessageId, Place, past_group

@@ -4,7 +4,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from messaging.keys import message_key, place_after, place_in
-from messaging.reader import Query, first_id
+from messaging.query import Query
+from messaging.reader import first_id
 from messaging.retention import is_expired
 from messaging.rows import DamagedRowError, MessageRow
 from messaging.storage.seam import Store

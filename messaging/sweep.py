@@ -39,6 +39,8 @@ from messaging.retention import (
     fate,
 )
 from messaging.rows import DamagedRowError, MessageRow, PayloadRow
+from messaging.run_table import scan_records
+from messaging.runs import is_run, require_run, row_count
 from messaging.storage.seam import Store, StoreDamagedError
 from messaging.topics import Topic, with_floor
 from messaging.transactions import TransactionView, VisibilityState
@@ -84,7 +86,7 @@ class _Rules:
 class _Chunk:
     """What one look at stretches of rows found; `left` are those it did not get to."""
 
-    deletes: list[bytes] = field(default_factory=list)
+    deletes: dict[bytes, int] = field(default_factory=dict)  # and how many rows go with each
     inversions: list[tuple[int, bytes, Place]] = field(default_factory=list)
     floors: dict[Topic, tuple[int, Place]] = field(default_factory=dict)  # with the generation
     damaged: list[bytes] = field(default_factory=list)
@@ -137,7 +139,7 @@ class Sweeper:
         return SweepReport(
             swept_at_ms=rules.state.now_ms,
             source=None if state is None else state.source,
-            dropped_count=sum(len(chunk.deletes) for chunk in chunks),
+            dropped_count=sum(sum(chunk.deletes.values()) for chunk in chunks),
             inverted_count=sum(len(chunk.inversions) for chunk in chunks),
             damaged_count=len(damaged),
             carried=frozenset(self._live.index.pointers()),
@@ -264,12 +266,12 @@ def _look(store: Store, *, ranges: list[_Range], rules: _Rules) -> _Chunk:
     seen_count = 0
     for index, (start, stop) in enumerate(ranges):
         try:
-            with closing(store.scan(start, stop)) as rows:
-                for key, value in rows:
+            with closing(scan_records(store, start, stop)) as records:
+                for key, value in records:
                     if seen_count >= CHUNK_ROWS_MAX:
                         chunk.left = [(key, stop), *ranges[index + 1 :]]
                         return chunk
-                    seen_count += 1
+                    seen_count += row_count(value)
                     _judge(chunk, key, value, rules)
         except StoreDamagedError as error:
             log.warning("a sweep can't read on from %s: %s", start.hex(), error)
@@ -287,7 +289,7 @@ def _judge(chunk: _Chunk, key: bytes, value: bytes, rules: _Rules) -> None:
     topic, rule = rules.topics.get(row_prefix(key)[:-4], (None, None))
     match fate(row, rule, rules.state):
         case Fate.DROP:
-            chunk.deletes.append(key)
+            chunk.deletes[key] = row_count(value)
             if topic is not None and rule is not None:
                 _note_floor(chunk, topic, rule, row, rules.state.now_ms)
         case Fate.INVERT:
@@ -310,14 +312,22 @@ def _note_floor(
 def _retained(key: bytes, value: bytes) -> RetainedRow:
     generation = int.from_bytes(row_prefix(key)[-4:], "big")
     if key.startswith(PAYLOADS):
-        PayloadRow.from_bytes(key, value)  # one that can't be read is never dropped
+        if is_run(value):
+            require_run(key, value)
+        else:
+            PayloadRow.from_bytes(key, value)  # one that can't be read is never dropped
         return RetainedRow(
             table=Table.PAYLOAD,
             generation=generation,
             place=place_in(key),
             tx_pointer=pointer_in(key),
         )
-    row = MessageRow.from_bytes(key, value)
+    if is_run(value):
+        # Of one millisecond and one generation: it ends with its last row, and as a whole.
+        require_run(key, value)
+        row = MessageRow()
+    else:
+        row = MessageRow.from_bytes(key, value)
     return RetainedRow(
         table=Table.MESSAGE,
         generation=generation,

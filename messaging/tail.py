@@ -16,17 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from messaging.batch import Run
+from messaging.columns import NO_PAYLOAD
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
-from messaging.plain import NO_PAYLOAD, is_plain, plain_item, plain_items
-from messaging.reader import (
-    LAST_NUMBER,
-    Query,
-    Reading,
-    first_number,
-    next_at_first,
-    read_memory,
-)
+from messaging.plain import is_plain, plain_item, plain_items
+from messaging.query import LAST_NUMBER, Query, first_number, next_at_first
+from messaging.reader import Reading, read_memory
 from messaging.rows import MessageRow
 from messaging.sequence import BEFORE_ALL
 from tuff.protocol.avro import ID_HEAD, encode_message

@@ -7,7 +7,7 @@ from messaging.batch import Batch
 from messaging.engine import Engine
 from messaging.keys import HOLDS, POSITIONS, bookmark_key, topic_key
 from messaging.live import Live
-from messaging.reader import start_number
+from messaging.query import start_number
 from messaging.settings import MessagingSettings
 from messaging.topics import (
     Topic,

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from messaging.rows import is_whole
+from messaging.run_table import RunTable
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
@@ -32,11 +32,11 @@ def engine(
     """
     match settings.messaging.store:
         case "leveldb":
-            return partial(LevelDbTable, directory, is_whole=is_whole)
+            return lambda: RunTable(LevelDbTable(directory, is_whole=is_whole))
         case "memory":
             # Opened again after a failure, it still holds what was written, as a disk would.
             rows: dict[bytes, bytes] = {}
-            return lambda: MemoryTable(rows)
+            return lambda: RunTable(MemoryTable(rows))
         case _:
             in_background = background("store-settler")
             return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s, in_background=in_background)

@@ -7,7 +7,7 @@ had replaced. So `tuff fsck` and `tuff salvage` read the files by themselves, an
 
 import heapq
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +17,6 @@ from messaging.storage.leveldb_table import Block, Layout, read_changes, read_la
 from tuff.disk.leveldb_log import (
     SECTOR_SIZE,
     Batch,
-    Change,
     Gap,
     MalformedError,
     Readable,
@@ -29,7 +28,9 @@ from tuff.disk.leveldb_log import (
     torn_from,
 )
 
-IsWhole = Callable[[bytes, bytes], bool]
+# What of a key and its value is whole: themselves, or rows of their own that stand in the value.
+Rows = Sequence[tuple[bytes, bytes]]
+WholeRows = Callable[[bytes, bytes], Rows]
 
 _TABLE_SUFFIXES = (".ldb", ".sst")
 _TAG_SIZE = 8  # bytes; sequence and kind behind each key of LevelDB's own
@@ -110,7 +111,7 @@ class _Manifest:
         return number >= self.log_number or number == self.previous_log
 
 
-def survey(directory: Path, *, is_whole: IsWhole) -> Survey:
+def survey(directory: Path, *, whole_rows: WholeRows) -> Survey:
     """Read everything in a LevelDB directory that nobody has open; changes nothing.
 
     Raises: OSError: a file can't be read.
@@ -120,12 +121,12 @@ def survey(directory: Path, *, is_whole: IsWhole) -> Survey:
     for number, path in _numbered(directory, *_TABLE_SUFFIXES):
         # Without a manifest all count, as in LevelDB's own repair: the newest versions win.
         if manifest is None or number in manifest.tables:
-            _read_table(path, found, is_whole)
+            _read_table(path, found, whole_rows)
     for number, (low, high) in manifest.tables.items() if manifest is not None else ():
         names = [f"{number:06}{suffix}" for suffix in _TABLE_SUFFIXES]
         if not any((directory / name).is_file() for name in names):
             found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
-    _read_logs(directory, manifest, found, is_whole)
+    _read_logs(directory, manifest, found, whole_rows)
     return found
 
 
@@ -228,7 +229,7 @@ def _apply_file(manifest: _Manifest, tag: int, data: bytes, at: int) -> int:
     return at
 
 
-def _read_table(path: Path, found: Survey, is_whole: IsWhole) -> None:
+def _read_table(path: Path, found: Survey, whole_rows: WholeRows) -> None:
     with path.open("rb") as file:
         is_empty = path.stat().st_size == 0
         data = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -241,7 +242,7 @@ def _read_table(path: Path, found: Survey, is_whole: IsWhole) -> None:
                 last = change.key
         else:
             behind = _first_key(data, layout, at + 1)
-            last = _read_damaged(path.name, data, block, (last, behind), found, is_whole)
+            last = _read_damaged(path.name, data, block, (last, behind), found, whole_rows)
     for offset, reason in layout.damages:
         # Damage beside the blocks hides no row, unless it hides where the blocks are.
         found.holes.append(Hole(path.name, offset, reason, last, None if layout.is_cut else b""))
@@ -260,7 +261,7 @@ def _read_damaged(
     block: Block,
     around: tuple[bytes, bytes | None],
     found: Survey,
-    is_whole: IsWhole,
+    whole_rows: WholeRows,
 ) -> bytes:
     """Take the whole rows of a damaged block, and note the holes between them; its last key."""
     last, behind = around
@@ -271,26 +272,28 @@ def _read_damaged(
         if change.value is None:
             # Nothing vouches for its key, unless a whole row of the same key comes behind.
             is_torn, deleted = is_torn or deleted is not None, change.key
-        elif change.key < last or not is_whole(change.key, change.value):
+            continue
+        rows = [] if change.key < last else whole_rows(change.key, change.value)
+        if not rows:
             is_torn, deleted = True, None
-        else:
-            if deleted == change.key:
-                found.loose.append(Version(deleted, change.sequence + 1, None, name, is_sure=False))
-            if is_torn or deleted not in (None, change.key):
-                found.holes.append(Hole(name, block.offset, reason, last, change.key))
-            found.loose.append(_unsure(name, change))
-            is_torn, deleted, last = False, None, change.key
+            continue
+        if deleted == change.key:
+            found.loose.append(Version(deleted, change.sequence + 1, None, name, is_sure=False))
+        if is_torn or deleted not in (None, change.key):
+            found.holes.append(Hole(name, block.offset, reason, last, change.key))
+        found.loose += _unsure(name, change.sequence, rows)
+        is_torn, deleted, last = rows != [(change.key, change.value)], None, rows[-1][0]
     # How many there should have been nobody knows, so behind the last one there may be a hole.
     found.holes.append(Hole(name, block.offset, reason, last, behind))
     return last
 
 
-def _unsure(name: str, change: Change) -> Version:
-    return Version(change.key, change.sequence, change.value, name, is_sure=False)
+def _unsure(name: str, sequence: int, rows: Rows) -> Iterator[Version]:
+    return (Version(key, sequence, value, name, is_sure=False) for key, value in rows)
 
 
 def _read_logs(
-    directory: Path, manifest: _Manifest | None, found: Survey, is_whole: IsWhole
+    directory: Path, manifest: _Manifest | None, found: Survey, whole_rows: WholeRows
 ) -> None:
     logs = _numbered(directory, ".log")
     live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
@@ -298,7 +301,7 @@ def _read_logs(
     if manifest is not None and manifest.log_number not in {0, *(number for number, _ in logs)}:
         name = f"{manifest.log_number:06}.log"
         found.holes.append(Hole(name, 0, "the file is missing", first=0))
-    reader = _LogReader(found, is_whole)
+    reader = _LogReader(found, whole_rows)
     # A new log that is empty was made by an opening that did not get to its end.
     newest = next((path for path in reversed(live) if path.stat().st_size), None)
     for path in live:
@@ -308,9 +311,9 @@ def _read_logs(
 class _LogReader:
     """Reads logs in their order, and sees by the sequence numbers what is missing."""
 
-    def __init__(self, found: Survey, is_whole: IsWhole) -> None:
+    def __init__(self, found: Survey, whole_rows: WholeRows) -> None:
         self._found = found
-        self._is_whole = is_whole
+        self._whole_rows = whole_rows
         self._next: int | None = None
 
     def read(self, path: Path, *, is_newest: bool) -> None:
@@ -350,9 +353,9 @@ class _LogReader:
         # The head may be damaged, and a high number would let an old row replace a newer one.
         first = batch.first if self._next is None else self._next
         for at, change in enumerate(batch.changes):
-            if change.value is not None and self._is_whole(change.key, change.value):
-                row = Change(change.key, change.value, first + at)
-                self._found.loose.append(_unsure(name, row))
+            if change.value is not None:
+                rows = self._whole_rows(change.key, change.value)
+                self._found.loose += _unsure(name, first + at, rows)
 
     def _hole(
         self, name: str, offset: int, reason: str, stop: int | None, *, is_tail: bool = False

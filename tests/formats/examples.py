@@ -22,6 +22,7 @@ from messaging.keys import (
     topic_key,
 )
 from messaging.rows import MessageRow, PayloadRange, PayloadRow
+from messaging.runs import join
 from messaging.topics import TopicRecord
 from process.backup_form import next_rows_part, transaction_parts
 from tuff.disk.archive import pack_end, pack_head
@@ -146,6 +147,13 @@ def row(told: Value) -> tuple[bytes, bytes]:
     }
     key, made = makers[told["table"]](told)
     return key, made.to_bytes(key)
+
+
+def run(told: Value) -> tuple[bytes, bytes]:
+    """Key and value of a described run."""
+    keys, values = zip(*map(row, told["rows"]), strict=True)
+    ((key, value),) = join(keys, values)
+    return key, value
 
 
 def _topic_id(told: Value) -> TopicId:

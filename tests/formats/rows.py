@@ -10,13 +10,15 @@ import plyvel
 
 from tests.formats.reader import DamagedError, Value
 
-HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE = 1, 2, 4, 8
+HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_RUN = 1, 2, 4, 8, 16
 
 
 def read_row(key: bytes, value: bytes) -> Value:
     """§8: one key and its value."""
     table, rest = key[:1], key[1:]
     flags, body = _checked(key, value)
+    if table in b"mp" and flags == IS_RUN:
+        return {"table": "run", "rows": _run_rows(key, body)}
     if table not in b"mp" and flags:
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
@@ -31,9 +33,25 @@ def _checked(key: bytes, value: bytes) -> tuple[int, bytes]:
     flags, crc = struct.unpack_from(">BI", value)
     if crc32(key + value[:1] + value[5:]) != crc:
         raise DamagedError("the checksum does not match")
-    if flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE):
+    if flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE) and flags != IS_RUN:
         raise DamagedError(f"unknown flags {flags}")
     return flags, value[5:]
+
+
+def _run_rows(key: bytes, body: bytes) -> list[Value]:
+    """§8.8"""
+    (count,) = struct.unpack_from(">H", body)
+    sizes = struct.unpack_from(f">{count}I", body, 2)
+    checksums = struct.unpack_from(f">{count}I", body, 2 + 4 * count)
+    at, last_seq = 2 + 8 * count, int.from_bytes(key[-2:], "big")
+    rows = []
+    for number, (size, checksum) in enumerate(zip(sizes, checksums, strict=True)):
+        own_key = key[:-2] + (last_seq + 1 - count + number).to_bytes(2, "big")
+        rows.append(read_row(own_key, struct.pack(">BI", 0, checksum) + body[at : at + size]))
+        at += size
+    if at != len(body) or not rows:
+        raise DamagedError("the sizes of a run are not those of its payloads")
+    return rows
 
 
 def _body(flags: int, body: bytes) -> tuple[Value, bytes]:
@@ -144,4 +162,5 @@ def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
 def read_store(directory: Path) -> list[Value]:
     """Every row of the tables of §8, in key order."""
     with closing(plyvel.DB(str(directory), create_if_missing=False)) as database:
-        return [read_row(key, value) for key, value in database if key[:1] in b"mptishr"]
+        found = [read_row(key, value) for key, value in database if key[:1] in b"mptishr"]
+    return [row for each in found for row in each.get("rows", [each])]

@@ -75,6 +75,11 @@ def test_the_server_writes_the_rows_of_the_page(example: Example) -> None:
     assert examples.row(example.means) == (example.parts["key"], example.parts["value"])
 
 
+@pytest.mark.parametrize("example", named(".*-run"))
+def test_the_server_writes_the_runs_of_the_page(example: Example) -> None:
+    assert examples.run(example.means) == (example.parts["key"], example.parts["value"])
+
+
 @pytest.mark.parametrize("example", named("edit-"))
 def test_the_server_writes_the_edits_of_the_page(example: Example) -> None:
     told = example.means

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from messaging.page import Page, arrow_form
 from messaging.polls import Poll
-from messaging.reader import Reading, Undecided, read
+from messaging.query import Undecided
+from messaging.reader import Reading, read
 from messaging.routes import TOPIC_PATH, routes
 from messaging.service import MessagingService
 from tests.messaging.test_reader import ModelRow, build, query, snapshots, topics

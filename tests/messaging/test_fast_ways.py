@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from messaging.keys import message_key, payload_key
 from messaging.page import Page
 from messaging.plain import Taken
-from messaging.reader import Reading, Undecided, read
+from messaging.query import Undecided, start_number
+from messaging.reader import Reading, read
 from messaging.rows import MessageRow, PayloadRange, PayloadRow
 from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, StoreDamagedError
+from messaging.storage.seam import Rows, Store, StoreDamagedError
+from tests.messaging.stored_runs import flip, in_runs
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
 from tuff.protocol.avro import decode_message, encode_items, encode_message
 from tuff.protocol.errors import DamagedRecordError
@@ -49,7 +51,7 @@ def _generally(table: MemoryTable, **asked: object) -> Reading | str:
         return _said(table, **asked)
 
 
-def _said(table: MemoryTable, **asked: object) -> Reading | str:
+def _said(table: Store, **asked: object) -> Reading | str:
     try:
         return read(table, query(**asked))
     except DamagedRecordError as error:
@@ -89,7 +91,32 @@ def test_the_fast_way_reads_what_the_general_way_does(
         "undecided": undecided,
     }
 
-    assert _plain(_said(table, **asked)) == _plain(_generally(table, **asked))
+    generally = _plain(_generally(table, **asked))
+    assert _plain(_said(table, **asked)) == generally
+    is_flipped = flipped is not None and flipped < len(stored)
+    keys = [message_key(PREFIX, Place(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
+    joined = in_runs(_table(stored, flipped=None).rows, flipped=keys)
+    assert _plain(_said(joined, **asked)) == generally
+
+
+def _group(
+    stored: list[PayloadRow], changed: tuple[int, bool] | None, place: Place
+) -> tuple[MemoryTable, list[bytes]]:
+    """A reference and what it brings, of which one row may be missing; and the key of the one that
+    is to be damaged."""
+    table = MemoryTable()
+    flipped = []
+    for seq_id, row in enumerate(stored):
+        key = payload_key(PREFIX, COMMITTED, Place(NOW_MS - 2_000, seq_id))
+        if changed == (seq_id, True):
+            flipped.append(key)
+        if changed != (seq_id, False):
+            table.write([(key, row.to_bytes(key))])
+    last = Place(NOW_MS - 2_000, len(stored) - 1)
+    brings = PayloadRange(Place(NOW_MS - 2_000, 0), last, len(stored))
+    key = message_key(PREFIX, place)
+    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    return table, flipped
 
 
 stored_rows = st.builds(
@@ -124,19 +151,8 @@ def test_stored_messages_are_read_as_the_general_way_does(
     limit: int,
     bytes_max: int,
 ) -> None:
-    table, place = MemoryTable(), Place(NOW_MS - 1_000, 0)
-    for seq_id, row in enumerate(stored):
-        key = payload_key(PREFIX, COMMITTED, Place(NOW_MS - 2_000, seq_id))
-        value = row.to_bytes(key)
-        if changed is not None and changed[0] == seq_id:
-            # A bit is flipped, or the row is not there.
-            table.write([(key, value[:-1] + bytes((value[-1] ^ 1,)) if changed[1] else None)])
-        else:
-            table.write([(key, value)])
-    last = Place(NOW_MS - 2_000, len(stored) - 1)
-    brings = PayloadRange(Place(NOW_MS - 2_000, 0), last, len(stored))
-    key = message_key(PREFIX, place)
-    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    place = Place(NOW_MS - 1_000, 0)
+    table, flipped = _group(stored, changed, place)
     asked: dict[str, object] = {
         "start": MessageId(*place, NOW_MS - 2_000, start).to_int() if start else 0,
         "through": LAST_ID if through is None else MessageId(*place, NOW_MS - 2_000, through),
@@ -144,12 +160,64 @@ def test_stored_messages_are_read_as_the_general_way_does(
         "bytes_max": bytes_max,
     }
 
-    fast, general = _said(table, **asked), _generally(table, **asked)
+    joined = _said(in_runs(table.rows, flipped=flipped), **asked)
+    for key in flipped:
+        table.write([(key, flip(key, table.rows[key], key))])
+    general = _generally(table, **asked)
 
-    assert _plain(fast) == _plain(general)
-    if isinstance(fast, Reading) and isinstance(general, Reading):
-        pages = fast.page, general.page
-        assert pages[0].arrow(generation=1) == pages[1].arrow(generation=1)
+    for found in (_said(table, **asked), joined):
+        assert _plain(found) == _plain(general)
+        if isinstance(found, Reading) and isinstance(general, Reading):
+            assert found.page.arrow(generation=1) == general.page.arrow(generation=1)
+            assert found.page.avro() == general.page.avro()
+
+
+places = st.integers(0, 20)
+
+
+@given(
+    start=places,
+    through=places,
+    floor=places,
+    limit=st.integers(1, 21),
+    bytes_max=st.integers(1, 60),
+    inclusive=st.booleans(),
+    served=st.sampled_from([5, 19, 20]),
+)
+@example(start=3, through=20, floor=0, limit=21, bytes_max=60, inclusive=False, served=19)
+@example(start=0, through=7, floor=0, limit=21, bytes_max=60, inclusive=True, served=19)
+@example(start=0, through=20, floor=0, limit=4, bytes_max=60, inclusive=True, served=19)
+def test_runs_are_read_from_and_through_any_of_their_rows(
+    start: int,
+    through: int,
+    floor: int,
+    limit: int,
+    bytes_max: int,
+    inclusive: bool,
+    served: int,
+) -> None:
+    stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
+    stored += [MessageRow(tx_pointer=COMMITTED, payload=b"odd"), *stored[:5], *stored]
+    rows = _table(stored[:20], flipped=None).rows
+    asked: dict[str, object] = {
+        "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
+        "through": MessageId(NOW_MS - 2_000, through),
+        "floor": MessageId(NOW_MS - 2_000, floor),
+        "served": Place(NOW_MS - 2_000, served),
+        "limit": limit,
+        "bytes_max": bytes_max,
+    }
+    # Nothing behind what is served is there: a batch is served as a whole.
+    last = message_key(PREFIX, Place(NOW_MS - 2_000, served))
+    rows = {key: value for key, value in rows.items() if key <= last}
+
+    one_by_one, joined = _said(MemoryTable(rows), **asked), _said(in_runs(rows), **asked)
+
+    assert _plain(joined) == _plain(one_by_one)
+    assert isinstance(one_by_one, Reading)
+    assert isinstance(joined, Reading)
+    if joined.whole_from is not None:
+        assert joined.whole_from == one_by_one.whole_from
 
 
 class FailingTable(MemoryTable):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.keys import PAYLOADS, message_key, payload_key
-from messaging.reader import Query, Undecided, read, start_number
+from messaging.query import Query, Undecided, start_number
+from messaging.reader import read
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, StoreDamagedError
 from messaging.survey import survey

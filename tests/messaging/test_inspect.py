@@ -7,6 +7,7 @@ import pytest
 
 from messaging.inspect import store_rows, table_rows
 from messaging.rows import is_whole
+from messaging.run_table import RunTable
 from messaging.service import MessagingService
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
@@ -19,7 +20,7 @@ async def test_every_table_is_told_in_words(world: World, service: MessagingServ
     await service.store(AUDIT, request(b"\xff", pointer=7))
     await publish(service, pointer=7)
 
-    rows = [dict(row) for row in store_rows(MemoryTable(world.rows))]
+    rows = [dict(row) for row in store_rows(RunTable(MemoryTable(world.rows)))]
     for row in rows:
         del row["key"]
 
@@ -57,14 +58,14 @@ async def test_damage_is_told_beside_its_row_and_costs_no_other(
     world.rows[b"mshort"] = b""
     world.rows[b"ibad"] = b"?"
 
-    rows = list(store_rows(MemoryTable(world.rows)))
+    rows = list(store_rows(RunTable(MemoryTable(world.rows))))
 
     damages = {(row["table"], row["place"]) for row in rows if row["kind"] == "damage"}
     assert damages == {
         ("message", key[1:].hex()), ("message", b"short".hex()), ("index", b"bad".hex()),
     }  # fmt: skip
     assert all(row["reason"] for row in rows if row["kind"] == "damage")
-    assert [row["payload"] for row in rows if "payload" in row] == ["b"]
+    assert [row["payload"] for row in rows if "payload" in row] == ["a"]
 
 
 def test_a_directory_is_read_only_while_no_server_has_it(tmp_path: Path) -> None:

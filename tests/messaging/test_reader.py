@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.keys import message_key, payload_key, prefix_of
-from messaging.reader import Query, Undecided, read, start_number
+from messaging.query import Query, Undecided, start_number
+from messaging.reader import read
 from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow
 from messaging.storage.memory import MemoryTable
 from tuff.protocol.errors import DamagedRecordError

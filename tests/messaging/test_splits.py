@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.keys import message_key, payload_key
-from messaging.reader import read, start_number
+from messaging.query import start_number
+from messaging.reader import read
 from messaging.rows import MessageRow, PayloadRange, is_whole
 from messaging.splits import WALKED_BYTES_MAX, Split, split
 from messaging.storage.leveldb import LevelDbTable

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.polls import Poll
-from messaging.reader import Query, Reading, Undecided, read
+from messaging.query import Query, Undecided
+from messaging.reader import Reading, read
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from messaging.polls import Poll, PollResult
+from messaging.run_table import RunTable
 from messaging.service import MessagingService, Published
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
@@ -190,7 +191,9 @@ class World:
         self.may_delete = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
-        self.open_store: Callable[[], Store] = open_store or (lambda: MemoryTable(self.rows))
+        self.open_store: Callable[[], Store] = open_store or (
+            lambda: RunTable(MemoryTable(self.rows))
+        )
 
     def new_service(self) -> MessagingService:
         return MessagingService(

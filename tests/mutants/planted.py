@@ -181,7 +181,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an exclusive start drops the first row, whichever it is",
-        "messaging/reader.py",
+        "messaging/query.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
         (
@@ -386,6 +386,55 @@ MUTANTS: Sequence[Mutant] = (
         (
             "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
         ),
+    ),
+    Mutant(
+        "a run is believed without its checksum",
+        "messaging/runs.py",
+        "    if HEAD.unpack_from(value) != (IS_RUN, checksum):\n",
+        "    if value[0] != IS_RUN:\n",
+        ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
+    ),
+    Mutant(
+        "a read that begins inside a run is handed all of it",
+        "messaging/plain.py",
+        "        start, stop = max(0, first - run.number), run.length\n",
+        "        start, stop = 0, run.length\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "a reader goes on behind a run of which it took a part",
+        "messaging/plain.py",
+        "        self.is_full = fits < stop\n",
+        "        self.is_full = False\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "a range that ends inside a run lacks its rows",
+        "messaging/run_table.py",
+        "    return overlap_stop(stop) if start < stop else stop\n",
+        "    return stop\n",
+        (
+            "tests/messaging/test_runs.py::TestTwoStores::runTest",
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "rows that do not follow each other are put into one run",
+        "messaging/batch.py",
+        "        if keys and _number(keys[-1]) + 1 != _number(run.keys[0]):\n",
+        "        if False:\n",
+        ("tests/messaging/test_batch_runs.py",),
+    ),
+    Mutant(
+        "a run goes over into the next millisecond",
+        "messaging/runs.py",
+        "start + RUN_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
+        "start + RUN_COUNT_MAX)",
+        ("tests/messaging/test_runs.py::test_the_rows_of_runs_are_those_that_were_joined",),
     ),
     Mutant(
         "a publish that may have been done is sent again",

@@ -7,14 +7,15 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from messaging.rows import frame, is_whole
+from messaging.rows import frame
+from messaging.runs import whole_rows
 from messaging.storage.leveldb_files import survey
 
 KEYS = [b"m%06d" % number for number in range(400)]
 
 
 def by_the_files(directory: Path) -> dict[bytes, bytes]:
-    found = survey(directory, is_whole=is_whole)
+    found = survey(directory, whole_rows=whole_rows)
     assert found.holes == []
     newest = (versions[0] for versions in found.versions())
     return {one.key: one.value for one in newest if one.value is not None}

@@ -5,7 +5,8 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from messaging.rows import frame, is_whole
+from messaging.rows import frame
+from messaging.runs import whole_rows
 from messaging.storage.leveldb_files import Survey, survey
 
 SECTOR = 512  # bytes
@@ -25,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def looked_at(directory: Path) -> Survey:
-    return survey(directory, is_whole=is_whole)
+    return survey(directory, whole_rows=whole_rows)
 
 
 def manifest_of(directory: Path) -> Path:

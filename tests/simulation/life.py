@@ -8,11 +8,11 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import process.rooms
 import tx.blocks
+from messaging.run_table import RunTable
 from messaging.storage.seam import Store
 from process.clock import SteadyClock
 from process.places import Places
@@ -53,7 +53,7 @@ def simulated() -> Iterator[None]:
 
 
 def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:
-    return partial(SimTable, directory / "table")
+    return lambda: RunTable(SimTable(directory / "table"))
 
 
 class Life:

@@ -303,7 +303,7 @@ BUGS = (
         "the-next-id-lies-behind-what-is-served",
         (
             Change(
-                "messaging/reader.py",
+                "messaging/query.py",
                 "min(number, past_group(query.served).to_int() + 1)",
                 "number",
             ),

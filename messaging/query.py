@@ -1,0 +1,63 @@
+"""What a reader asks for, and the numbers of ids that it comes to (protocol §3.4).
+
+Ids are counted as 160-bit numbers, so that "after this id" is "from the next number on": the
+exclusive start compares, and never just drops the first row.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Place, past_group
+from tuff.protocol.transaction import Transaction
+
+LAST_NUMBER = LAST_ID.to_int()
+
+_TIME_SHIFT = 96  # bits of an id behind its publish time
+
+
+class Undecided(Enum):
+    """What a read in a fixed snapshot does at a row that is not decided for it."""
+
+    HOLD = "hold"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What to read. `start` is the number of the first id that may be delivered, `through` the last
+    id; `served` the last place that readers may be shown; `live_from` the first that retention has
+    left."""
+
+    prefix: bytes
+    start: int
+    through: MessageId
+    served: Place
+    floor: MessageId
+    live_from: Place
+    now_ms: int
+    limit: int
+    bytes_max: int
+    snapshot: Transaction | None
+    undecided: Undecided = Undecided.HOLD
+
+
+def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
+    """The number of the first id that a start lets through; a time is the start of its ms."""
+    if start is None:
+        return 0
+    if isinstance(start, MessageId):
+        return start.to_int() + (0 if inclusive else 1)
+    return (start if inclusive else start + 1) << _TIME_SHIFT
+
+
+def first_number(query: Query) -> int:
+    """The number of the first id that the reader may be handed, whatever rows there are."""
+    return max(query.start, query.floor.to_int(), MessageId(*query.live_from).to_int())
+
+
+def next_at_first(query: Query, number: int) -> bytes:
+    """Where a reader goes on that was handed nothing, when it began to read at this number."""
+    # Never behind what is served because of the time alone: should the clock go back, the next
+    # message gets an id that lies before what is live now, and this reader must be handed it.
+    passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
+    return min(max(0, passed), LAST_NUMBER).to_bytes(MESSAGE_ID_SIZE, "big")

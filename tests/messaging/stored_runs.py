@@ -1,0 +1,49 @@
+"""The same rows with neighbours in runs, for tests that hold both ways of storing together."""
+
+from collections.abc import Collection, Iterator
+
+from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE
+from messaging.rows import HEAD, PLAIN
+from messaging.run_table import RunTable
+from messaging.runs import is_run, join, open_run, rows_in
+from messaging.storage.memory import MemoryTable
+
+
+def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> RunTable:
+    """A store of these rows, all of them whole, in as few values as can be; then a bit is
+    flipped in the checksum of each row under these keys."""
+    records = dict(record for group in _neighbours(rows) for record in join(*group))
+    for key in flipped:
+        (at,) = (
+            at for at, value in records.items() if key in [row for row, _ in rows_in(at, value)]
+        )
+        records[at] = flip(at, records[at], key)
+    return RunTable(MemoryTable(records))
+
+
+def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
+    """The stored value with a bit flipped in the checksum of what it has under this key."""
+    at = HEAD.size - 1
+    if is_run(value):
+        run = open_run(record_key, value)
+        assert run is not None
+        number = int.from_bytes(key[-PLACE_SIZE:], "big") - run.number
+        at = run.payloads_at - 4 * (run.length - number)
+    return value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
+
+
+def _neighbours(rows: dict[bytes, bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    keys: list[bytes] = []
+    for key in sorted(rows):
+        is_plain = key[:1] in (MESSAGES, PAYLOADS) and rows[key][0] == PLAIN
+        if keys and not (is_plain and _follows(key, keys[-1]) and rows[keys[-1]][0] == PLAIN):
+            yield keys, [rows[each] for each in keys]
+            keys = []
+        keys.append(key)
+    if keys:
+        yield keys, [rows[each] for each in keys]
+
+
+def _follows(key: bytes, before: bytes) -> bool:
+    number = int.from_bytes(before[-PLACE_SIZE:], "big") + 1
+    return key == before[:-PLACE_SIZE] + number.to_bytes(PLACE_SIZE, "big")

@@ -1,0 +1,206 @@
+"""Runs: rows in one stored value are the rows that they are, whole or damaged."""
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from messaging.keys import MESSAGES, ROWS_STOP, message_key, place_after, prefix_of
+from messaging.rows import (
+    HEAD,
+    IS_RUN,
+    DamagedRowError,
+    MessageRow,
+    NewerRowError,
+    frame,
+    inline_values,
+)
+from messaging.run_table import RunTable, records_of, scan_records
+from messaging.runs import (
+    RUN_BYTES_MAX,
+    RUN_COUNT_MAX,
+    is_run,
+    join,
+    open_run,
+    require_run,
+    rows_in,
+    split,
+    whole_rows,
+)
+from messaging.storage.memory import MemoryTable
+from tuff.protocol.ids import Place
+from tuff.protocol.names import TopicId
+
+PREFIX = prefix_of(TopicId("default", "t"), 1)
+NOW_MS = 1_480_000_000_000
+FIRST = Place(NOW_MS, 0)
+
+Row = tuple[bytes, bytes]
+
+
+def rows_of(payloads: list[bytes], *, first: Place = FIRST) -> list[Row]:
+    keys = [message_key(PREFIX, place_after(first, number)) for number in range(len(payloads))]
+    return [*zip(keys, inline_values(keys, payloads, pointer=None), strict=True)]
+
+
+def joined(rows: list[Row]) -> list[Row]:
+    return [*join([key for key, _ in rows], [value for _, value in rows])]
+
+
+def run_of(*payloads: bytes) -> Row:
+    (record,) = joined(rows_of(list(payloads)))
+    return record
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=600),
+    first=st.sampled_from([0, 5, 65_400, 65_535]),
+)
+@example(payloads=[bytes(RUN_BYTES_MAX), b"", b"x", bytes(RUN_BYTES_MAX - 100)], first=0)
+@example(payloads=[b"x"] * (RUN_COUNT_MAX + 1), first=0)
+def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], first: int) -> None:
+    rows = rows_of(payloads, first=Place(NOW_MS, first))
+
+    records = joined(rows)
+
+    assert [row for record in records for row in rows_in(*record)] == rows
+    for key, value in records:
+        assert len(rows_in(key, value)) <= RUN_COUNT_MAX
+        assert is_run(value) == (len(rows_in(key, value)) > 1)
+        assert {row[:-2] for row, _ in rows_in(key, value)} == {key[:-2]}
+    sizes = [
+        sum(len(row) for _, row in rows_in(*record)) for record in records if is_run(record[1])
+    ]
+    assert all(size <= RUN_BYTES_MAX for size in sizes)
+
+
+def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
+    key, value = rows_of([b"a"])[0]
+    other = message_key(PREFIX, Place(NOW_MS, 1))
+    rows = [(key, value), (other, MessageRow(ttl_s=60, payload=b"b").to_bytes(other))]
+
+    assert joined(rows) == rows
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
+    rows = rows_of([b"first", b"", b"second", b"the third"])
+    ((key, value),) = joined(rows)
+    for at in range(len(value)):
+        damaged = value[:at] + bytes((value[at] ^ 1 << bit,)) + value[at + 1 :]
+
+        assert open_run(key, damaged) is None
+        whole = whole_rows(key, damaged)
+
+        assert set(whole) <= set(rows), at
+        assert len(whole) >= len(rows) - 1, at
+
+
+@given(cut=st.integers(0, 60), key_end=st.integers(0, 4))
+def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
+    cut: int, key_end: int
+) -> None:
+    rows = rows_of([b"first", b"", b"second", b"the third"])
+    ((key, value),) = joined(rows)
+    key = key[:-1] + bytes((key_end,))
+
+    found = [row for whole in whole_rows(key, value[:cut]) for row in rows_in(*whole)]
+
+    assert set(found) <= set(rows)
+
+
+def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
+    key, value = run_of(b"a", b"b")
+    longer = frame(key, IS_RUN, value[HEAD.size :] + b"more")
+
+    with pytest.raises(NewerRowError):
+        require_run(key, longer)
+    with pytest.raises(DamagedRowError):
+        require_run(key, value[:-1])
+    require_run(key, value)
+    # One that is read row by row is refused in the same way.
+    (row,) = rows_in(key, longer)
+    with pytest.raises(NewerRowError):
+        MessageRow.from_bytes(*row)
+
+
+@given(value=st.binary(max_size=80), flags=st.sampled_from([0, 1, IS_RUN]))
+def test_whatever_bytes_there_are_something_is_said_of_them(value: bytes, flags: int) -> None:
+    key = message_key(PREFIX, Place(NOW_MS, 7))
+    stored = bytes((flags,)) + value
+
+    assert open_run(key, stored) is None
+    assert split(key, stored) is None or is_run(stored) or flags != IS_RUN
+    assert whole_rows(key, stored) == []
+
+
+class TwoStores(RuleBasedStateMachine):
+    """A store with runs answers as one with the same rows one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs, self.plain = RunTable(MemoryTable()), MemoryTable()
+        self.next = FIRST
+        self.first = 0
+
+    @rule(payloads=st.lists(st.binary(max_size=3), min_size=1, max_size=9), gap=st.integers(0, 2))
+    def publish(self, payloads: list[bytes], gap: int) -> None:
+        rows = rows_of(payloads, first=place_after(self.next, gap))
+        self.next = place_after(self.next, gap + len(rows))
+        keys, values = zip(*rows, strict=True)
+        self.runs.write([*records_of(self.runs, keys, values)])
+        self.plain.write([*records_of(self.plain, keys, values)])
+
+    @rule()
+    def publish_under_a_pointer(self) -> None:
+        key = message_key(PREFIX, self.next)
+        row = (key, MessageRow(tx_pointer=7, payload=b"under a pointer").to_bytes(key))
+        self.next = place_after(self.next)
+        for store in (self.runs, self.plain):
+            store.write([row])
+
+    @rule(jump=st.sampled_from([1, 65_530]))
+    def wait(self, jump: int) -> None:
+        self.next = place_after(self.next, jump)
+
+    @rule(data=st.data())
+    def drop_the_oldest(self, data: Any) -> None:
+        """As retention does: whole records, and of a run as many rows as it has."""
+        records = [*scan_records(self.runs, MESSAGES, ROWS_STOP)]
+        count = data.draw(st.integers(0, len(records)))
+        for key, value in records[:count]:
+            self.runs.write([(key, None)])
+            self.plain.write([(row, None) for row, _ in rows_in(key, value)])
+
+    @rule(data=st.data())
+    def scan(self, data: Any) -> None:
+        start, stop = self._key(data), self._key(data)
+
+        assert [*self.runs.scan(start, stop)] == [*self.plain.scan(start, stop)]
+        backwards = [*self.plain.scan(start, stop, reverse=True)]
+        assert [*self.runs.scan(start, stop, reverse=True)] == backwards
+        records = [*scan_records(self.runs, start, stop)]
+        rows = [row for record in records for row in rows_in(*record)]
+        assert [row for row in rows if start <= row[0] < stop] == [*self.plain.scan(start, stop)]
+        for record in records:
+            assert any(start <= key < stop for key, _ in rows_in(*record))
+
+    @rule(data=st.data())
+    def get(self, data: Any) -> None:
+        key = self._key(data)
+
+        assert self.runs.get(key) == self.plain.get(key)
+
+    @invariant()
+    def all_is_there(self) -> None:
+        assert [*self.runs.scan(MESSAGES, ROWS_STOP)] == [*self.plain.scan(MESSAGES, ROWS_STOP)]
+
+    def _key(self, data: Any) -> bytes:
+        last = self.next.to_int()
+        number = data.draw(st.integers(FIRST.to_int(), last + 2))
+        return message_key(PREFIX, Place.from_int(number))
+
+
+TestTwoStores = TwoStores.TestCase

@@ -25,6 +25,16 @@ FAILURE_BUGS = (
         ),
     ),
     PlantedBug(
+        "an-image-is-older-than-the-log-behind-it",
+        (
+            Change(
+                "tx/ledger.py",
+                "        image = self._live.image()\n\n",
+                "        image = self._live.image()\n        await asyncio.sleep(0)\n\n",
+            ),
+        ),
+    ),
+    PlantedBug(
         "a-time-out-passes-a-commit-that-writes-rows",
         (
             Change(

@@ -126,7 +126,7 @@ PROFILES = (
             "start": 6, "snapshot": 12, "commit": 8, "can_commit": 3, "abort": 2, "checkpoint": 1,
             "fail_names": 8, "fail_sync": 2, "fail_write": 3, "fill": 3, "heal": 4, "hold_log": 3,
             "kill": 6, "power": 3, "power_soon": 3, "restart": 1, "tick": 2, "wait": 3, "ask": 3,
-            "unnamed": 2,
+            "unnamed": 2, "beside": 2,
         },
         {"tx.snapshot_interval": 1, "tx.snapshot_retain": 1},
     ),

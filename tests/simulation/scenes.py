@@ -9,6 +9,7 @@ from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
+from tests.simulation.loop import below
 from tests.simulation.operations import LONG_WAITS_MS
 from tests.simulation.player import HOLD_AGES_MS, KEYS, Player
 from tuff.protocol.ids import MessageId
@@ -237,9 +238,26 @@ def unnamed(player: Player) -> None:
     world.run(player.chance, None)
 
 
+def beside(player: Player) -> None:
+    """Others go on while a snapshot is taken, step by step; a crash after it loses nothing that was
+    acknowledged (promise 1)."""
+    world = player.world
+    for _ in range(3):
+        player.start()
+    world.run(player.chance, None)
+    player.snapshot()
+    for _ in range(9):
+        world.run(player.chance, 1 + below(4, player.chance))
+        player.a += 1
+        (player.commit, player.start)[below(2, player.chance)]()
+    world.run(player.chance, None)
+    world.crash(player.chance, cuts_power=player.b % 2 == 0)
+
+
 SCENES: Mapping[str, Callable[[Player], None]] = {
     "alone": alone,
     "asleep": asleep,
+    "beside": beside,
     "forgotten": forgotten,
     "kept": kept,
     "outlived": outlived,

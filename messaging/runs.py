@@ -28,7 +28,7 @@ RUN_BYTES_MAX = 32 << 10  # bytes of values; a reader who wants one message take
 
 Row = tuple[bytes, bytes]  # a key and a value
 
-_TABLES = MESSAGES + PAYLOADS
+_TABLES = (MESSAGES, PAYLOADS)
 _MARK = bytes((IS_RUN,))
 _SEQ_MAX = (1 << 8 * SEQ_SIZE) - 1
 _COUNT = struct.Struct(">H")
@@ -166,7 +166,7 @@ def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
 
 def rows_in(key: bytes, value: bytes) -> list[Row]:
     """The rows of a stored value stands for: itself unless it is a run that can be told apart."""
-    if not is_run(value) or key[0] not in _TABLES:
+    if not is_run(value) or key[:1] not in _TABLES:
         return [(key, value)]
     return split(key, value) or [(key, value)]
 
@@ -175,12 +175,12 @@ def whole_rows(key: bytes, value: bytes) -> list[Row]:
     """The value, if it is whole; else those rows of it that are, should it be a damaged run."""
     if is_whole(key, value):
         return [(key, value)]
-    rows = split(key, value) if key[0] in _TABLES else None
+    rows = split(key, value) if key[:1] in _TABLES else None
     return [row for row in rows or () if is_whole(*row)]
 
 
 def overlap_stop(stop: bytes) -> bytes:
     """The first key behind all runs that may have rows before `stop`, a row's key or a table's."""
-    if len(stop) <= SEQ_SIZE or stop[0] not in _TABLES:
+    if len(stop) <= SEQ_SIZE or stop[:1] not in _TABLES:
         return stop
     return stop[:-SEQ_SIZE] + b"\xff" * SEQ_SIZE + b"\x00"

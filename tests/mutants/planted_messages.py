@@ -1,0 +1,193 @@
+"""The bugs to plant in the messaging room (tests/mutants/planted.py says how)."""
+
+from collections.abc import Sequence
+
+from tests.mutants.planted import Mutant
+
+MESSAGE_MUTANTS: Sequence[Mutant] = (
+    Mutant(
+        "a clock that goes back takes the ids with it",
+        "messaging/sequence.py",
+        "        if now_ms > last.timestamp_ms:\n",
+        "        if now_ms != last.timestamp_ms:\n",
+        ("tests/messaging/test_sequence.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",),
+    ),
+    Mutant(
+        "an undecided row does not hold a reader",
+        "messaging/visibility.py",
+        "else Verdict.HOLD\n",
+        "else Verdict.SKIP\n",
+        (
+            "tests/messaging/test_publishing.py::test_a_committed_reader_is_held_by_an_undecided_publish",
+        ),
+    ),
+    Mutant(
+        "rows that were rolled back are shown",
+        "messaging/visibility.py",
+        "    if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):\n",
+        "    if holds(snapshot.invalids, abs(tx_pointer)):\n",
+        (
+            "tests/messaging/test_endings.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
+        ),
+    ),
+    Mutant(
+        "an exclusive start drops the first row, whichever it is",
+        "messaging/query.py",
+        "        return start.to_int() + (0 if inclusive else 1)\n",
+        "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
+        (
+            "tests/messaging/test_reader.py::test_an_exclusive_start_lets_the_very_next_message_through",
+            "tests/messaging/test_reader.py::test_reading_on_after_any_id_leaves_out_nothing",
+        ),
+    ),
+    Mutant(
+        "a rollback touches rows outside of its range",
+        "messaging/publishing.py",
+        "            first, last = max(entry.first, detail.first), min(entry.last, detail.last)\n",
+        "            first, last = entry.first, entry.last\n",
+        (
+            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+        ),
+    ),
+    Mutant(
+        "a row under a pointer has no index row",
+        "messaging/publishing.py",
+        "        batch.put(key, entry.to_bytes(key))\n        self._live.index.add_under(key, entry)\n",
+        "        self._live.index.add_under(key, entry)\n",
+        (
+            "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
+        ),
+    ),
+    Mutant(
+        "a reference brings what an earlier one brought",
+        "messaging/publishing.py",
+        "            self._live.index.discard(entry)\n            batch.on_lost(partial(self._live.index.add, entry))\n",
+        "            batch.on_lost(partial(self._live.index.add, entry))\n",
+        (
+            "tests/messaging/test_publishing.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
+        ),
+    ),
+    Mutant(
+        "a permit is not asked once more when ids are given",
+        "messaging/writer.py",
+        "            write.permit.require_open()\n",
+        "            pass\n",
+        ("tests/messaging/test_publishing.py",),
+    ),
+    Mutant(
+        "a batch whose write failed is told as if it were not there",
+        "messaging/writer.py",
+        "            if is_there:\n",
+        "            if False:\n",
+        ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
+    ),
+    Mutant(
+        "readers are shown what is not durable yet",
+        "messaging/reader.py",
+        "        last = min(query.served, query.through.place)\n",
+        "        last = query.through.place\n",
+        ("tests/messaging/test_reader.py::test_nothing_behind_the_served_mark_is_shown",),
+    ),
+    Mutant(
+        "a message's own time to live is ignored",
+        "messaging/retention.py",
+        "    if is_over or row.place < max(topic.floor, ",
+        "    if row.place < max(topic.floor, ",
+        ("tests/messaging/test_retention.py",),
+    ),
+    Mutant(
+        "the sweep takes the generation that lives",
+        "messaging/retention.py",
+        "    return generation < abs(current) or generation == -current\n",
+        "    return generation <= abs(current)\n",
+        ("tests/messaging/test_retention.py",),
+    ),
+    Mutant(
+        "payloads are dropped at their time to live, whenever they are published",
+        "messaging/retention.py",
+        "    published_ms = row.place.timestamp_ms + state.longest_transaction_ms\n",
+        "    published_ms = row.place.timestamp_ms\n",
+        ("tests/messaging/test_retention.py",),
+    ),
+    Mutant(
+        "the floor does not rise with what expired",
+        "messaging/sweep.py",
+        "                raised = with_floor(record, MessageId(*floor))\n",
+        "                raised = record\n",
+        ("tests/messaging/test_sweep.py",),
+    ),
+    Mutant(
+        "a deleted topic keeps its generation",
+        "messaging/topics.py",
+        "    return replace(record, generation=-record.generation, holds={}, positions={})\n",
+        "    return record\n",
+        (
+            "tests/messaging/test_topics.py::test_topics_survive_a_restart_deleted_ones_with_their_generation",
+        ),
+    ),
+    Mutant(
+        "the checksum of a row is not compared",
+        "messaging/rows.py",
+        "    if crc32(body, crc32(value[:1], crc32(key))) != expected:\n",
+        "    if False:\n",
+        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_damage",),
+    ),
+    Mutant(
+        "the fast way believes a payload without its checksum",
+        "messaging/plain.py",
+        "        is_whole = [*map(bytes.startswith, values, heads)]\n",
+        "        is_whole = [value[0] == PLAIN for value in values]\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
+        ),
+    ),
+    Mutant(
+        "a run is believed without its checksum",
+        "messaging/runs.py",
+        "    if HEAD.unpack_from(value) != (IS_RUN, checksum):\n",
+        "    if value[0] != IS_RUN:\n",
+        ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
+    ),
+    Mutant(
+        "a read that begins inside a run is handed all of it",
+        "messaging/plain.py",
+        "        start, stop = max(0, first - run.number), run.length\n",
+        "        start, stop = 0, run.length\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "a reader goes on behind a run of which it took a part",
+        "messaging/plain.py",
+        "        self.is_full = fits < stop\n",
+        "        self.is_full = False\n",
+        (
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "a range that ends inside a run lacks its rows",
+        "messaging/run_table.py",
+        "    return overlap_stop(stop) if start < stop else stop\n",
+        "    return stop\n",
+        (
+            "tests/messaging/test_runs.py::TestTwoStores::runTest",
+            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+        ),
+    ),
+    Mutant(
+        "rows that do not follow each other are put into one run",
+        "messaging/batch.py",
+        "        if keys and _number(keys[-1]) + 1 != _number(run.keys[0]):\n",
+        "        if False:\n",
+        ("tests/messaging/test_batch_runs.py",),
+    ),
+    Mutant(
+        "a run goes over into the next millisecond",
+        "messaging/runs.py",
+        "start + RUN_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
+        "start + RUN_COUNT_MAX)",
+        ("tests/messaging/test_runs.py::test_the_rows_of_runs_are_those_that_were_joined",),
+    ),
+)

@@ -4,11 +4,10 @@ from itertools import islice
 from operator import itemgetter
 
 from messaging.runs import Row, row_count
+from messaging.storage.chunks import COUNT_MAX, next_count
 from messaging.storage.seam import Rows, StoreError
 
-CHUNK_COUNT_FIRST = 4  # rows; a reader may want no more than one, and odd rows come together
-CHUNK_COUNT_MAX = 256  # rows; of larger chunks a row costs no less
-CHUNK_BYTES_MAX = 1 << 20  # bytes of values in one chunk, unless rows are large
+COUNT_FIRST = 4  # records; a reader may want no more than one, and odd rows come together
 
 _VALUE = itemgetter(1)
 
@@ -20,7 +19,7 @@ class Ahead:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._left: list[Row] = []
-        self._count = CHUNK_COUNT_FIRST
+        self._count = COUNT_FIRST
         self._error: StoreError | None = None
         self.passed_count = 0  # rows that were taken, or passed over; a run counts for all of it
 
@@ -29,7 +28,7 @@ class Ahead:
         chunk = self.chunk(1)
         return chunk[0] if chunk else None
 
-    def chunk(self, count_max: int = CHUNK_COUNT_MAX) -> list[Row]:
+    def chunk(self, count_max: int = COUNT_MAX) -> list[Row]:
         """The next rows, at least one and at most so many; none after the last.
 
         Raises: StoreError.
@@ -44,7 +43,7 @@ class Ahead:
         """These, the last that were taken, are still to come. The next chunk will be small."""
         self._left = rows + self._left
         self.passed_count -= _row_count(rows)
-        self._count = CHUNK_COUNT_FIRST
+        self._count = COUNT_FIRST
 
     def pass_over_rest(self) -> None:
         """Take all that is left, and do nothing with it. Raises: StoreError."""
@@ -61,8 +60,8 @@ class Ahead:
             self._error = error
             if not self._left:
                 raise
-        is_small = sum(map(len, map(_VALUE, self._left))) < CHUNK_BYTES_MAX // 4
-        self._count = min(self._count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST
+        if self._left:
+            self._count = next_count(self._left, self._count)
 
 
 def _row_count(records: list[Row]) -> int:

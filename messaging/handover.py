@@ -16,9 +16,9 @@ and an invalid pointer never becomes a valid one. So it does no harm that a stat
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from zlib import crc32
 
 from messaging.retention import RetentionState, TopicRule
+from tuff.checksum import crc32
 
 STATE_NAME = "state"
 RECORDS = "regions"  # the directory of the records, beside the state

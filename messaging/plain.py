@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from zlib import crc32
 
 from messaging.ahead import Ahead
 from messaging.columns import NO_PAYLOAD, Columns, IdParts, Stretch
 from messaging.keys import PLACE_SIZE
 from messaging.rows import HEAD, PLAIN, PLAIN_MARK
 from messaging.runs import Row, is_run, open_run
+from tuff.checksum import crc32
 from tuff.protocol import avro
 
 _HEAD_SIZE = HEAD.size

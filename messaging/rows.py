@@ -19,8 +19,8 @@ one there is `tuff salvage`, for the other the newer server.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
+from tuff.checksum import crc32
 from tuff.protocol.ids import Place
 from tuff.protocol.values import value
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
-from zlib import crc32
 
 from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE, SEQ_SIZE
 from messaging.rows import HEAD, IS_RUN, PLAIN_MARK, frame, is_whole, newer_flags, unframe
+from tuff.checksum import crc32
 
 RUN_COUNT_MAX = 256  # rows
 RUN_BYTES_MAX = 32 << 10  # bytes of values; a reader who wants one message takes all of it

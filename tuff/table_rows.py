@@ -14,8 +14,8 @@ is kept twice, at both ends of the table, so that one damaged block leaves one o
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
+from tuff.checksum import crc32
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,

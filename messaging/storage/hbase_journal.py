@@ -19,7 +19,8 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from zlib import crc32
+
+from tuff.checksum import crc32
 
 FORMAT = 2
 CHUNK_BYTES = 4 << 20  # bytes; HBase takes no cell of more than 10 MB, as it comes

@@ -13,10 +13,10 @@ the regions. How many salts there are is written down when the tables are made, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from zlib import crc32
 
 from messaging.keys import MESSAGES, PAYLOADS, prefix_stop
 from messaging.rows import is_reference, payload_start
+from tuff.checksum import crc32
 
 MESSAGE, PAYLOAD, METADATA, JOURNAL = "message", "payload", "metadata", "journal"
 TABLES = (MESSAGE, PAYLOAD, METADATA, JOURNAL)

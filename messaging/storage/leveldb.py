@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, takewhile
-from operator import itemgetter
 from pathlib import Path
 
 import plyvel
 
+from messaging.storage.chunks import next_count
 from messaging.storage.seam import Rows, StoreDamagedError, StoreError
 from tuff.disk.files import make_directory
 from tuff.disk.leveldb_start import start
@@ -21,12 +21,8 @@ from tuff.disk.users import Users
 
 WRITE_BUFFER_BYTES = 16 << 20  # bytes, two of them; a second of heavy publishing between two files
 BLOCK_CACHE_BYTES = 16 << 20  # bytes; what is read again and again stands in messaging/tail.py
-CHUNK_COUNT_FIRST = 4  # rows read ahead of a reader, who may want no more than one
-CHUNK_COUNT_MAX = 256  # rows; from there on a row costs what LevelDB takes for it
-CHUNK_BYTES_MAX = 1 << 20  # bytes of values read ahead, unless rows are large
 OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
 
-_VALUE = itemgetter(1)  # of a row
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
@@ -135,11 +131,10 @@ def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse
         if reverse:
             yield from ([row] for row in takewhile(lambda row: row[0] >= start, rows))
             return
-        count = CHUNK_COUNT_FIRST
+        count = 1  # who reads may want no more
         while chunk := list(islice(rows, count)):
             yield chunk
-            is_small = sum(map(len, map(_VALUE, chunk))) < CHUNK_BYTES_MAX // 4
-            count = min(count * 4, CHUNK_COUNT_MAX) if is_small else CHUNK_COUNT_FIRST
+            count = next_count(chunk, count)
 
 
 def _open(directory: Path) -> plyvel.DB:

@@ -10,7 +10,8 @@ decide, who knows how far the file was proven durable.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from zlib import crc32
+
+from tuff.checksum import crc32
 
 FRAME_BYTES_MAX = 1 << 30  # bytes; a longer length is damage, not a reason to reserve memory
 

@@ -119,6 +119,10 @@ class ReplyBytes:
 
     def pack(self, reply: Reply) -> bytes:
         """The whole reply, for a connection that stays open."""
+        return self.head(reply) + reply.body
+
+    def head(self, reply: Reply) -> bytes:
+        """All of it before the body."""
         status, content_type, body, headers = reply
         try:
             start = self._starts[status, content_type]
@@ -127,9 +131,9 @@ class ReplyBytes:
         if int(self._elapsed_s()) != self._dated_s:
             self._date()
         if not headers:
-            return b"%b%d\r\n%b%b" % (start, len(body), self._close, body)
+            return b"%b%d\r\n%b" % (start, len(body), self._close)
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        return b"%b%d\r\n%b%b%b" % (start, len(body), more.encode("ascii"), self._close, body)
+        return b"%b%d\r\n%b%b" % (start, len(body), more.encode("ascii"), self._close)
 
     def _date(self) -> None:
         self._dated_s = int(self._elapsed_s())

@@ -25,6 +25,7 @@ from tuff.disk.steps import Steps
 from tuff.protocol.exchange import Reply, Request
 
 BODY_BYTES_MAX = 1 << 20  # bytes; beyond, the library's stream costs nothing in comparison
+JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
 HELD_BYTES_MAX = 1 << 18  # bytes that wait behind a request under way; then reading pauses
 KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
 
@@ -180,7 +181,10 @@ class Lane(asyncio.Protocol):
         self._work = None
         if self._transport is None:
             return
-        self._transport.write(self._lanes.replies.pack(reply))
+        if len(reply.body) < JOINED_BYTES_MAX:
+            self._transport.write(self._lanes.replies.pack(reply))
+        else:
+            self._transport.writelines((self._lanes.replies.head(reply), reply.body))
         if self._is_closing:
             self._transport.close()
             return

@@ -6,6 +6,7 @@ makes no object of a message. Who asks for lists gets lists.
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,7 +27,8 @@ class IdParts(NamedTuple):
 OF_MESSAGES = IdParts(b"", NO_PAYLOAD)
 
 
-class Listed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Listed:
     """Messages one by one."""
 
     ids: list[bytes]
@@ -60,7 +62,8 @@ class Listed(NamedTuple):
         return Listed(self.ids[:count], self.payloads[:count])
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stretch:
     """Neighbours in a run, from one of its rows to another, whose payloads lie between two bytes of
     its value. All of them are of one millisecond."""
 

@@ -165,7 +165,7 @@ def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
 
 
 def rows_in(key: bytes, value: bytes) -> list[Row]:
-    """The rows of a stored value stands for: itself unless it is a run that can be told apart."""
+    """The rows that a stored value is for: itself unless it is a run that can be told apart."""
     if not is_run(value) or key[:1] not in _TABLES:
         return [(key, value)]
     return split(key, value) or [(key, value)]

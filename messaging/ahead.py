@@ -60,8 +60,7 @@ class Ahead:
             self._error = error
             if not self._left:
                 raise
-        if self._left:
-            self._count = next_count(self._left, self._count)
+        self._count = next_count(self._left, self._count)
 
 
 def _row_count(records: list[Row]) -> int:

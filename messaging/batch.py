@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from messaging.keys import PLACE_SIZE, message_key, place_after
+from messaging.keys import message_key, place_after, place_number
 from messaging.rows import PLAIN, DamagedRowError, MessageRow
 from messaging.run_table import records_of
 from messaging.sequence import Sequencer
@@ -147,17 +147,13 @@ def _neighbours(runs: Sequence[Run]) -> Iterator[tuple[Sequence[bytes], Sequence
             yield run.keys, run.values
             continue
         keys, values = together.get(run.prefix, ([], []))
-        if keys and _number(keys[-1]) + 1 != _number(run.keys[0]):
+        if keys and place_number(keys[-1]) + 1 != place_number(run.keys[0]):
             yield keys, values
             keys, values = [], []
         keys += run.keys
         values += run.values
         together[run.prefix] = keys, values
     yield from together.values()
-
-
-def _number(key: bytes) -> int:
-    return int.from_bytes(key[-PLACE_SIZE:], "big")
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:

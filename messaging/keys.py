@@ -120,6 +120,11 @@ def place_in(key: bytes) -> Place:
     return Place(*_PLACE.unpack_from(key, len(key) - _PLACE.size))
 
 
+def place_number(key: bytes) -> int:
+    """The same as a number: neighbours differ by one."""
+    return int.from_bytes(key[-PLACE_SIZE:], "big")
+
+
 def pointer_in(key: bytes) -> int:
     """The write pointer in the key of a payload row."""
     (pointer,) = _POINTER.unpack_from(key, len(key) - _PLACE.size - _POINTER.size)

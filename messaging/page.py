@@ -29,14 +29,10 @@ class Page:
     """An immutable list of messages of one generation of a topic, and the replies that were made of
     it. `under` names those that have a write pointer, in their order."""
 
-    __slots__ = ("_arrow", "_avro", "_columns", "_items", "_json", "_read", "under")
+    __slots__ = ("_arrow", "_avro", "_columns", "_items", "_json", "under")
 
-    def __init__(
-        self, ids: Sequence[bytes], payloads: Sequence[bytes], under: Sequence[Under] = ()
-    ) -> None:
-        assert len(ids) == len(payloads)
-        self._read: Columns | None = None
-        self._columns: tuple[Sequence[bytes], Sequence[bytes]] | None = ids, payloads
+    def __init__(self, columns: Columns, under: Sequence[Under] = ()) -> None:
+        self._columns: Columns | None = columns
         self._items: Sequence[bytes] | None = None
         self.under = under
         self._arrow: bytes | None = None
@@ -46,42 +42,32 @@ class Page:
     @classmethod
     def of_items(cls, items: Sequence[bytes]) -> "Page":
         """The page of these items of an Avro reply, none of which has a write pointer."""
-        page = cls((), ())
+        page = cls(Columns())
         page._columns, page._items = None, items
         return page
 
-    @classmethod
-    def of_columns(cls, columns: Columns, under: Sequence[Under]) -> "Page":
-        """The page of what was read."""
-        page = cls((), (), under)
-        page._columns, page._read = None, columns
-        return page
-
     def __len__(self) -> int:
-        if self._read is not None:
-            return len(self._read)
-        return len(self.items if self._columns is None else self._columns[0])
+        return len(self.items if self._columns is None else self._columns)
 
     @property
-    def columns(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    def columns(self) -> Columns:
         """All 20-byte ids, and all payloads."""
-        if self._columns is None and self._read is not None:
-            self._columns = self._read.lists()
-        elif self._columns is None:
+        if self._columns is None:
             pairs = [avro.decode_message(item) for item in self.items]
-            self._columns = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            self._columns = Columns()
+            self._columns.add([pair[0] for pair in pairs], [pair[1] for pair in pairs])
         return self._columns
 
     @property
     def items(self) -> Sequence[bytes]:
         """The messages as items of the Avro reply."""
         if self._items is None:
-            self._items = avro.encode_messages(*self.columns)
+            self._items = avro.encode_messages(*self.columns.lists())
         return self._items
 
     def messages(self) -> list[tuple[bytes, bytes]]:
         """Pairs of a 20-byte id and a payload."""
-        return [*zip(*self.columns, strict=True)]
+        return [*zip(*self.columns.lists(), strict=True)]
 
     def avro(self) -> bytes:
         """The body of an Avro reply."""
@@ -89,28 +75,24 @@ class Page:
             self._avro = (
                 avro.encode_items(self.items)
                 if self._items is not None
-                else avro.encode_columns(*self.columns)
+                else avro.encode_columns(*self.columns.lists())
             )
         return self._avro
 
     def json(self) -> bytes:
         """The body of a JSON reply, which is what `json.dumps` makes of it."""
         if self._json is None:
-            self._json = f"[{', '.join(map(_json_of, *self.columns))}]".encode("ascii")
+            self._json = f"[{', '.join(map(_json_of, *self.columns.lists()))}]".encode("ascii")
         return self._json
 
     def arrow(self, *, generation: int) -> bytes:
         """The body of an Arrow reply. Raises: NotAcceptableError."""
         if self._arrow is None:
-            if self._read is None:
-                read = Columns()
-                read.add(*self.columns)
-                self._read = read
-            self._arrow = arrow_form()(self._read, self.under, generation=generation)
+            self._arrow = arrow_form()(self.columns, self.under, generation=generation)
         return self._arrow
 
 
-EMPTY_PAGE = Page((), ())
+EMPTY_PAGE = Page(Columns())
 
 
 @cache

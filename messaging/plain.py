@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from messaging.ahead import Ahead
 from messaging.columns import NO_PAYLOAD, Columns, IdParts, Stretch
-from messaging.keys import PLACE_SIZE
+from messaging.keys import PLACE_SIZE, place_number
 from messaging.rows import HEAD, PLAIN, PLAIN_MARK
 from messaging.runs import Row, is_run, open_run
 from tuff.checksum import crc32
@@ -118,7 +118,7 @@ class Taken:
             return False
         start, stop = max(0, first - run.number), run.length
         if through is not None:
-            stop = min(stop, int.from_bytes(through, "big") - run.number + 1)
+            stop = min(stop, place_number(through) - run.number + 1)
         self.is_behind = stop < run.length
         if stop <= start:
             return True

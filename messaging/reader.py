@@ -22,6 +22,7 @@ from messaging.keys import (
     payload_key,
     place_after,
     place_in,
+    place_number,
 )
 from messaging.page import EMPTY_PAGE, Page, Under
 from messaging.plain import Taken
@@ -155,7 +156,7 @@ class _Read:
 
     def _ended(self) -> Reading:
         self._reading.next_id = self._next
-        self._reading.page = Page.of_columns(self._taken.columns, self._under)
+        self._reading.page = Page(self._taken.columns, self._under)
         return self._reading
 
     @property
@@ -183,7 +184,7 @@ class _Read:
         self._is_plain = self._is_plain and first == self._start.place.to_int()
         if not self._taken.add_run(key, value, OF_MESSAGES, first=first, through=through):
             for row in rows_in(key, value):
-                if first <= place_in(row[0]).to_int() and row[0][-PLACE_SIZE:] <= through:
+                if first <= place_number(row[0]) and row[0][-PLACE_SIZE:] <= through:
                     self._general(*row)
         self._took(before)
 

@@ -7,6 +7,7 @@ have stood in what can't be read: then it is told what it was, and not surely wh
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from messaging.bookmarks import Hold, Position
@@ -141,20 +142,10 @@ def shown(key: bytes) -> str:
     return f"{TABLES.get(key[:1], 'unknown')} row {key[1:].hex()}"
 
 
-def _check_message(key: bytes, value: bytes) -> None:
+def _check_rows(read_row: Callable[[bytes, bytes], object], key: bytes, value: bytes) -> None:
     split_prefix(row_prefix(key))
-    if is_run(value):
-        require_run(key, value)
-    else:
-        MessageRow.from_bytes(key, value)
-
-
-def _check_payload(key: bytes, value: bytes) -> None:
-    split_prefix(row_prefix(key))
-    if is_run(value):
-        require_run(key, value)
-    else:
-        PayloadRow.from_bytes(key, value)
+    read = require_run if is_run(value) else read_row
+    read(key, value)
 
 
 def _check_topic(key: bytes, value: bytes) -> None:
@@ -180,8 +171,8 @@ def _check_position(key: bytes, value: bytes) -> None:
 
 
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
-    MESSAGES: _check_message,
-    PAYLOADS: _check_payload,
+    MESSAGES: partial(_check_rows, MessageRow.from_bytes),
+    PAYLOADS: partial(_check_rows, PayloadRow.from_bytes),
     TOPICS: _check_topic,
     INDEX: IndexedRange.from_bytes,
     FACTS: _check_fact,

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE, SEQ_SIZE
+from messaging.keys import MESSAGES, PAYLOADS, SEQ_SIZE, place_number
 from messaging.rows import HEAD, IS_RUN, PLAIN_MARK, frame, is_whole, newer_flags, unframe
 from tuff.checksum import crc32
 
@@ -80,7 +80,7 @@ def open_run(key: bytes, value: bytes) -> OpenRun | None:
         return None
     if payloads_at + sum(_sizes(value, count)) != len(value):
         return None
-    number = int.from_bytes(key[-PLACE_SIZE:], "big") - count + 1
+    number = place_number(key) - count + 1
     return OpenRun(value, count, number, payloads_at)
 
 

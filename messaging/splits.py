@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from messaging.keys import PLACE_SIZE, message_key, place_after, place_in
+from messaging.keys import PLACE_SIZE, message_key, place_after, place_in, place_number
 from messaging.query import Query, first_number
 from messaging.rows import IS_REFERENCE, DamagedRowError, MessageRow
 from messaging.storage.seam import Store, StoreDamagedError
@@ -130,7 +130,7 @@ def _walk(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int]
     keys = message_key(prefix, Place.from_int(start)), message_key(prefix, Place.from_int(stop))
     with suppress(StoreDamagedError), closing(store.scan(*keys)) as rows:
         for key, value in islice(rows, WALKED_ROWS_MAX):
-            numbers.append(int.from_bytes(key[-PLACE_SIZE:], "big"))
+            numbers.append(place_number(key))
             sizes.append(len(key) + len(value) + _brought_bytes(value))
     return numbers, list(accumulate(sizes))
 

@@ -310,28 +310,20 @@ def _note_floor(
 
 
 def _retained(key: bytes, value: bytes) -> RetainedRow:
-    generation = int.from_bytes(row_prefix(key)[-4:], "big")
-    if key.startswith(PAYLOADS):
-        if is_run(value):
-            require_run(key, value)
-        else:
-            PayloadRow.from_bytes(key, value)  # one that can't be read is never dropped
-        return RetainedRow(
-            table=Table.PAYLOAD,
-            generation=generation,
-            place=place_in(key),
-            tx_pointer=pointer_in(key),
-        )
+    is_payload = key.startswith(PAYLOADS)
+    row = MessageRow()
+    # One that can't be read is never dropped.
     if is_run(value):
         # Of one millisecond and one generation: it ends with its last row, and as a whole.
         require_run(key, value)
-        row = MessageRow()
+    elif is_payload:
+        PayloadRow.from_bytes(key, value)
     else:
         row = MessageRow.from_bytes(key, value)
     return RetainedRow(
-        table=Table.MESSAGE,
-        generation=generation,
+        table=Table.PAYLOAD if is_payload else Table.MESSAGE,
+        generation=int.from_bytes(row_prefix(key)[-4:], "big"),
         place=place_in(key),
-        tx_pointer=row.tx_pointer,
+        tx_pointer=pointer_in(key) if is_payload else row.tx_pointer,
         ttl_s=row.ttl_s,
     )

@@ -263,7 +263,7 @@ def test_a_page_has_the_bytes_that_the_forms_have_one_by_one(
     assert page.json() == json.dumps(form).encode("ascii")
     assert page.avro() == encode_items([encode_message(*message) for message in messages])
     assert page.messages() == messages
-    of_columns = Page(*page.columns)
+    of_columns = Page(page.columns)
     assert (of_columns.json(), of_columns.avro()) == (page.json(), page.avro())
 
 

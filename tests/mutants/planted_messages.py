@@ -179,7 +179,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "rows that do not follow each other are put into one run",
         "messaging/batch.py",
-        "        if keys and _number(keys[-1]) + 1 != _number(run.keys[0]):\n",
+        "        if keys and place_number(keys[-1]) + 1 != place_number(run.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_batch_runs.py",),
     ),

@@ -7,17 +7,15 @@ moment; when the server vanishes, it ends without one, and what it asked for may
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from messaging.bookmarks import Hold
 from tests.simulation import invariants, lifetimes, writers
+from tests.simulation.bookmarks import Bookmarks
 from tests.simulation.facts import (
     Asked,
     Deletion,
     Facts,
     Fate,
-    Held,
     Lifetime,
     Publish,
-    Release,
     Run,
     Stored,
     TopicFacts,
@@ -52,11 +50,13 @@ class Client:
         self._life = life
         self._serial = 0
         self.readers = Readers(facts, life, self.note_state)
+        self.bookmarks = Bookmarks(facts, life, self._sent)
 
     def lives_on(self, life: Life) -> None:
         """The server was started again."""
         self._life = life
         self.readers.lives_on(life)
+        self.bookmarks.lives_on(life)
 
     def payloads(self, count: int) -> tuple[bytes, ...]:
         """Payloads that nobody published yet."""
@@ -358,30 +358,6 @@ class Client:
         await self._sent(made, None, lambda: call(topic.id, place))
         if made.fate is Fate.DONE:
             require(1, lifetimes.truncations_stop_at_holds(self._facts, topic, made))
-
-    async def hold(self, topic: TopicFacts, name: str, first: MessageId, age_ms: int) -> None:
-        """Keep messages from the topic's time to live; `age_ms` is how long the hold may live."""
-        asked, now_ms = self._facts.moment(), self._life.now_ms()
-        made = Held(asked=asked, name=name, wanted=first, max_age_ms=age_ms)
-        topic.holds.append(made)
-        call = self._life.messaging.bookmarks.hold
-        done = await self._sent(made, None, lambda: call(topic.id, name, first, max_age_ms=age_ms))
-        if isinstance(done, Hold):
-            made.first, made.expires_at_ms = done.first, done.expires_at_ms
-            self._facts.note_time(self._life.now_ms())
-            require(2, lifetimes.holds_bring_nothing_back(self._facts, topic, made, now_ms))
-
-    async def release(self, topic: TopicFacts, name: str) -> None:
-        topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
-        call = self._life.messaging.bookmarks.release
-        await self._sent(made, None, lambda: call(topic.id, name))
-
-    def look_at_holds(self, topic: TopicFacts) -> None:
-        """Every hold that was acknowledged is there, and as it was answered."""
-        with suppress(TopicNotFoundError):
-            told = self._life.messaging.bookmarks.holds(topic.id)
-            asked = self._facts.moment()
-            require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
 
 
 def _reason(outcome: Outcome) -> str | None:

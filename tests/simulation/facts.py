@@ -177,6 +177,14 @@ class Release(Asked):
     name: str
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Move(Asked):
+    """A named position was set; with None for its place, forgotten."""
+
+    name: str
+    place: MessageId | None
+
+
 @dataclass(slots=True, eq=False)
 class TopicFacts:
     """One topic: what was done to it, and what readers of all rows have found. `covered` is up to
@@ -189,6 +197,7 @@ class TopicFacts:
     lifetimes: list[Lifetime] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     stored: dict[int, list[Stored]] = field(default_factory=dict)
     tainted: set[int] = field(default_factory=set)  # pointers with a reference of unknown fate
     reads: "list[Read]" = field(default_factory=list)
@@ -203,7 +212,7 @@ class TopicFacts:
 
     def pending(self) -> Iterator[Asked]:
         yield from (each for each in self.publishes if each.told == NEVER)
-        for each in (*self.removals(), *self.lifetimes, *self.holds, *self.releases):
+        for each in (*self.removals(), *self.lifetimes, *self.holds, *self.releases, *self.moves):
             if each.told == NEVER:
                 yield each
         yield from (

@@ -44,6 +44,41 @@ JOB_BUGS = (
         ),
     ),
     PlantedBug(
+        "positions-are-forgotten-in-a-crash",
+        (
+            Change(
+                "messaging/loading.py",
+                "holds=holds[topic], positions=positions[topic])",
+                "holds=holds[topic], positions={})",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-position-outlives-its-topic",
+        (
+            Change(
+                "messaging/loading.py",
+                "isinstance(record, TopicRecord) and record.generation == generation:",
+                "isinstance(record, TopicRecord):",
+            ),
+            Change(
+                "messaging/topic_changes.py",
+                "                    batch.delete(bookmark_key(table, prefix, name))\n",
+                "                    pass\n",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "positions-are-told-before-they-are-durable",
+        (
+            Change(
+                "messaging/bookmark_changes.py",
+                "        record = self._find(topic).require_durable()\n",
+                "        record = self._find(topic).require_decided()\n",
+            ),
+        ),
+    ),
+    PlantedBug(
         "a-truncation-takes-what-is-held",
         (
             Change(

@@ -171,13 +171,7 @@ class Player:
             return
         if run is None:
             moment = self.facts.moment()
-            tx = Tx(
-                id=0,
-                is_long=False,
-                snapshot=NOTHING_SEEN,
-                asked=moment,
-                told=moment,
-            )
+            tx = Tx(id=0, is_long=False, snapshot=NOTHING_SEEN, asked=moment, told=moment)
             entries = []
             for topic in list(self.facts.topics.values())[: 1 + self.c % 2]:
                 entries.append(self.new_publish(topic, None))
@@ -301,10 +295,18 @@ class Player:
         known = [each.first for each in self.topic().publishes if each.first is not None]
         place = known[self.c % len(known)] if known and self.c % 5 else Place(0, 0)
         name, age_ms = f"h{self.c % 2}", HOLD_AGES_MS[self.a % len(HOLD_AGES_MS)]
-        self.send(self.client.hold(self.topic(), name, MessageId(*place), age_ms))
+        self.send(self.client.bookmarks.hold(self.topic(), name, MessageId(*place), age_ms))
 
     def keep_no_more(self) -> None:
-        self.send(self.client.release(self.topic(), f"h{self.c % 2}"))
+        self.send(self.client.bookmarks.release(self.topic(), f"h{self.c % 2}"))
+
+    def note(self) -> None:
+        """Set a position, to a place that nobody else sets it to."""
+        place = MessageId(self.a, self.b, self.c, 0)
+        self.send(self.client.bookmarks.move(self.topic(), f"p{self.c % 2}", place))
+
+    def note_no_more(self) -> None:
+        self.send(self.client.bookmarks.move(self.topic(), f"p{self.c % 2}", None))
 
     def sweep(self) -> None:
         self.world.life.spawn(self.world.life.rooms.sweep())

@@ -94,6 +94,14 @@ PROFILES = (
         {"messaging.default_ttl": 30, "tx.long_timeout": 60, "tx.max_timeout": 60},
     ),
     Profile(
+        "named positions of topics that are deleted and made again, and crashes between",
+        {
+            "note": 14, "note_no_more": 2, "delete": 3, "create": 5, "publish": 2, "poll": 2,
+            "hold": 3, "fail_sync": 2, "fail_write": 1, "heal": 3, "tick": 2, "read_all": 2,
+            "kill": 4, "power": 3, "power_soon": 3, "restart": 2,
+        },
+    ),
+    Profile(
         "rollbacks of what is about to commit, and crashes that undo the commit",
         {
             "start": 6, "publish_tx": 10, "hold_log": 4, "commit": 8, "rollback": 10, "abort": 3,
@@ -116,7 +124,7 @@ PROFILES = (
             "publish": 8, "poll": 12, "long_poll": 3, "clock": 8, "freeze": 2, "wait": 3,
             "wait_long": 3, "lifetime": 1, "sweep": 6, "truncate": 2, "delete": 1, "create": 1,
             "restart": 3, "kill": 4, "start": 2, "publish_tx": 3, "commit": 2, "abort": 1,
-            "read_all": 3, "keep": 1,
+            "read_all": 3, "keep": 1, "note": 4, "note_no_more": 1,
         },
         {"messaging.default_ttl": 2},
     ),

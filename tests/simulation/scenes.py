@@ -143,7 +143,7 @@ def kept(player: Player) -> None:
         world.run(player.chance, None)
     if not topic.publishes or (first := topic.publishes[-1].first) is None:
         return
-    player.send(player.client.hold(topic, "h2", MessageId(*first), HOLD_AGES_MS[-1]))
+    player.send(player.client.bookmarks.hold(topic, "h2", MessageId(*first), HOLD_AGES_MS[-1]))
     world.run(player.chance, None)
     world.advance(LONG_WAITS_MS[-1])
     player.sweep()

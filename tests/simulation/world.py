@@ -224,7 +224,7 @@ class World:
             self.life.complete_all(in_snapshots, chance)
             for each in topic.reads:
                 self.client.readers.check(each)
-            self.client.look_at_holds(topic)
+            self.client.bookmarks.look(topic)
         self.look()
 
     def require_awake(self, chance: random.Random) -> None:

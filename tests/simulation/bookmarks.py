@@ -1,0 +1,82 @@
+"""What readers leave with a topic of a simulated server: retention holds and named positions."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from messaging.bookmarks import Hold, Position
+from tests.simulation import lifetimes, positions
+from tests.simulation.facts import Asked, Facts, Held, Move, Release, TopicFacts, Tx
+from tests.simulation.invariants import require
+from tests.simulation.life import Life
+from tuff.protocol.errors import TopicNotFoundError, TuffError
+from tuff.protocol.ids import MessageId
+
+
+class Send(Protocol):
+    """Sends a request, and notes what its answer says of its fate."""
+
+    def __call__(
+        self, asked: Asked, tx: Tx | None, call: Callable[[], Awaitable[object]], /
+    ) -> Awaitable[object]: ...
+
+
+class Bookmarks:
+    """All readers together."""
+
+    def __init__(self, facts: Facts, life: Life, send: Send) -> None:
+        self._facts = facts
+        self._life = life
+        self._send = send
+
+    def lives_on(self, life: Life) -> None:
+        """The server was started again."""
+        self._life = life
+
+    async def hold(self, topic: TopicFacts, name: str, first: MessageId, age_ms: int) -> None:
+        """Keep messages from the topic's time to live; `age_ms` is how long the hold may live."""
+        asked, now_ms = self._facts.moment(), self._life.now_ms()
+        made = Held(asked=asked, name=name, wanted=first, max_age_ms=age_ms)
+        topic.holds.append(made)
+        call = self._life.messaging.bookmarks.hold
+        done = await self._send(made, None, lambda: call(topic.id, name, first, max_age_ms=age_ms))
+        if isinstance(done, Hold):
+            made.first, made.expires_at_ms = done.first, done.expires_at_ms
+            self._facts.note_time(self._life.now_ms())
+            require(2, lifetimes.holds_bring_nothing_back(self._facts, topic, made, now_ms))
+
+    async def release(self, topic: TopicFacts, name: str) -> None:
+        topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
+        call = self._life.messaging.bookmarks.release
+        await self._send(made, None, lambda: call(topic.id, name))
+
+    async def move(self, topic: TopicFacts, name: str, place: MessageId | None) -> None:
+        """Set a position; with None, forget it. Before and after it is looked at."""
+        self.look_at_positions(topic)
+        topic.moves.append(made := Move(asked=self._facts.moment(), name=name, place=place))
+        held = self._life.messaging.bookmarks
+        if place is None:
+            await self._send(made, None, lambda: held.delete_position(topic.id, name))
+        else:
+            await self._send(made, None, lambda: held.set_position(topic.id, name, place))
+        self.look_at_positions(topic)
+
+    def look(self, topic: TopicFacts) -> None:
+        """Whatever was acknowledged is there, and as it was answered. Nothing is under way."""
+        with suppress(TopicNotFoundError):
+            told = self._life.messaging.bookmarks.holds(topic.id)
+            asked = self._facts.moment()
+            require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
+        told = self.look_at_positions(topic)
+        if told is not None:
+            positions.settle(topic, told, self._facts.moment())
+
+    def look_at_positions(self, topic: TopicFacts) -> Mapping[str, Position] | None:
+        """What is told has to be possible, and stays so. None if there was no answer."""
+        try:
+            _, told = self._life.messaging.bookmarks.positions(topic.id)
+        except TuffError:
+            return None
+        require(1, positions.are_told(topic, told))
+        positions.learn(topic, told, self._facts.moment())
+        return told

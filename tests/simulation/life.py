@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import process.rooms
-import tx.blocks
 from messaging.run_table import RunTable
 from messaging.storage.seam import Store
 from process.clock import SteadyClock
@@ -27,7 +27,6 @@ Work = Coroutine[Any, Any, Any]
 
 MESSAGES, SNAPSHOTS = "/data/messages", "/data/snapshots"
 STORE_ID = "00112233445566778899aabbccddeeff"
-BLOCK_COUNT = 8  # pointers; few histories would ever need a second block of the server's 64
 SETTLE_STEPS_MAX = 20_000  # callbacks and jobs; what does not come to rest until then never does
 
 
@@ -38,18 +37,8 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The rooms find the simulated disk, and the store that runs on it."""
-    before = process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN, tx.blocks.BLOCK_COUNT_MAX
-    process.rooms.engine = _engine  # type: ignore[assignment]  # its paths are simulated too
-    # Of this process only. In a time that stands still every rate of starts is a high one.
-    tx.blocks.BLOCK_COUNT_MIN = BLOCK_COUNT  # type: ignore[misc]  # see above
-    tx.blocks.BLOCK_COUNT_MAX = 2 * BLOCK_COUNT  # type: ignore[misc]  # see above
-    try:
-        with mounted():
-            yield
-    finally:
-        (  # type: ignore[misc]  # see above
-            process.rooms.engine, tx.blocks.BLOCK_COUNT_MIN, tx.blocks.BLOCK_COUNT_MAX,
-        ) = before  # fmt: skip
+    with patch.object(process.rooms, "engine", _engine), mounted():
+        yield
 
 
 def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:

@@ -12,7 +12,7 @@ them has one that is made for a danger (`profiles.py`).
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tests.simulation.profiles import PROFILES
@@ -64,19 +64,21 @@ class History:
     settings: tuple[str, ...]
     calm: bool  # each operation comes to rest before the next one
     operations: tuple[Operation, ...]
+    small: bool = False  # the rooms' limits are small (`limits.py`)
 
     def to_json(self) -> str:
         lines = ",\n".join(f"    {json.dumps(each)}" for each in self.operations)
         return (
             f'{{\n  "settings": {json.dumps(self.settings)},\n  "calm": {json.dumps(self.calm)},\n'
-            f'  "operations": [\n{lines}\n  ]\n}}\n'
+            f'  "small": {json.dumps(self.small)},\n  "operations": [\n{lines}\n  ]\n}}\n'
         )
 
     @classmethod
     def from_json(cls, text: str) -> "History":
         found = json.loads(text)
         operations = tuple(Operation(*each) for each in found["operations"])
-        return cls(tuple(found["settings"]), found["calm"], operations)
+        small = found.get("small", False)
+        return cls(tuple(found["settings"]), found["calm"], operations, small)
 
 
 def history_of(seed: int) -> History:
@@ -91,7 +93,7 @@ def history_of(seed: int) -> History:
         for kind in chance.choices(kinds, shares, k=count)
     )
     settings = _settings(chance, {} if profile is None else profile.settings)
-    return History(settings, chance.random() < 0.2, operations)
+    return History(settings, chance.random() < 0.2, operations, small=chance.random() < 0.5)
 
 
 def _swarm(chance: random.Random) -> dict[str, float]:
@@ -109,6 +111,7 @@ def _settings(chance: random.Random, fixed: Mapping[str, object]) -> tuple[str, 
         "messaging.default_ttl": (604_800, 604_800, 604_800, 30, 2),
         "messaging.max_block": (30, 30, 5, 1),
         "messaging.poll_limit_max": (10_000, 10_000, 3),
+        "messaging.tail_bytes_max": (16_777_216, 16_777_216, 0, 4_000),
         "tx.default_timeout": (30, 30, 30, 5),
         "tx.long_timeout": (86_400, 60),
         "tx.snapshot_interval": (300, 300, 1),
@@ -124,7 +127,7 @@ def _settings(chance: random.Random, fixed: Mapping[str, object]) -> tuple[str, 
 def without(history: History, start: int, stop: int) -> History:
     """The history less some of its operations."""
     kept = history.operations[:start] + history.operations[stop:]
-    return History(history.settings, history.calm, kept)
+    return replace(history, operations=kept)
 
 
 def shortest(history: History, fails: Callable[[History], bool]) -> History:

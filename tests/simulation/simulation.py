@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tests.simulation.disk import PowerCut
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import simulated
+from tests.simulation.limits import limited
 from tests.simulation.loop import below
 from tests.simulation.operations import STEP_COUNTS, History, Operation
 from tests.simulation.player import Player
@@ -35,7 +36,7 @@ class Result:
 
 def run(history: History) -> Result:
     """Play a history from its beginning, until its end or the first broken promise."""
-    with simulated():
+    with simulated(), limited(small=history.small):
         simulation = _Simulation(history)
         failure = simulation.run()
     digest = hashlib.sha256("\n".join(simulation.world.trace).encode()).hexdigest()

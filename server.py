@@ -111,7 +111,10 @@ class Server:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
             except OSError as error:
                 return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
-        await self._rooms.open()
+        try:
+            await self._rooms.open()
+        except DirectoryLockedError as error:
+            return _fail(str(error), EXIT_FAILED)
         self._spawn(self._every(TICK_S, self._rooms.tick_messages))
         self._spawn(self._every(TICK_S, self._rooms.tick_transactions))
         self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))

@@ -22,6 +22,9 @@ class Status(Enum):
     DOWN = "down"
 
 
+_SEVERITIES = list(Status)
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One part's state, and a sentence about it."""
@@ -33,24 +36,32 @@ class Check:
 Checks = Callable[[], Mapping[str, Check]]
 
 
-def check_disk(directory: Path) -> Check:
-    """Whether the disk below the data has room."""
+def check_disks(messages: Path | None, snapshots: Path) -> Check:
+    """Whether the disks below both stores have room; they may be one. `messages` is None where no
+    messages lie on a disk of this machine. Without room for transactions, messages go on."""
+    found = [_check_disk(snapshots, full=Status.DEGRADED, then="transactions may stop")]
+    if messages is not None:
+        found.insert(0, _check_disk(messages, full=Status.DOWN, then="no messages are taken"))
+    return max(found, key=lambda check: _SEVERITIES.index(check.status))
+
+
+def lack_of_space(messages: Path) -> str | None:
+    """Why no more messages should be taken, in a sentence; None where there is room."""
+    check = _check_disk(messages, full=Status.DOWN, then="no messages are taken")
+    return check.detail if check.status is Status.DOWN else None
+
+
+def _check_disk(directory: Path, *, full: Status, then: str) -> Check:
     try:
         free = shutil.disk_usage(directory).free
     except OSError as error:
         return Check(Status.DEGRADED, f"the free space of {directory} is unknown: {error.strerror}")
     mib = free // (1024 * 1024)
     if free < DISK_RESERVE_BYTES:
-        return Check(Status.DOWN, f"only {mib} MiB are free at {directory}; no messages are taken")
+        return Check(full, f"only {mib} MiB are free at {directory}; {then}")
     if free < DISK_FREE_BYTES_MIN:
         return Check(Status.DEGRADED, f"only {mib} MiB are free at {directory}; make room soon")
     return Check(Status.OK, f"{mib} MiB are free")
-
-
-def lack_of_space(directory: Path) -> str | None:
-    """Why no more messages should be taken, in a sentence; None where there is room."""
-    check = check_disk(directory)
-    return check.detail if check.status is Status.DOWN else None
 
 
 def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
@@ -70,8 +81,7 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
 
     async def ready(_request: Request) -> Reply:
         found = checks()
-        severities = list(Status)
-        worst = max((check.status for check in found.values()), key=severities.index)
+        worst = max((check.status for check in found.values()), key=_SEVERITIES.index)
         form = {
             "status": worst.value,
             "checks": {

@@ -10,7 +10,8 @@ from tuff.disk.lock import DirectoryLock
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The message store, the snapshot and log files, and what is locked against a second server."""
+    """The message store, the snapshot and log files, and what is locked against a second server:
+    one that was started with `--data` and one without may differ in all but the snapshots."""
 
     messages: Path
     snapshots: Path
@@ -22,7 +23,7 @@ class Places:
         if data is None:
             here, snapshots = Path("data"), Path("snapshots")
             return cls(here / "messages", snapshots, (here, snapshots))
-        return cls(data / "messages", data / "snapshots", (data,))
+        return cls(data / "messages", data / "snapshots", (data, data / "snapshots"))
 
     def lock(self, held: ExitStack) -> None:
         """Hold the directories until `held` is closed.
@@ -34,4 +35,3 @@ class Places:
         for directory in self.locked:
             make_directory(directory)
             held.callback(DirectoryLock(directory).close)
-        make_directory(self.snapshots)

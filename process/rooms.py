@@ -268,7 +268,7 @@ class Rooms:
         return {
             "storage": self._check_storage(),
             "transactions": transactions,
-            "disk": health.check_disk(self._places.snapshots),
+            "disk": self._check_disks(),
             "clock": self._check_clock(),
         }
 
@@ -282,6 +282,11 @@ class Rooms:
         if warning is not None:
             return Check(Status.DEGRADED, f"{takes}; {warning}")
         return Check(Status.OK, takes)
+
+    def _check_disks(self) -> Check:
+        is_here = self._settings.messaging.store == "leveldb"
+        messages = self._places.messages if is_here else None
+        return health.check_disks(messages, self._places.snapshots)
 
     def _check_clock(self) -> Check:
         now_ms = self._clock.now_ms()

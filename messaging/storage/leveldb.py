@@ -35,10 +35,13 @@ class LevelDbTable:
     def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
         """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
         it, since it is damaged or the disk fails."""
-        make_directory(directory)
         self._is_whole = is_whole
         self._users = Users(closed=lambda: StoreError("the store is closed"))
-        self._lock = DirectoryLock(directory)
+        try:
+            make_directory(directory)
+            self._lock = DirectoryLock(directory)
+        except OSError as error:
+            raise StoreError(f"{directory} can't hold messages: {error.strerror}") from error
         try:
             self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
         except (plyvel.Error, OSError) as error:

@@ -8,7 +8,7 @@ limit on file sizes in its place.
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,28 +31,41 @@ def may_mount(directory: Path) -> bool:
     return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
 
+Serve = Callable[[str], ServerProcess]
+
+
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[ServerProcess]:
-    data = tmp_path / "home" / "data"
-    data.mkdir(parents=True)
-    if not may_mount(data):
-        pytest.skip("needs the right to mount a file system; see test_full_disk.py instead")
-    server = serve(tmp_path / "home", under=["unshare", "--mount", "sh", "-c", MOUNT, str(data)])
-    server.may_log_traces = True  # of what the disk said
-    yield server
-    server.end()
+def on_small_disk(tmp_path: Path) -> Iterator[Serve]:
+    """Starts a server of which this directory has a small disk of its own."""
+    started: list[ServerProcess] = []
+
+    def start(directory: str) -> ServerProcess:
+        mounted = tmp_path / "home" / directory
+        mounted.mkdir(parents=True)
+        if not may_mount(mounted):
+            pytest.skip("needs the right to mount a file system; see test_full_disk.py instead")
+        under = ["unshare", "--mount", "sh", "-c", MOUNT, str(mounted)]
+        server = serve(tmp_path / "home", under=under)
+        server.may_log_traces = True  # of what the disk said
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.end()
 
 
-def inside(server: ServerProcess) -> Path:
-    """The data directory as the server sees it."""
-    return Path(f"/proc/{server.pid}/root{server.data}")
+@pytest.fixture
+def running(on_small_disk: Serve) -> ServerProcess:
+    return on_small_disk("data")
 
 
-def fill(server: ServerProcess, *, left_mib: int) -> Path:
-    """Take all the room there is, less so much."""
-    path = inside(server) / "somebody-elses"
+def fill(server: ServerProcess, *, left_mib: int, below: str = ".") -> Path:
+    """Take all the room there is, less so much, as the server sees it."""
+    directory = Path(f"/proc/{server.pid}/root{server.data}") / below
+    path = directory / "somebody-elses"
     with path.open("wb", buffering=0) as file:
-        file.write(bytes(shutil.disk_usage(inside(server)).free - (left_mib << 20)))
+        file.write(bytes(shutil.disk_usage(directory).free - (left_mib << 20)))
     return path
 
 
@@ -91,3 +104,36 @@ def test_a_full_disk_takes_no_messages_says_so_and_takes_them_again(
     until(writer.commit, within_s=COME_BACK_WITHIN_S, what="transactions to come back")
     until(lambda: shown(client, "storage")["status"] == "ok")
     writer.account(client)
+
+
+@pytest.mark.slow
+def test_a_disk_of_messages_that_is_full_is_down_wherever_transactions_lie(
+    on_small_disk: Serve,
+) -> None:
+    """Readiness looked at the disk of transactions only: every publish was refused, and all was
+    said to be well."""
+    server = on_small_disk("data/messages")
+    client = server.client()
+    writer = Writer(client).make_topics()
+
+    fill(server, left_mib=LEFT_MIB, below="messages")
+
+    until(lambda: not writer.publish(), what="a publish to be refused")
+    ready = client.get("/health/ready")
+    assert (ready.status, ready.json["checks"]["disk"]["status"]) == (503, "down")
+    assert "messages; no messages are taken" in ready.json["checks"]["disk"]["detail"]
+
+
+@pytest.mark.slow
+def test_a_disk_of_transactions_that_is_full_only_degrades(on_small_disk: Serve) -> None:
+    server = on_small_disk("data/snapshots")
+    client = server.client()
+    writer = Writer(client).make_topics()
+
+    fill(server, left_mib=0, below="snapshots")
+
+    until(lambda: not writer.commit(), what="a commit to be refused")
+    assert writer.publish()
+    ready = client.get("/health/ready")
+    assert (ready.status, ready.json["status"]) == (200, "degraded")
+    assert "snapshots; transactions may stop" in ready.json["checks"]["disk"]["detail"]

@@ -122,10 +122,25 @@ class Front:
             answered = problem_reply(error)
         except ConnectionError:
             raise
-        except Exception:  # the process goes on; the client gets the place in the log
-            bug = next(self._bugs)
-            log.exception("bug %d in %s", bug, operation)
-            detail = f"the server has a bug, and logged this as bug {bug}; tell who runs it"
-            answered = problem_reply(InternalError(detail))
+        except Exception:  # noqa: BLE001 - it is logged, and the process goes on
+            answered = self._bug(operation)
         self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
         return answered
+
+    def refuse(self, operation: str, error: TuffError) -> Reply:
+        """The answer to what reached no handler."""
+        self._metrics.observe_request(operation, error.status, 0.0)
+        return problem_reply(error)
+
+    def fail(self, operation: str) -> Reply:
+        """The answer to what ended with the exception that is being handled."""
+        reply = self._bug(operation)
+        self._metrics.observe_request(operation, reply.status, 0.0)
+        return reply
+
+    def _bug(self, operation: str) -> Reply:
+        # The client gets the place in the log.
+        bug = next(self._bugs)
+        log.exception("bug %d in %s", bug, operation)
+        detail = f"the server has a bug, and logged this as bug {bug}; tell who runs it"
+        return problem_reply(InternalError(detail))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from process.application import SERVER_NAME
+from process.connections import Connection
 from process.front import Front
 from process.heads import ReplyBytes
 from process.lane import KEEP_ALIVE_S, Lane, Lanes
@@ -35,11 +36,10 @@ class Listener:
     ) -> None:
         self._runner = web.AppRunner(
             app,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_S,
             handle_signals=False,
             shutdown_timeout=CLOSE_S_MAX,
         )
+        self._front = front
         loop = asyncio.get_running_loop()
         self._lanes = Lanes(
             RouteTree(routes),
@@ -62,7 +62,7 @@ class Listener:
     def _general(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        return server()
+        return Connection(server, self._front, keep_alive_s=KEEP_ALIVE_S)
 
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from aiohttp import web
 
 from process.application import application
+from process.connections import Connection
 from process.front import Admission, Front
 from process.http import Listener
+from process.lane import KEEP_ALIVE_S
 from process.metrics import Metrics
 from tuff.disk.group import Arrivals
 from tuff.protocol.errors import OverloadedError
@@ -80,8 +82,8 @@ class Served:
         self.routes = Routes()
         self.metrics = Metrics()
         self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
-        front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
-        self._runner = web.AppRunner(self._application(front), access_log=None)
+        front = self._front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
+        self._runner = web.AppRunner(self._application(front))
         self.listener = Listener(
             self._application(front),
             self.routes.all(),
@@ -97,12 +99,18 @@ class Served:
     async def open(self) -> None:
         self.lane_port = await self.listener.listen("127.0.0.1", 0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.general_port = int(self._runner.addresses[0][1])
+        self._general = await asyncio.get_running_loop().create_server(
+            self._connection, "127.0.0.1", 0
+        )
+        self.general_port = int(self._general.sockets[0].getsockname()[1])
+
+    def _connection(self) -> Connection:
+        assert self._runner.server is not None
+        return Connection(self._runner.server, self._front, keep_alive_s=KEEP_ALIVE_S)
 
     async def close(self) -> None:
         await self.listener.close()
+        self._general.close()
         await self._runner.cleanup()
 
     @property

@@ -9,10 +9,11 @@ from tuff import calls
 from tuff.async_driver import AsyncDriver
 from tuff.async_publisher import AsyncPublisher
 from tuff.async_transport import AsyncTransport
+from tuff.attempts import Opened, rerun
 from tuff.calls import Call, Payloads, PollQuestion, Start
 from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, client_name, retries_of
 from tuff.columns import PollBatch, poll_batch
-from tuff.commit import CommitProtocol, Opened, rerun
+from tuff.commit import CommitProtocol
 from tuff.context import AsyncTransactionContext
 from tuff.participants import AsyncTransactionAware
 from tuff.protocol.ids import MessageId

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way
+from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
 from tuff.stopping import Stop, StoppedError
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class AsyncDriver:
     async def _do(self, step: Step) -> object:
         match step:
             case Hook():
-                result = step.run()
+                result = run_hook(step)
                 return await result if isinstance(result, Awaitable) else result
             case Pause():
                 await self._pause(step.seconds)

@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from tuff import calls
+from tuff.attempts import Opened, rerun
 from tuff.calls import Call, Payloads, PollQuestion, Start
 from tuff.columns import PollBatch, poll_batch
-from tuff.commit import CommitProtocol, Opened, rerun
+from tuff.commit import CommitProtocol
 from tuff.context import TransactionContext
 from tuff.driver import Driver
 from tuff.flows import Backoff

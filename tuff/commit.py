@@ -6,21 +6,20 @@
 An error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import NoReturn
 
 from tuff import calls, transaction_calls
 from tuff.calls import Payload, PollQuestion, payloads_of
-from tuff.flows import Backoff, Flow, Hook, attempt, hook, run_all, unless
+from tuff.flows import Flow, Hook, attempt, hook, run_all, unless
 from tuff.outgoing import Outgoing
 from tuff.participants import AsyncTransactionAware
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
     TransactionCommittedError,
-    TransactionConflictError,
     TuffError,
 )
 from tuff.protocol.names import TopicId
@@ -30,9 +29,6 @@ from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
 from tuff.transport import ConnectionLostError
-
-C = TypeVar("C")
-T = TypeVar("T")
 
 
 class OutcomeUnknownError(ConnectionLostError):
@@ -66,11 +62,16 @@ class CommitProtocol:
         client: str,
     ) -> None:
         self._retries = retries
-        self._participants = list(participants)
+        # By identity, here and below: two that are equal may hold different writes.
+        self._participants: list[AsyncTransactionAware] = list(
+            {id(one): one for one in participants}.values()
+        )
         self._start = transaction_calls.start(type=type, timeout_s=timeout_s, client=client)
         self._current: Transaction | None = None
+        self._entry: object | None = None  # whose block it is, from its begin to its end
+        self._was_aborted = False
         self._messages = Outgoing()
-        self._failed_store: BaseException | None = None
+        self._doom: BadRequestError | None = None  # why the transaction can't commit any more
 
     @property
     def transaction(self) -> Transaction:
@@ -81,13 +82,35 @@ class CommitProtocol:
             )
         return self._current
 
-    def begin(self, stop: Stop | None = None) -> Flow[None]:
-        """Start a transaction, and let every participant know.
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether there is a current transaction."""
+        return self._current is not None
 
-        Raises: StoppedError: `stop` was set before there was one; nobody heard of it.
+    def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
+        """Start a transaction for the block `entry`, and let every participant know.
+
+        Raises:
+            BadRequestError: another block is in it, and goes on as if nobody had asked.
+            StoppedError: `stop` was set before there was a transaction; nobody heard of it.
         """
-        if self._current is not None:
-            raise BadRequestError("the context is in a transaction already; use another one")
+        if self._entry is not None:
+            raise BadRequestError(
+                "the context is in a transaction already, whose block has not ended; use another "
+                "context, as each belongs to one thread or task at a time"
+            )
+        self._entry = entry
+        try:
+            transaction = yield from self._begun(stop)
+        except BaseException:
+            self._entry = None
+            raise
+        self._current = transaction
+        self._was_aborted = False
+        self._messages = Outgoing()
+        self._doom = None
+
+    def _begun(self, stop: Stop | None) -> Flow[Transaction]:
         transaction = yield from self._started(stop)
         started: list[AsyncTransactionAware] = []
         try:
@@ -101,9 +124,7 @@ class CommitProtocol:
             yield from attempt(_leave(started), cause=error)
             yield from attempt(self._abort(transaction), cause=error)
             raise
-        self._current = transaction
-        self._messages = Outgoing()
-        self._failed_store = None
+        return transaction
 
     def _started(self, stop: Stop | None) -> Flow[Transaction]:
         asked = self._retries.ask(self._start)
@@ -116,21 +137,35 @@ class CommitProtocol:
         return transaction
 
     def finish(self) -> Flow[None]:
-        """Commit; after an error that came before it, roll back, and raise that error."""
-        if self._current is None:
-            return
+        """Commit; after an error that came before it, roll back, and raise that error.
+
+        Raises: BadRequestError: the transaction is over, and it was not this block that aborted it.
+        """
+        try:
+            yield from self._finish()
+        finally:
+            self._entry = None
+
+    def _finish(self) -> Flow[None]:
         transaction = self._current
+        if transaction is None:
+            if self._was_aborted:
+                return
+            raise BadRequestError(
+                "the transaction of this block was ended by somebody else, who used the same "
+                "context; nothing was committed"
+            )
         try:
             changes, entries = yield from self._write(transaction)
         except GeneratorExit:
             raise
         except BaseException as error:
-            yield from self.undo(error)
+            yield from self._undo(error)
             raise
         ending = yield from self._commit(transaction, changes, entries)
         cause = ending.error
         if cause is not None and ending.committed is False:
-            yield from self.undo(cause)
+            yield from self._undo(cause)
             raise cause
         self._current = None
         if cause is not None and ending.committed is None:
@@ -143,16 +178,32 @@ class CommitProtocol:
         yield from after
 
     def undo(self, cause: BaseException) -> Flow[None]:
-        """Roll back and end the transaction; what goes wrong is noted on `cause`."""
+        """End the block: roll back; what goes wrong is noted on `cause`."""
+        try:
+            yield from self._undo(cause)
+        finally:
+            self._entry = None
+
+    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
+        """As `undo`, if the block that is in it is `entry`; nobody else's is touched."""
+        if self._entry is entry:
+            yield from self.undo(cause)
+
+    def _undo(self, cause: BaseException) -> Flow[None]:
         if self._current is not None:
             yield from attempt(self._roll_back(self._current), cause=cause)
 
     def abort(self) -> Flow[None]:
         """Roll back and end the transaction, which is no error."""
-        yield from self._roll_back(self.transaction)
+        transaction = self.transaction
+        self._was_aborted = True
+        yield from self._roll_back(transaction)
 
     def add(self, participant: AsyncTransactionAware) -> Flow[None]:
-        """Let a participant join; inside a transaction its `start_tx` runs at once."""
+        """Let a participant join; inside a transaction its `start_tx` runs at once. One that is
+        there already goes on: a second start would make it forget what it wrote."""
+        if any(other is participant for other in self._participants):
+            return
         if self._current is not None:
             yield from hook(partial(participant.start_tx, self._current))
         self._participants.append(participant)
@@ -170,8 +221,15 @@ class CommitProtocol:
         pointer = self.transaction.transaction_id
         current = yield from self._retries.ask(transaction_calls.checkpoint(pointer))
         self._current = current
-        for participant in self._participants:
-            yield from hook(partial(participant.update_tx, current))
+        try:
+            for participant in self._participants:
+                yield from hook(partial(participant.update_tx, current))
+        except BaseException as error:
+            # Some go on under the old pointer, and would write what others take for their own past.
+            self._doom = _doomed(
+                f"a participant could not follow a checkpoint ({error})", "checkpoint", error
+            )
+            raise
 
     def publish(
         self, topic: TopicId, messages: Sequence[Payload], *, ttl_s: int | None
@@ -186,7 +244,9 @@ class CommitProtocol:
             except BaseException as error:
                 # It may be stored, or a part of it: a commit would bring that, whatever the
                 # program made of this error, and publishing it again would bring it twice.
-                self._failed_store = error
+                self._doom = _doomed(
+                    f"messages of this transaction could not be stored ({error})", "publish", error
+                )
                 raise
 
     def poll(self, topic: TopicId, question: PollQuestion) -> Flow[Poll]:
@@ -194,11 +254,8 @@ class CommitProtocol:
         return (yield from self._retries.ask(calls.poll(topic, question)))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
-        if self._failed_store is not None:
-            raise BadRequestError(
-                f"messages of this transaction could not be stored ({self._failed_store}), so it "
-                "is rolled back; let the error of publish end the block"
-            ) from self._failed_store
+        if self._doom is not None:
+            raise self._doom
         changes: frozenset[bytes] = frozenset()
         for participant in self._participants:
             changes |= frozenset((yield Hook(participant.tx_changes)))
@@ -213,11 +270,16 @@ class CommitProtocol:
         self, transaction: Transaction, changes: frozenset[bytes], entries: list[PublishEntry]
     ) -> Flow[_Ending]:
         read_only = not (changes or entries or transaction.checkpoint_write_pointers)
-        pointer = transaction.transaction_id
+        commit = partial(transaction_calls.commit, transaction.transaction_id, changes, entries)
         try:
-            yield from self._retries.ask(
-                transaction_calls.commit(pointer, changes, entries, read_only=read_only)
-            )
+            try:
+                yield from self._retries.ask(commit(read_only=read_only))
+            except BadRequestError:
+                if not read_only:
+                    raise
+                # The program wrote in it by calls of its own, as `client.publish(…, transaction=)`,
+                # which only the server has seen; a refusal of this kind changes nothing.
+                yield from self._retries.ask(commit(read_only=False))
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - how it ended decides who raises it
@@ -266,53 +328,6 @@ class CommitProtocol:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
-@dataclass(frozen=True, slots=True)
-class Opened(Generic[C]):
-    """A context as the program sees it, and the protocol behind it."""
-
-    protocol: CommitProtocol
-    context: C
-
-
-def during(protocol: CommitProtocol, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
-    """What the flow `work` returns, run in a transaction that is committed after it.
-
-    Raises: StoppedError: `stop` was set before it began.
-    """
-    yield from protocol.begin(stop)
-    try:
-        result = yield from work
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        yield from protocol.undo(error)
-        raise
-    yield from protocol.finish()
-    return result
-
-
-def rerun(
-    open_one: Callable[[], Opened[C]],
-    work: Callable[[C], object],
-    *,
-    attempts: int,
-    backoff: Backoff,
-) -> Flow[Any]:
-    """What `work` returns in a transaction; in a new one after each conflict, `attempts` in all."""
-    if attempts < 1:
-        raise BadRequestError(f"attempts is a number from 1 on, not {attempts}")
-    failed_count = 0
-    while True:
-        try:
-            opened = open_one()
-            return (yield from during(opened.protocol, hook(partial(work, opened.context))))
-        except TransactionConflictError:
-            failed_count += 1
-            if failed_count >= attempts:
-                raise
-        yield backoff.pause(failed_count)
-
-
 def _leave(participants: Collection[AsyncTransactionAware]) -> Flow[None]:
     """Tell those that nest transactions, by a `leave_tx`, that this one is over; it undoes nothing.
 
@@ -321,6 +336,12 @@ def _leave(participants: Collection[AsyncTransactionAware]) -> Flow[None]:
     """
     hooks = [getattr(participant, "leave_tx", None) for participant in participants]
     yield from run_all([leave for leave in hooks if leave is not None])
+
+
+def _doomed(what: str, call: str, cause: BaseException) -> BadRequestError:
+    error = BadRequestError(f"{what}, so it is rolled back; let the error of {call} end the block")
+    error.__cause__ = cause
+    return error
 
 
 def _did_not_happen(error: BaseException) -> bool:

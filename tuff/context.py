@@ -35,11 +35,13 @@ class TransactionContext:
         return self._protocol.transaction
 
     def __enter__(self) -> "TransactionContext":
+        entry = object()
         try:
-            self._driver.run(self._protocol.begin())
+            self._driver.run(self._protocol.begin(entry))
         except BaseException as error:
-            # An interrupt can come when all has begun; without its block nobody would end it.
-            self._driver.run(self._protocol.undo(error))
+            # An interrupt can come when all has begun; without its block nobody would end it. The
+            # block of somebody else that is in this context already is not ours to end.
+            self._driver.run(self._protocol.withdraw(entry, error))
             raise
         return self
 
@@ -55,7 +57,8 @@ class TransactionContext:
     def add(self, participant: TransactionAware) -> None:
         """Let a participant join; inside a transaction its `start_tx` runs at once.
 
-        What that raises is passed on, and then nobody joined.
+        What that raises is passed on, and then nobody joined. One that is there already just goes
+        on.
         """
         self._driver.run(self._protocol.add(participant))
 
@@ -129,12 +132,13 @@ class AsyncTransactionContext:
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncTransactionContext":
+        entry = object()
         try:
-            await self._driver.run(self._protocol.begin())
+            await self._driver.run(self._protocol.begin(entry))
         except GeneratorExit:
             raise
         except BaseException as error:
-            await self._driver.run(self._protocol.undo(error))
+            await self._driver.run(self._protocol.withdraw(entry, error))
             raise
         return self
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way
+from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
 from tuff.stopping import Stop
 from tuff.transport import Transport
 
@@ -61,7 +61,7 @@ class Driver:
     def _do(self, step: Step) -> object:
         match step:
             case Hook():
-                return _no_coroutine(step.run())
+                return _no_coroutine(run_hook(step))
             case Unless(stop, within):
                 return self._wait(within, stop)
             case _:

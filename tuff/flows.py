@@ -73,6 +73,19 @@ def paused(pause: Pause) -> Flow[None]:
     yield pause
 
 
+def run_hook(step: Hook) -> object:
+    """What the user's function answers.
+
+    A GeneratorExit of its own becomes a RuntimeError: a flow takes it for its own end, at which it
+    may not clean up, and the transaction stayed open. (A coroutine that raises one can't be told
+    from a loop that is gone.)
+    """
+    try:
+        return step.run()
+    except GeneratorExit as error:
+        raise RuntimeError("a hook raised GeneratorExit, which ends only generators") from error
+
+
 def hook(function: Callable[[], object]) -> Flow[Any]:
     """Run a function of the user's."""
     return (yield Hook(function))

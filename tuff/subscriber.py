@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
+from tuff.attempts import Opened, during
 from tuff.calls import PollQuestion
-from tuff.commit import Opened, OutcomeUnknownError, during
+from tuff.commit import OutcomeUnknownError
 from tuff.context import AsyncTransactionContext, TransactionContext
 from tuff.driver import Driver
 from tuff.flows import Backoff, Flow, Hook, paused, unless

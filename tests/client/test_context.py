@@ -229,6 +229,63 @@ def test_a_late_participant_that_can_not_start_joins_nobody(
     assert "late.commit_tx" not in record.steps
 
 
+def test_who_joins_twice_starts_once(
+    context: TransactionContext, client: tuff.Client, record: Record
+) -> None:
+    """A second start had it forget what it wrote, and the commit went through without that; a
+    context whose block added the same one each time ended it more often from use to use."""
+    shelf = Shelf("a", record)
+    twice = client.transaction(shelf, shelf)
+
+    for _ in range(2):
+        record.steps.clear()
+        with twice as tx:
+            tx.add(shelf)
+
+        assert record.steps.count("a.start_tx") == record.steps.count("a.post_commit") == 1
+
+
+def test_two_participants_that_are_equal_are_two(client: tuff.Client, record: Record) -> None:
+    class Alike(Shelf):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]  # two that are equal, and neither is the other
+
+    with client.transaction(Alike("a", record)) as tx:
+        tx.add(Alike("b", record))
+
+    assert {"a.commit_tx", "b.commit_tx"} <= set(record.steps)
+
+
+def test_a_participant_that_missed_a_checkpoint_dooms_the_transaction(
+    context: TransactionContext, record: Record
+) -> None:
+    """It went on under the old pointer, and committed, when the block swallowed the error."""
+    record.fail["a.update_tx"] = OSError("no")
+
+    with (
+        pytest.raises(BadRequestError, match="could not follow a checkpoint"),
+        context as tx,
+        pytest.raises(OSError, match="no"),
+    ):
+        tx.checkpoint()
+
+    assert record.steps[3:] == ["checkpoint", "a.update_tx 11", *ROLLED_BACK, "abort"]
+
+
+def test_a_hook_that_ends_generators_rolls_back_like_any_error(
+    context: TransactionContext, record: Record
+) -> None:
+    """Taken for the end of the program's loop, it left the transaction open until its time-out."""
+    record.fail["a.commit_tx"] = GeneratorExit()
+
+    with pytest.raises(RuntimeError, match="GeneratorExit"):
+        run(context)
+
+    assert record.steps == [*CHECKED, "a.commit_tx", *ROLLED_BACK, "abort"]
+
+
 def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, record: Record) -> None:
     shelf = Shelf("a", record)
     context = client.transaction(shelf)

@@ -1,0 +1,137 @@
+"""A context belongs to one block at a time: who else enters is refused, and disturbs nobody."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.client.recording import Record, Service, Shelf
+from tests.http.process import ServerProcess
+from tuff.retries import Retries
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    with tuff.TransactionalTable(tmp_path / "table") as opened:
+        yield opened
+
+
+def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    return [message.payload for message in client.poll(topic, isolation="committed")]
+
+
+def test_who_enters_a_context_twice_is_refused_and_the_first_block_goes_on(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """The second entry rolled the first one back, whose block then ended without an error."""
+    context = client.transaction(table)
+
+    with context as tx:
+        table.put(b"paid", b"1")
+        tx.publish(topic, "paid")
+        with pytest.raises(tuff.BadRequestError, match="in a transaction already"), context:
+            pass
+        assert table.get(b"paid") == b"1"
+
+    assert payloads(client, topic) == [b"paid"]
+    with context:
+        assert table.get(b"paid") == b"1"
+
+
+async def test_a_task_that_enters_the_context_of_another_is_refused(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    async with tuff.connect_async(server.url) as on_loop:
+        context = on_loop.transaction()
+        is_inside, may_leave = asyncio.Event(), asyncio.Event()
+
+        async def first() -> None:
+            async with context as tx:
+                await tx.publish(topic, "paid")
+                is_inside.set()
+                await may_leave.wait()
+
+        running = asyncio.create_task(first())
+        await is_inside.wait()
+        with pytest.raises(tuff.BadRequestError, match="in a transaction already"):
+            async with context:
+                pass
+        may_leave.set()
+        await running
+
+    assert payloads(client, topic) == [b"paid"]
+
+
+async def test_two_tasks_that_enter_a_context_at_once_start_one_transaction(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """Neither is in a transaction while both wait for the server."""
+    async with tuff.connect_async(server.url) as on_loop:
+        context = on_loop.transaction()
+
+        async def work(text: str) -> None:
+            async with context as tx:
+                await tx.publish(topic, text)
+
+        results = await asyncio.gather(work("one"), work("two"), return_exceptions=True)
+
+    assert [type(result) for result in results] == [type(None), tuff.BadRequestError]
+    assert payloads(client, topic) == [b"one"]
+
+
+def test_a_block_that_aborted_is_in_the_context_until_it_ends(client: tuff.Client) -> None:
+    """Its end would have committed the transaction of who came after it."""
+    context = client.transaction()
+
+    with context as tx:
+        tx.abort()
+        with pytest.raises(tuff.BadRequestError, match="block has not ended"), context:
+            pass
+    with context as tx:
+        tx.abort()
+
+
+def test_a_start_that_fails_leaves_the_context_free() -> None:
+    record = Record()
+    client = tuff.Client(Service(record), "tests", Retries(0))
+    context = client.transaction(Shelf("a", record))
+    record.fail["a.start_tx"] = OSError("no")
+    with pytest.raises(OSError, match="no"), context:
+        pass
+
+    record.fail.clear()
+    with context:
+        pass
+
+    assert record.steps[-1] == "a.post_commit"
+
+
+def test_a_block_whose_transaction_somebody_else_ended_does_not_end_in_silence(
+    client: tuff.Client,
+) -> None:
+    context = client.transaction()
+    context.__enter__()
+    context.__exit__(None, None, None)
+
+    with pytest.raises(tuff.BadRequestError, match="ended by somebody else"):
+        context.__exit__(None, None, None)
+
+
+def test_what_the_block_published_by_a_call_of_the_client_commits(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """The context had written nothing itself and said so, and the server refused to commit."""
+    with client.transaction(table) as tx:
+        client.publish(topic, "sold", transaction=tx.transaction)
+
+    assert payloads(client, topic) == [b"sold"]
+
+
+def test_a_checkpoint_by_a_call_of_the_client_commits(client: tuff.Client) -> None:
+    with client.transaction() as tx:
+        pointer = tx.transaction.transaction_id
+        client.transactions.checkpoint(pointer)
+
+    assert client.transactions.outcome(pointer).state == "committed"

@@ -1,6 +1,6 @@
 """What the store remembers of itself: how far it was written, and what must outlive a restart.
 
-    mark row  := flags(1) crc(4) batch_number(8) last_ts(8) last_seq(2) clock_ms(8)
+    mark row  := flags(1) crc(4) batch_number(8) last_ts(8) last_seq(2) clock_ms(8) seen_lsn(8)?
     facts row := flags(1) crc(4) JSON object
 
 Every batch writes the mark, so that it says whether that batch is there, which places are taken,
@@ -12,36 +12,60 @@ import json
 import struct
 from dataclasses import asdict, dataclass, fields
 
-from messaging.rows import DamagedRowError, NewerRowError, frame, unframe_plain
+from messaging.rows import (
+    DamagedRowError,
+    NewerRowError,
+    frame,
+    newer_flags,
+    unframe,
+    unframe_plain,
+)
 from messaging.sequence import BEFORE_ALL
 from tuff.protocol.ids import Place
 
 FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread
 
 _MARK = struct.Struct(">QQHQ")
-assert _MARK.size == 26
+_LSN = struct.Struct(">Q")
+assert (_MARK.size, _LSN.size) == (26, 8)
+
+_HAS_SEEN = 1  # a flag of the mark's: the edit of transactions that was durable then follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """How far the store was written. `clock_ms` is None before a trusted clock was recorded."""
+    """How far the store was written. `clock_ms` is None before a trusted clock was recorded.
+    `seen_lsn` is up to which edit the transactions beside it were durable by then, None where
+    nothing is known of them."""
 
     batch_number: int = 0
     last: Place = BEFORE_ALL
     clock_ms: int | None = None
+    seen_lsn: int | None = None
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
-        return frame(key, 0, _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0))
+        body = _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0)
+        if self.seen_lsn is None:
+            return frame(key, 0, body)
+        return frame(key, _HAS_SEEN, body + _LSN.pack(self.seen_lsn))
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "Mark":
         """Raises: DamagedRowError."""
-        body = unframe_plain(key, value)
-        if len(body) != _MARK.size:
-            raise DamagedRowError(f"a mark has {_MARK.size} bytes, not {len(body)}")
-        number, last_ts, last_seq, clock_ms = _MARK.unpack(body)
-        return cls(batch_number=number, last=Place(last_ts, last_seq), clock_ms=clock_ms or None)
+        flags, body = unframe(key, value)
+        if flags & ~_HAS_SEEN:
+            raise newer_flags(flags)
+        size = _MARK.size + _LSN.size * bool(flags)
+        if len(body) != size:
+            raise DamagedRowError(f"this mark has {size} bytes, not {len(body)}")
+        number, last_ts, last_seq, clock_ms = _MARK.unpack_from(body)
+        return cls(
+            batch_number=number,
+            last=Place(last_ts, last_seq),
+            clock_ms=clock_ms or None,
+            seen_lsn=_LSN.unpack_from(body, _MARK.size)[0] if flags else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

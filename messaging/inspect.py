@@ -151,7 +151,9 @@ def _fact(key: bytes, value: bytes) -> Row:
     if key == MARK_KEY:
         mark = Mark.from_bytes(key, value)
         last = list(mark.last)
-        return {**name, "batch_number": mark.batch_number, "last": last, "clock_ms": mark.clock_ms}
+        seen = {} if mark.seen_lsn is None else {"seen_lsn": mark.seen_lsn}
+        told = {"batch_number": mark.batch_number, "last": last, "clock_ms": mark.clock_ms}
+        return {**name, **told, **seen}
     facts = asdict(Facts.from_bytes(key, value))
     return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
 

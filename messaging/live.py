@@ -40,6 +40,7 @@ class Live:
         self._now_ms = now_ms
         self._may_delete = may_delete
         self._batch_number = 0
+        self.seen_lsn: int | None = None  # of the transactions, durably
 
     def fill(self, loaded: Loaded) -> None:
         """Take in what an opened store holds."""
@@ -50,6 +51,7 @@ class Live:
         self.mark = loaded.mark
         self.facts, self._durable_facts = loaded.facts or Facts(), loaded.facts
         self._batch_number = loaded.mark.batch_number
+        self.seen_lsn = loaded.mark.seen_lsn
         self.sequencer.raise_above(loaded.mark.last)
         for each in self.topics:
             if each.durable is not None:
@@ -96,7 +98,12 @@ class Live:
                 batch.delete(key)
         if self.facts != self._durable_facts:
             batch.put(FACTS_KEY, self.facts.to_bytes(FACTS_KEY))
-        mark = Mark(batch_number=batch.number, last=batch.last, clock_ms=self._clock_mark())
+        mark = Mark(
+            batch_number=batch.number,
+            last=batch.last,
+            clock_ms=self._clock_mark(),
+            seen_lsn=self.seen_lsn,
+        )
         batch.put(MARK_KEY, mark.to_bytes(MARK_KEY))
         settled = [pointer for pointer, _ in settling]
         batch.on_durable(partial(self._finished, batch, mark, self.facts, settled))

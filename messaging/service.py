@@ -17,6 +17,7 @@ from messaging.bookmark_changes import Bookmarks
 from messaging.bookmarks import PositionLag
 from messaging.endings import Endings
 from messaging.engine import Engine, RowView
+from messaging.facts import Facts
 from messaging.live import Live
 from messaging.loading import load
 from messaging.observers import Observers
@@ -337,14 +338,20 @@ class MessagingService:
         highest = max(facts.highest_pointer, highest_pointer)
         self._live.facts = replace(facts, highest_pointer=highest)
 
-    def recorded_mark(self) -> tuple[str, int] | None:
-        """The id of the transaction files that belong to this store, and the highest pointer they
-        may have handed out; None when it never saw any. Raises: StorageUnavailableError."""
+    def note_durable(self, lsn: int) -> None:
+        """The edits of transactions up to this one are durable; recorded with the next batch."""
+        self._live.seen_lsn = lsn
+
+    def recorded_facts(self) -> Facts | None:
+        """What the store durably remembers of itself, and of the transaction files that belong to
+        it; None of an empty one. Raises: StorageUnavailableError."""
         self._engine.require_up()
-        facts = self._live.durable_facts
-        if facts is None or facts.store_id is None:
-            return None
-        return facts.store_id, facts.highest_pointer
+        return self._live.durable_facts
+
+    def recorded_lsn(self) -> int | None:
+        """Up to which edit the transactions were durable when the store was last written, 0 in an
+        empty one; None where it does not say. Raises: StorageUnavailableError."""
+        return 0 if self.recorded_facts() is None else self._live.mark.seen_lsn
 
     async def record_mark(self, store_id: str, highest: int) -> None:
         """Record which transaction files belong to this store, durably."""

@@ -82,7 +82,8 @@ class Backups:
         if self._is_busy:
             raise OverloadedError("another backup is under way; try again when it is done")
         # Rows that name transaction files are half of something without them.
-        is_alone = not self._has_transactions and self._messaging.recorded_mark() is None
+        facts = self._messaging.recorded_facts()
+        is_alone = not self._has_transactions and (facts is None or facts.store_id is None)
         with self._messaging.view(FIRST_KEY, KEYS_STOP) as rows:
             header, image = (None, None) if is_alone else self._image()
             self._is_busy = True

@@ -8,6 +8,7 @@ decided, and transactions whose rows hold readers back for too long.
 import logging
 from collections.abc import Callable
 
+from messaging.facts import Facts
 from messaging.service import MessagingService
 from messaging.transactions import VisibilityState, WritePermit
 from tuff.protocol.errors import StorageUnavailableError, TransactionsUnavailableError
@@ -70,10 +71,13 @@ class Bridge:
         transactions: TransactionManager,
         *,
         max_block_s: float,
+        keeps_messages: bool,
         now_ms: Callable[[], int],
     ) -> None:
+        """`keeps_messages`: the store still has them after a stop."""
         self._messaging = messaging
         self._transactions = transactions
+        self._keeps_messages = keeps_messages
         self._max_block_ms = round(max_block_s * 1000)
         self._now_ms = now_ms
         self._is_open = False
@@ -94,8 +98,16 @@ class Bridge:
         if self._is_open or self._messaging.status[0] != "ok":
             return
         self._is_open = True
-        recorded = self._messaging.recorded_mark()
-        await self._transactions.open(None if recorded is None else StoreMark(*recorded))
+        await self._transactions.open(self._beside() if self._keeps_messages else None)
+
+    def _beside(self) -> StoreMark:
+        facts = self._messaging.recorded_facts() or Facts()
+        return StoreMark(
+            facts.store_id or "",
+            facts.highest_pointer,
+            self._messaging.recorded_lsn(),
+            frozenset(self._messaging.indexed_pointers()),
+        )
 
     async def _record_mark(self) -> None:
         mark = self._transactions.store_mark()

@@ -10,10 +10,9 @@ from messaging.check import StoreAccount, check_store
 from tuff.disk.files import make_directory, sync_directory
 from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
-from tuff.protocol.errors import TransactionUnknownError
 from tx.check import FilesAccount, check_files
 from tx.files import list_files
-from tx.recovery import StoreMark
+from tx.recovery import StoreMark, is_known
 from tx.state import TransactionState
 
 PART_SUFFIX = ".part"  # of a directory that is still being written
@@ -87,7 +86,8 @@ def recorded(store: StoreAccount) -> StoreMark | None:
     facts = store.facts
     if facts is None or facts.store_id is None:
         return None
-    return StoreMark(facts.store_id, facts.highest_pointer)
+    seen_lsn = None if store.mark is None else store.mark.seen_lsn
+    return StoreMark(facts.store_id, facts.highest_pointer, seen_lsn)
 
 
 def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
             yield Finding("both stores", reason, ADVICE)
         return
     for pointer in sorted(store.pointers):
-        if not _is_known(state, pointer):
+        if not is_known(state, pointer):
             reason = f"rows of transaction {pointer} are undecided, and its outcome is not known"
             yield Finding("both stores", reason, ADVICE)
     if store.highest_pointer > state.highest_reserved:
@@ -109,15 +109,6 @@ def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
         )
         yield Finding("both stores", reason, ADVICE)
     yield from _lost_publishes(store, state)
-
-
-def _is_known(state: TransactionState, pointer: int) -> bool:
-    try:
-        state.find(pointer)
-    except TransactionUnknownError:
-        # A start that did not reach the log: the next start of the server makes it invalid.
-        return any(block.start <= pointer < block.stop for block in state.blocks)
-    return True
 
 
 def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:

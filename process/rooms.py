@@ -215,6 +215,7 @@ class Rooms:
             self.messaging,
             self.transactions,
             max_block_s=self._settings.messaging.max_block_s,
+            keeps_messages=self._settings.messaging.store != "memory",
             now_ms=self._clock.now_ms,
         )
 

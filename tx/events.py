@@ -12,11 +12,13 @@ from tx.view import ViewChange
 class LedgerEvents:
     """`opening` makes the edits with which a recovered state goes on: it is asked for the next one
     when the last was applied. `opened` and `failed` frame the time in which edits are taken.
-    `ended` is told what has become durable, in log order, before anybody who waits is answered.
+    `durable` is told up to which edit the log is, and then `ended` of the endings among these, in
+    log order, before anybody who waits is answered.
     """
 
     opening: Callable[[TransactionState], Iterator[Edit]]
     opened: Callable[[TransactionState], None]
     failed: Callable[[], None]
+    durable: Callable[[int], None]
     ended: Callable[[list[ViewChange]], None]
     observe: Callable[[str, float], None]

@@ -370,6 +370,7 @@ class Ledger:
             len(state.open),
             len(state.invalid),
         )
+        self._events.durable(state.lsn)
         self._events.opened(state)
 
     def _go_down(self, reason: str) -> None:
@@ -387,6 +388,7 @@ class Ledger:
     def _reached(self, lsn: int) -> None:
         assert self._state is not None
         changes = self._state.advance_view(lsn)
+        self._events.durable(lsn)
         if changes:
             self._events.ended(changes)
 

@@ -387,6 +387,7 @@ class TransactionManager:
             opening=lambda state: self._resumption.edits(state),
             opened=lambda state: self._resumption.opened(state),
             failed=lambda: self._resumption.failed(),
+            durable=self._rows.note_durable,
             ended=self._markings.ended,
             observe=observe,
         )

@@ -190,6 +190,12 @@ class Outcomes:
         transaction_id = self._by_request.get(request_id)
         return None if transaction_id is None else self.find(transaction_id)
 
+    def newest_first(self) -> Iterator[Outcome]:
+        """Each by the LSN of its ending, the highest first."""
+        for transaction_id, lsn, _ in reversed(self._in_order):
+            if self._lsns.get(transaction_id) == lsn:
+                yield _unpack(self._by_id[transaction_id])
+
     def forget(
         self, *, ended_before_ms: int, is_needed: Callable[[int, tuple[int, ...]], bool]
     ) -> None:

@@ -5,10 +5,12 @@ beyond what was proven durable is cut; whatever else doesn't fit together is dam
 service stays down rather than go on with an older, or an empty, state.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from tuff.protocol.errors import TransactionUnknownError
 from tx.files import (
     DamagedFilesError,
     FileKind,
@@ -18,16 +20,27 @@ from tx.files import (
     list_files,
 )
 from tx.logfile import LogContents, read_log
+from tx.records import EndedState
 from tx.snapshots import read_snapshot
 from tx.state import StateImage, TransactionState
+
+_ADVICE = (
+    "put files of one backup together, and start the transaction service again, or use "
+    "`tuff salvage`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMark:
-    """What the message store remembers of the transaction files beside it."""
+    """What the message store remembers of the transaction files beside it: their store id, empty
+    where it never saw any, the highest pointer they reserved, and the edit up to which they were
+    durable when it was last written, None where it does not say. `carried` are the pointers of its
+    rows that are neither settled nor marked, None where they are not to be looked at."""
 
     store_id: str
-    highest_reserved: int
+    highest_reserved: int = 0
+    seen_lsn: int | None = None
+    carried: AbstractSet[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     """
     paths = list_files(directory)
     if not paths:
-        if mark is not None:
+        if mark is not None and mark.store_id:
             raise DamagedFilesError(
                 f"{directory} holds no transaction files, though the message store beside it has "
                 f"seen pointers up to {mark.highest_reserved}; put them back, and start the "
@@ -161,14 +174,51 @@ def _check_store(
             raise damaged(known.path.name, 0, f"it belongs to another store than {store_id}")
     if mark is None:
         return
-    if mark.store_id != store_id:
+    if mark.store_id not in ("", store_id):
         raise DamagedFilesError(
             f"{directory} belongs to store {store_id}, and the message store to {mark.store_id}; "
-            "put files of one backup together, and start the transaction service again"
+            f"{_ADVICE}"
         )
     if state.highest_reserved < mark.highest_reserved:
         raise DamagedFilesError(
             f"{directory} knows pointers up to {state.highest_reserved}, and the message store has "
-            f"seen {mark.highest_reserved}: the transaction files are older; put files of one "
-            "backup together, and start the transaction service again"
+            f"seen {mark.highest_reserved}: the transaction files are older; {_ADVICE}"
         )
+    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:
+        raise DamagedFilesError(
+            f"{directory} knows edits up to {state.lsn}, and the message store has seen "
+            f"{mark.seen_lsn}: the transaction files are older; {_ADVICE}"
+        )
+    if mark.carried is not None:
+        _check_messages(state, mark.carried, mark.seen_lsn)
+
+
+def _check_messages(state: TransactionState, carried: AbstractSet[int], seen: int | None) -> None:
+    """Rows whose fate nobody knows would be shown as committed ones; and the rows of a commit are
+    carried until a batch has written that they are settled, which then has seen the commit."""
+    for pointer in carried:
+        if not is_known(state, pointer):
+            raise DamagedFilesError(
+                f"the message store has undecided rows of transaction {pointer}, and nobody knows "
+                f"how it ended: the messages are older than the transaction files; {_ADVICE}"
+            )
+    for outcome in state.outcomes.newest_first():
+        if seen is None or outcome.lsn <= seen:
+            return
+        is_there = not outcome.topics or not carried.isdisjoint(outcome.pointers)
+        if outcome.state is EndedState.COMMITTED and not is_there:
+            raise DamagedFilesError(
+                f"transaction {outcome.transaction_id} committed messages to "
+                f"{', '.join(outcome.topics)} that the message store does not have: it is older "
+                f"than the transaction files; {_ADVICE}"
+            )
+
+
+def is_known(state: TransactionState, pointer: int) -> bool:
+    """Whether the fate of a pointer is known, or is once the service is up: a start that did not
+    reach the log becomes invalid then."""
+    try:
+        state.find(pointer)
+    except TransactionUnknownError:
+        return any(block.start <= pointer < block.stop for block in state.blocks)
+    return True

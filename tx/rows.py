@@ -51,6 +51,10 @@ class MessageRows(Protocol):
     def final_pointers(self) -> set[int]:
         """Pointers with rows flagged as final: after a crash, of commits that were cut off."""
 
+    def note_durable(self, lsn: int) -> None:
+        """Edits up to this one are durable; the message store records it, so that transaction files
+        that are older than the messages are told. Said before anything that rests on the edits."""
+
     def note_reserved(self, highest_pointer: int) -> None:
         """The transaction service may hand out pointers up to this one; the message store records
         it, so that missing transaction files are told from an empty beginning."""

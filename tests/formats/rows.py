@@ -11,6 +11,7 @@ import plyvel
 from tests.formats.reader import DamagedError, Value
 
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_RUN = 1, 2, 4, 8, 16
+HAS_SEEN = 1  # of the mark: the edit up to which transactions were durable
 
 
 def read_row(key: bytes, value: bytes) -> Value:
@@ -19,7 +20,7 @@ def read_row(key: bytes, value: bytes) -> Value:
     flags, body = _checked(key, value)
     if table in b"mp" and flags == IS_RUN:
         return {"table": "run", "rows": _run_rows(key, body)}
-    if table not in b"mp" and flags:
+    if table not in b"mp" and flags and (key, flags) != (b"smark", HAS_SEEN):
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
         b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _fact,
@@ -147,11 +148,14 @@ def _named(rest: bytes) -> Value:
     return {**_prefix(rest[:at]), "name": rest[at:].decode("ascii")}
 
 
-def _fact(rest: bytes, _flags: int, body: bytes) -> Value:
+def _fact(rest: bytes, flags: int, body: bytes) -> Value:
     name = rest.decode("ascii")
     if name == "mark":
-        batch_number, ms, seq, clock_ms = struct.unpack(">QQHQ", body)
+        has_seen = flags == HAS_SEEN
+        batch_number, ms, seq, clock_ms, *seen = struct.unpack(">QQHQ" + "Q" * has_seen, body)
         found = {"batch_number": batch_number, "last": [ms, seq], "clock_ms": clock_ms}
+        if seen:
+            found["seen_lsn"] = seen[0]
     else:
         found = json.loads(body)
         if found["format"] != 1:

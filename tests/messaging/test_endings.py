@@ -179,17 +179,23 @@ async def test_a_fixed_snapshot_held_by_an_abort_waits_for_the_marking(
 
 
 async def test_facts_of_the_transaction_files_survive(world: World) -> None:
+    def recorded(service: MessagingService) -> tuple[str | None, int, int | None]:
+        facts = service.recorded_facts()
+        assert facts is not None
+        return facts.store_id, facts.highest_pointer, service.recorded_lsn()
+
     async with world.running() as service:
-        assert service.recorded_mark() is None
+        assert (service.recorded_facts(), service.recorded_lsn()) == (None, 0)
         await service.record_mark("ab12", 500)
         service.note_reserved(900)
         service.note_reserved(700)
-        assert service.recorded_mark() == ("ab12", 500)
+        service.note_durable(12)
+        assert recorded(service) == ("ab12", 500, None)
         await service.tick()
-        assert service.recorded_mark() == ("ab12", 900)
+        assert recorded(service) == ("ab12", 900, 12)
 
     async with world.running() as service:
-        assert service.recorded_mark() == ("ab12", 900)
+        assert recorded(service) == ("ab12", 900, 12)
 
 
 async def test_the_clock_mark_is_kept_by_an_idle_server_and_not_by_a_doubtful_clock(

@@ -86,6 +86,7 @@ class Rows:
     settled: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
     reserved: int = 0
+    seen_lsn: int = 0
     refusal: TuffError | None = None
     failure: Exception | None = None
     marking_fails: bool = False
@@ -146,6 +147,9 @@ class Rows:
 
     def final_pointers(self) -> set[int]:
         return set(self.finals)
+
+    def note_durable(self, lsn: int) -> None:
+        self.seen_lsn = max(self.seen_lsn, lsn)
 
     def note_reserved(self, highest_pointer: int) -> None:
         self.reserved = max(self.reserved, highest_pointer)

@@ -1,0 +1,163 @@
+"""Two stores that are not of one age are told, whichever of them is the older (design §6).
+
+Each history is one that a person makes with `cp` or `rm`. Without the check the server went on:
+committed messages were gone, or rows of aborted transactions were shown, and all was said to be
+well.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.client import ok, refused, until
+from tests.http.process import serve
+
+FORGETFUL = "tx.outcome_retention=0.1"
+
+
+class Stores:
+    """A data directory, and the server on it as long as one runs."""
+
+    def __init__(self, home: Path, *settings: str) -> None:
+        self._home = home
+        self._settings = settings
+        self.start()
+
+    def start(self) -> None:
+        self.server = serve(self._home, *self._settings)
+        self.client = self.server.client()
+        self.topic = Topic(self.client, "one", "main")
+
+    @property
+    def data(self) -> Path:
+        return self.server.data
+
+    def put_aside(self, store: str) -> Path:
+        """A copy of a store as it is now."""
+        aside = self._home / f"aside-{store}"
+        shutil.copytree(self.data / store, aside)
+        return aside
+
+    def put_back(self, store: str, aside: Path) -> None:
+        shutil.rmtree(self.data / store)
+        shutil.copytree(aside, self.data / store)
+
+    def publish_and_commit(self, payload: str) -> None:
+        tx = begin(self.client)
+        ok(self.topic.publish(payload, tx=tx.id))
+        ok(tx.commit())
+
+    def require_told(self, words: str) -> None:
+        """A server on these files says what is wrong, and goes on with messages alone."""
+        self.start()
+        problem = refused(self.client.post(TRANSACTIONS), 503, "transactions_unavailable")
+        assert words in problem["detail"]
+        assert "put files of one backup together" in problem["detail"]
+        ready = ok(self.client.get("/health/ready")).json
+        assert ready["checks"]["transactions"]["status"] == "degraded"
+        ok(Topic(self.client, "after", "all").create())
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    made = Stores(tmp_path / "home")
+    ok(made.topic.create())
+    yield made
+    made.server.end()
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[Stores]:
+    made = Stores(tmp_path / "home", FORGETFUL)
+    ok(made.topic.create())
+    yield made
+    made.server.end()
+
+
+def test_messages_that_are_gone(stores: Stores) -> None:
+    stores.publish_and_commit("there")
+    stores.server.kill()
+
+    shutil.rmtree(stores.data / "messages")
+
+    stores.require_told("does not have")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_messages_from_before_a_commit(stores: Stores, *, is_clean: bool) -> None:
+    stores.publish_and_commit("before")
+    stores.server.kill()
+    aside = stores.put_aside("messages")
+    stores.start()
+    stores.publish_and_commit("after")
+    stores.server.end() if is_clean else stores.server.kill()
+
+    stores.put_back("messages", aside)
+
+    stores.require_told("does not have")
+
+
+def test_messages_with_rows_of_which_nobody_knows_the_end(forgetful: Stores) -> None:
+    """They were shown as committed ones: a transaction that is not remembered is none that is
+    open, and none that is invalid."""
+    undone = begin(forgetful.client)
+    ok(forgetful.topic.publish("never committed", tx=undone.id))
+    forgetful.server.kill()
+    aside = forgetful.put_aside("messages")
+    forgetful.start()
+    ok(forgetful.client.post(f"{TRANSACTIONS}/{undone.id}/abort"))
+    forgetful.publish_and_commit("committed")
+    path = f"{TRANSACTIONS}/{undone.id}"
+    until(lambda: forgetful.client.get(path).status == 404, what="it to be forgotten")
+    forgetful.server.end()
+
+    forgetful.put_back("messages", aside)
+
+    forgetful.require_told("nobody knows how it ended")
+
+
+def test_a_transaction_log_that_ends_before_a_commit(stores: Stores) -> None:
+    """No pointers were reserved in between. It was in progress again, and its abort had no rows to
+    take back, so that what it had published came to light as aborted and seen by all."""
+    tx = begin(stores.client)
+    ok(stores.topic.publish("read by others", tx=tx.id))
+    aside = stores.put_aside("snapshots")
+    ok(tx.commit())
+    assert stores.topic.committed() == ["read by others"]
+    ok(stores.topic.publish("plain"))
+    stores.server.kill()
+
+    stores.put_back("snapshots", aside)
+
+    stores.require_told("the transaction files are older")
+
+
+def test_transaction_files_of_which_the_newest_are_gone(stores: Stores) -> None:
+    tx = begin(stores.client)
+    ok(stores.topic.publish("read by others", tx=tx.id))
+    before = set((stores.data / "snapshots").iterdir())
+    ok(stores.client.post(f"{TRANSACTIONS}/snapshot"))
+    ok(tx.commit())
+    ok(stores.topic.publish("plain"))
+    stores.server.kill()
+
+    for path in set((stores.data / "snapshots").iterdir()) - before:
+        path.unlink()
+
+    stores.require_told("the transaction files are older")
+
+
+def test_a_memory_store_begins_anew_with_every_start(tmp_path: Path) -> None:
+    """What its messages were is gone by design, and says nothing of the transaction files."""
+    made = Stores(tmp_path / "home", "messaging.store=memory")
+    ok(made.topic.create())
+    made.publish_and_commit("gone with the process")
+    made.server.end()
+
+    made.start()
+
+    ok(made.client.post(TRANSACTIONS))
+    made.server.end()

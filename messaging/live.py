@@ -11,6 +11,7 @@ from messaging.facts import Facts, Mark
 from messaging.index import PointerIndex
 from messaging.keys import FACTS_KEY, MARK_KEY
 from messaging.loading import Loaded
+from messaging.quiet import Quiet
 from messaging.sequence import BEFORE_ALL, Sequencer
 from messaging.tail import Tails
 from messaging.topics import Topic, TopicRecord, TopicRegistry
@@ -33,6 +34,7 @@ class Live:
         self.index = PointerIndex()
         self.sequencer = Sequencer()
         self.tails = Tails(bytes_max=tail_bytes_max)
+        self.quiet = Quiet()
         self.served = BEFORE_ALL  # readers are shown nothing behind this place
         self.mark = Mark()
         self.facts = Facts()
@@ -53,6 +55,7 @@ class Live:
         self._batch_number = loaded.mark.batch_number
         self.seen_lsn = loaded.mark.seen_lsn
         self.sequencer.raise_above(loaded.mark.last)
+        self.quiet.begin(loaded.mark.last)
         for each in self.topics:
             if each.durable is not None:
                 # A floor that a sweep raised lies ahead of a clock that was set back since. A
@@ -67,6 +70,7 @@ class Live:
         """The store failed and was opened again: go on above all that is there, and keep in memory
         no rows but those that become durable from now on."""
         self.sequencer.raise_above(mark.last)
+        self.quiet.begin(mark.last)
         self.tails.begin(self.served)
 
     def expiry_ms(self) -> int:
@@ -125,6 +129,7 @@ class Live:
         self._durable_facts = facts
         self.index.settled(settled)
         self.served = max(self.served, mark.last)
+        self.quiet.passed(mark.last, since_ms=batch.now_ms)
         self.tails.take(batch.puts, batch.runs, served=self.served)
 
     def _clock_mark(self) -> int | None:

@@ -15,7 +15,7 @@ from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
 from messaging.page import Page, arrow_form
-from messaging.query import Query, Undecided, start_number
+from messaging.query import LAST_NUMBER, Query, Undecided, start_number
 from messaging.reader import Reading, read
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
@@ -236,20 +236,24 @@ class Polls:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
         number = start_number(poll.start, inclusive=poll.inclusive)
+        is_expired = was_caught_up = False
         while True:
             waiter.clear()
             self._engine.require_up()
             record = _require_generation(topic, generation)
             query = self._query(topic, record, poll, number)
+            # One that was caught up is woken by all that comes: it misses nothing while it waits.
+            is_expired = is_expired or (not was_caught_up and self._is_expired(poll, query))
             reading = self._live.tails.read(query)
             if reading is None:
                 reading = await self._engine.read(partial(read, query=query))
                 self._live.tails.keep(query, reading)
             number = max(number, int.from_bytes(reading.next_id, "big") + 1)
+            was_caught_up = reading.caught_up
             if not reading.finished and not reading.page:
                 continue
             if reading.page or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
-                return self._result(poll, record, query, reading)
+                return self._result(record, reading, is_expired=is_expired)
             await self._wait(waiter, deadline_s, reading)
 
     def _is_vain(self, poll: Poll, query: Query, reading: Reading) -> bool:
@@ -304,18 +308,31 @@ class Polls:
             return self._transactions.snapshot_of(poll.tx)
         return self._transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
 
-    def _result(
-        self, poll: Poll, record: TopicRecord, query: Query, reading: Reading
-    ) -> PollResult:
+    def _is_expired(self, poll: Poll, query: Query) -> bool:
+        """Whether what this reader is to be handed next may have expired before it came."""
         start = poll.start
-        place = start.place if isinstance(start, MessageId) else Place(start or 0, 0)
+        if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
+            return False  # the beginning
+        number = MessageId.from_int(min(query.start, LAST_NUMBER))
+        if number.place >= query.live_from:
+            return False
+        # An id that stands before a row, and is none of a message, is one that a reply handed out:
+        # that reader was there, and missed nothing if nothing was published until later.
+        was_there = (
+            isinstance(start, MessageId)
+            and not poll.inclusive
+            and number == MessageId(*number.place)
+        )
+        return not was_there or self._live.quiet.may_hold(number.place, stop=query.live_from)
+
+    def _result(self, record: TopicRecord, reading: Reading, *, is_expired: bool) -> PollResult:
         return PollResult(
             page=reading.page,
             generation=record.generation,
             next_id=reading.next_id,
             caught_up=reading.caught_up,
             blocked_by=self._holder(reading.held_by),
-            expired=place.timestamp_ms > 0 and place < query.live_from,
+            expired=is_expired,
         )
 
     def _holder(self, pointer: int | None) -> int | None:

@@ -61,3 +61,16 @@ def next_at_first(query: Query, number: int) -> bytes:
     # message gets an id that lies before what is live now, and this reader must be handed it.
     passed = max(query.start, min(number, past_group(query.served).to_int() + 1)) - 1
     return min(max(0, passed), LAST_NUMBER).to_bytes(MESSAGE_ID_SIZE, "big")
+
+
+def next_at_end(query: Query, number: int) -> bytes:
+    """The same, when nothing is left after it up to what is served, or up to `through`."""
+    # Every later row gets an id behind what is served, whatever the clock does. Left behind at
+    # what was live when it looked, the reader would be told soon that it is too late.
+    end = min(past_group(query.served), query.through)
+    return max(next_at_first(query, number), end.to_bytes())
+
+
+def before_row(place: Place) -> bytes:
+    """The last id before a row: as an exclusive start, it leads to all that the row brings."""
+    return (MessageId(*place).to_int() - 1).to_bytes(MESSAGE_ID_SIZE, "big")

@@ -26,7 +26,15 @@ from messaging.keys import (
 )
 from messaging.page import EMPTY_PAGE, Page, Under
 from messaging.plain import Taken
-from messaging.query import LAST_NUMBER, Query, Undecided, first_number, next_at_first
+from messaging.query import (
+    LAST_NUMBER,
+    Query,
+    Undecided,
+    before_row,
+    first_number,
+    next_at_end,
+    next_at_first,
+)
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
 from messaging.run_table import scan_records
@@ -115,6 +123,7 @@ class _Read:
         is_inside = self._start_bytes[PLACE_SIZE:] != NO_PAYLOAD
         self._first = self._start.place.to_int() + is_inside
         self._through_bytes = query.through.to_bytes()
+        self._number = number
         self._next = next_at_first(query, number)
         self._taken = Taken(limit=query.limit, bytes_max=query.bytes_max)
         self._under: list[Under] = []
@@ -126,7 +135,7 @@ class _Read:
         last = min(query.served, query.through.place)
         if self._is_behind_all or self._start.place > last:
             reading.caught_up = True
-            return reading
+            return self._ended()
         start = message_key(query.prefix, self._start.place)
         stop = message_key(query.prefix, place_after(last))
         try:
@@ -155,6 +164,8 @@ class _Read:
         return self._ended()
 
     def _ended(self) -> Reading:
+        if self._reading.caught_up and not self._taken:
+            self._next = max(self._next, next_at_end(self._query, self._number))
         self._reading.next_id = self._next
         self._reading.page = Page(self._taken.columns, self._under)
         return self._reading
@@ -227,6 +238,10 @@ class _Read:
         found = verdict(row.tx_pointer, self._query.snapshot)
         if found is Verdict.HOLD and self._query.undecided is Undecided.HOLD:
             self._reading.held_by = row.tx_pointer
+            if not self._taken:
+                # What is before it is decided. Left behind at what was live when it looked, the
+                # reader would be told soon that it is too late.
+                self._pass(before_row(place))
             raise _Stop
         return found is not Verdict.ACCEPT
 
@@ -363,5 +378,5 @@ class _Read:
             except StoreDamagedError:
                 step_ms *= 2
             else:
-                return MessageId.from_int(MessageId(*at).to_int() - 1).to_bytes()
+                return before_row(at)
         return past_group(query.served).to_bytes()

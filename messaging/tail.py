@@ -20,7 +20,7 @@ from messaging.columns import NO_PAYLOAD
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
 from messaging.plain import is_plain, plain_item, plain_items
-from messaging.query import LAST_NUMBER, Query, first_number, next_at_first
+from messaging.query import LAST_NUMBER, Query, first_number, next_at_end
 from messaging.reader import Reading, read_memory
 from messaging.rows import MessageRow
 from messaging.sequence import BEFORE_ALL
@@ -204,7 +204,7 @@ class _Tail:
     def _read_plain(self, query: Query, number: int, first: int, stop: int) -> Reading:
         taken_to = min(stop, first + query.limit)
         if taken_to <= first:
-            return Reading(next_id=next_at_first(query, number), caught_up=True)
+            return Reading(next_id=next_at_end(query, number), caught_up=True)
         seen = first, taken_to, taken_to == stop
         if self._plain is None or self._plain[0] != seen:
             items = self.items[first:taken_to]
@@ -225,7 +225,8 @@ class _Tail:
             reading = read_memory(query, self._rows(first, stop))
         except _NeedsStoreError:
             return None
-        self._general = seen, query.snapshot, reading
+        if reading.page or not reading.caught_up:  # else it says how far the others have come
+            self._general = seen, query.snapshot, reading
         return reading
 
     def _rows(self, first: int, stop: int) -> Iterator[tuple[bytes, MessageRow | None]]:
@@ -319,7 +320,7 @@ class Tails:
         if place_bytes <= (self._since if tail is None else tail.after):
             return None
         if tail is None or place_bytes > last:
-            return Reading(next_id=next_at_first(query, number), caught_up=True)
+            return Reading(next_id=next_at_end(query, number), caught_up=True)
         if tail.fresh:
             self._size_bytes -= tail.size_bytes
             tail.settle()

@@ -1,0 +1,111 @@
+"""When a reader is told that it may have missed messages (protocol §3.4, `Tuff-Expired`).
+
+Readers take it for a loss of data. Every reader from the beginning was told so from its second poll
+on: what it was handed to go on from lay right before what was live when it looked.
+"""
+
+from dataclasses import replace
+
+from messaging.polls import Isolation, Poll, PollResult
+from messaging.service import MessagingService
+from tests.messaging.world import AUDIT, World, publish, request
+from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
+
+TTL_MS = 100_000  # the fixture's topic
+OTHER = TopicId("default", "other")
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
+
+
+async def publish_elsewhere(service: MessagingService) -> None:
+    await service.publish(OTHER, request(b"elsewhere"))
+
+
+async def go_on(
+    service: MessagingService, before: PollResult, poll: Poll = COMMITTED
+) -> PollResult:
+    start = MessageId.from_bytes(before.next_id)
+    return await service.poll(AUDIT, replace(poll, start=start, inclusive=False))
+
+
+async def test_a_reader_of_a_topic_where_nothing_comes_is_told_of_no_loss(
+    world: World, service: MessagingService
+) -> None:
+    await service.create_topic(OTHER, {})
+    await publish_elsewhere(service)
+    reply = await service.poll(AUDIT, COMMITTED)
+
+    for _ in range(3):
+        world.clock.now_ms += 2 * TTL_MS // 3
+        reply = await go_on(service, reply)
+        assert not reply.expired
+        await publish_elsewhere(service)
+
+
+async def test_the_first_message_after_a_long_silence_comes_without_a_false_alarm(
+    world: World, service: MessagingService
+) -> None:
+    await service.create_topic(OTHER, {})
+    await publish_elsewhere(service)
+    begun = await service.poll(AUDIT, COMMITTED)
+    world.clock.now_ms += 10 * TTL_MS
+    silent = await go_on(service, begun)
+    latest = service.newest_place(AUDIT)
+    await publish(service, b"the first ever")
+
+    replies = [
+        await go_on(service, begun),
+        await go_on(service, silent),
+        await service.poll(AUDIT, Poll(start=latest, inclusive=False)),
+    ]
+
+    assert [(reply.items[0][1], reply.expired) for reply in replies] == [
+        (b"the first ever", False)
+    ] * 3
+
+
+async def test_a_reader_held_at_the_first_row_is_told_of_no_loss_until_that_row_expires(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"held", pointer=7)
+    reply = await service.poll(AUDIT, COMMITTED)
+
+    world.clock.now_ms += TTL_MS - 1
+    reply = await go_on(service, reply)
+    assert (reply.blocked_by, reply.expired) == (7, False)
+
+    world.clock.now_ms += 1
+    reply = await go_on(service, reply)
+    assert (reply.items, reply.expired) == ([], True)
+
+
+async def test_what_was_published_and_expired_behind_a_reader_is_a_loss(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"the start of all", ttl_s=1)
+    world.clock.now_ms += TTL_MS
+    begun = await service.poll(AUDIT, COMMITTED)
+    await publish(service, b"missed")
+    world.clock.now_ms += TTL_MS
+
+    assert (await go_on(service, begun)).expired
+    await publish(service, b"later")
+    assert (await go_on(service, begun)).expired
+
+
+async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": str(TTL_MS // 1000)})
+        await service.create_topic(OTHER, {})
+        await publish_elsewhere(service)
+        begun = await service.poll(AUDIT, COMMITTED)
+        await publish(service, b"a")
+        seen = await go_on(service, await go_on(service, begun))
+    world.clock.now_ms += 2 * TTL_MS
+
+    async with world.running() as service:
+        assert not (await go_on(service, seen)).expired
+        await publish(service, b"b")
+        assert not (await go_on(service, seen)).expired
+        assert (await go_on(service, begun)).expired

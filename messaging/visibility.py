@@ -24,4 +24,7 @@ def verdict(tx_pointer: int | None, snapshot: Transaction | None) -> Verdict:
         return Verdict.ACCEPT
     if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):
         return Verdict.SKIP
-    return Verdict.ACCEPT if snapshot.is_visible(tx_pointer) else Verdict.HOLD
+    if snapshot.is_visible(tx_pointer):
+        return Verdict.ACCEPT
+    # What a transaction keeps from itself is decided: no ending would ever bring it to this reader.
+    return Verdict.SKIP if snapshot.is_own(tx_pointer) else Verdict.HOLD

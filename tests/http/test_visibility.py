@@ -59,6 +59,26 @@ def test_a_row_in_progress_for_the_snapshot_is_undecided(mixed: tuple[Topic, int
     assert topic.read(body, undecided="skip") == ["before", "after"]
 
 
+def test_what_a_level_keeps_from_its_own_transaction_is_skipped_and_never_waited_for(
+    client: Client, topic: Topic
+) -> None:
+    """A reader was held for ever by the row of its own current write pointer: no ending of another
+    could bring it, and its own would only have ended the reader."""
+    tx = begin(client)
+    ok(topic.publish("earlier", tx=tx.id))
+    checkpoint = ok(tx.checkpoint()).json
+    ok(topic.publish("current", tx=checkpoint["writePointer"]))
+    ok(topic.publish("plain"))
+    excluding = {**checkpoint, "visibilityLevel": "SNAPSHOT_EXCLUDE_CURRENT"}
+
+    reply = ok(topic.poll({"transaction": excluding}))
+
+    assert payloads(reply) == ["earlier", "plain"]
+    assert reply.header("Tuff-Caught-Up") == "true"
+    assert reply.header("Tuff-Blocked-By") is None
+    assert topic.read({"transaction": checkpoint}) == ["earlier", "current", "plain"]
+
+
 def test_a_row_that_is_invalid_for_the_snapshot_is_skipped(mixed: tuple[Topic, int]) -> None:
     topic, pointer = mixed
 

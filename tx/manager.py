@@ -106,6 +106,10 @@ class TransactionManager:
         self._upkeep = Upkeep(self._ledger, self._invalid_list, around)
         self._writes = Writes(self._ledger, self._gates)
 
+    def require_running(self) -> None:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        self._ledger.require_running()
+
     @property
     def status(self) -> ServiceStatus:
         """Whether transactions can be used, and why not."""

@@ -1,10 +1,10 @@
 """The HTTP routes of transactions (protocol §5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from tuff.protocol import forms
 from tuff.protocol.errors import BadRequestError, TransactionUnknownError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
+from tuff.protocol.exchange import Handler, Reply, Request, Route, json_reply
 from tuff.protocol.media import read_query, shown
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
@@ -25,7 +25,7 @@ _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one = _ServiceRoutes(manager), _TransactionRoutes(manager)
-    return [
+    need_it = [
         Route("POST", _ROOT, one.start),
         Route("GET", _ROOT, service.overview),
         Route("POST", f"{_ROOT}/run", one.run),
@@ -33,8 +33,6 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
         Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
         Route("GET", f"{_ROOT}/snapshot", service.snapshot_state),
-        Route("POST", f"{_ROOT}/service/stop", service.stop),
-        Route("POST", f"{_ROOT}/service/start", service.start),
         Route("GET", _ONE, one.outcome),
         Route("POST", f"{_ONE}/can-commit", one.can_commit),
         Route("POST", f"{_ONE}/commit", one.commit),
@@ -44,6 +42,21 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_ONE}/renew", one.renew),
         *sink_routes(manager),
     ]
+    return [
+        *(route._replace(handler=_while_running(manager, route.handler)) for route in need_it),
+        Route("POST", f"{_ROOT}/service/stop", service.stop),
+        Route("POST", f"{_ROOT}/service/start", service.start),
+    ]
+
+
+def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
+    """Without the service nothing else is known of a request: not whether its transaction is."""
+
+    def handle(request: Request) -> Awaitable[Reply]:
+        manager.require_running()
+        return handler(request)
+
+    return handle
 
 
 class _TransactionRoutes:
@@ -153,7 +166,7 @@ class _ServiceRoutes:
             pointers = forms.pointers_from_json(body["ids"], what="ids")
             removed_count, kept = await self._manager.truncate(pointers=pointers)
         else:
-            before_ms = forms.whole_number(body["before"], what="before")
+            before_ms = forms.clamped_number(body["before"], what="before")
             if before_ms < 0:
                 raise BadRequestError(f"before is a time in ms, and not {before_ms}")
             removed_count, kept = await self._manager.truncate(before_ms=before_ms)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
-from tests.http.client import AVRO, Client, Reply, ok, refused, until
+from tests.http.client import AVRO, JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import publish_request
 from tests.http.process import ServerProcess, serve
@@ -72,6 +72,24 @@ def test_a_stopped_service_refuses_what_needs_it(own: Client, own_topic: Topic) 
     refuses_transactions(own, own_topic, tx, detail)
 
     assert own_topic.read() == ["a"]
+
+
+def test_a_stopped_service_says_so_before_all_else(own: Client) -> None:
+    """A bad body was still told, and every transaction that has no number was unknown."""
+    stop(own)
+
+    for method, path, body in (
+        ("POST", TRANSACTIONS, b"{"), ("POST", TRANSACTIONS, b'{"timeout":0}'),
+        ("GET", f"{TRANSACTIONS}/abc", None), ("POST", f"{TRANSACTIONS}/abc/commit", None),
+        ("POST", f"{TRANSACTIONS}/7/commit", b'{"bogus":1}'), ("POST", f"{TRANSACTIONS}/run", b""),
+        ("GET", f"{TRANSACTIONS}?bogus=1", None), ("POST", f"{TRANSACTIONS}/7/renew", b"{"),
+        ("POST", f"{TRANSACTIONS}/invalid/truncate", b"{}"), ("POST", "/v1/sinks/s/epochs/x", b"{"),
+    ):  # fmt: skip
+        unavailable(own.send(method, path, body, content_type=JSON))
+    refused(
+        own.send("POST", f"{TRANSACTIONS}/service/stop", b"{", content_type=JSON), 400,
+        "bad_request",
+    )  # fmt: skip
 
 
 def test_messaging_goes_on_while_the_service_is_stopped(own: Client, own_topic: Topic) -> None:

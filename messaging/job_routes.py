@@ -41,7 +41,7 @@ class _JobRoutes:
             raise BadRequestError("say with n into how many parts at most, as in ?n=8")
         count = whole_digits(query["n"], what="n")
         if not 1 <= count <= SPLITS_COUNT_MAX:
-            raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {count}")
+            raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
         start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
         generation, found = await self._service.splits(topic, start=start, end=end, count=count)
         form = [{"start": part.start and part.start.hex(), "end": part.end.hex()} for part in found]

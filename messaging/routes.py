@@ -1,6 +1,7 @@
 """The HTTP routes of topics and messages (protocol §2, §3)."""
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from tuff.protocol.media import (
     POLL_TYPES,
     MediaType,
     body_type,
+    numbers_as_written,
     parse_json,
     read_object,
     read_query,
@@ -43,7 +45,10 @@ from tuff.protocol.names import TopicId, check_name, topic_id
 from tuff.protocol.requests import ConsumeRequest, PublishRequest
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
+DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
 Choice = TypeVar("Choice", bound=Enum)
+
+_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
 _PUBLISH_PARAMETERS = frozenset({"ttl"})
@@ -104,6 +109,8 @@ class _TopicRoutes:
             value = parse_json(request.body)
         except BadRequestError as error:
             raise InvalidTopicPropertiesError(error.detail) from None
+        if isinstance(value, dict):
+            value = {**value, **numbers_as_written(request.body)}
         return topic, parse_properties(value)
 
     async def get(self, request: Request) -> Reply:
@@ -239,7 +246,7 @@ def place_from(value: object, *, what: str) -> MessageId | int:
     """
     if isinstance(value, str):
         return MessageId.from_hex(value)
-    return _start_time(forms.whole_number(value, what=what))
+    return _start_time(forms.clamped_number(value, what=what))
 
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
@@ -293,7 +300,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         tx=tx,
         isolation=isolation or Isolation.ALL,
         undecided=undecided,
-        wait_s=_wait(query.get("wait", "0")),
+        wait_s=_wait(query.get("wait")),
         through=None if through is None else MessageId.from_hex(through),
     )
 
@@ -338,11 +345,10 @@ def _tx(query: Mapping[str, str]) -> int | None:
         raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
 
 
-def _wait(text: str) -> float:
-    try:
-        wait_s = float(text)
-    except ValueError:
-        wait_s = math.nan
+def _wait(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan
     if not 0 <= wait_s <= WAIT_S_MAX:
         raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:.0f} seconds, not {shown(text)}")
     return wait_s
@@ -356,9 +362,10 @@ def _boolean(text: str, *, what: str) -> bool:
 
 def whole_digits(text: str, *, what: str) -> int:
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+    if not (digits.isascii() and digits.isdigit()):
         raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
-    return int(text)
+    # Python reads no more than 4,300 digits.
+    return forms.clamped_number(int(text[:DIGITS_MAX]), what=what)
 
 
 def _start(text: str) -> MessageId | int | None:

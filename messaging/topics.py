@@ -26,6 +26,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
 )
 from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId
+from tuff.protocol.media import shown
 from tuff.protocol.names import TopicId
 
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
@@ -104,8 +105,7 @@ def parse_properties(value: object) -> dict[str, str]:
     """
     if not isinstance(value, dict):
         raise InvalidTopicPropertiesError(
-            "topic properties are a JSON object of strings or numbers, not "
-            f"{json.dumps(value)[:80]}"
+            f"topic properties are a JSON object of strings or numbers, not {shown(value)}"
         )
     properties = {str(name): _property_text(name, given) for name, given in value.items()}
     if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
@@ -124,7 +124,7 @@ def parse_properties(value: object) -> dict[str, str]:
 def _property_text(name: object, given: object) -> str:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise InvalidTopicPropertiesError(
-            f"the property {name!r} is a string or a number, not {json.dumps(given)[:80]}"
+            f"the property {name!r} is a string or a number, not {shown(given)}"
         )
     text = given if isinstance(given, str) else json.dumps(given)
     if any("\ud800" <= character <= "\udfff" for character in f"{name}{text}"):

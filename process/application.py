@@ -13,6 +13,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.typedefs import Handler, Middleware
 
 from process.front import Front
+from process.heads import accept_of
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -22,7 +23,7 @@ from tuff.protocol.errors import (
     UnsupportedMediaTypeError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, problem_reply
-from tuff.protocol.media import shown
+from tuff.protocol.media import read_query, shown
 
 SERVER_NAME = "tuff"  # what every reply calls the server
 UNMATCHED = "unmatched"  # the operation, in figures, of what no route serves
@@ -45,7 +46,8 @@ def openapi_route() -> Route:
             200, "application/json", json.dumps(openapi_document.document()).encode("utf-8")
         )
 
-    async def show(_request: Request) -> Reply:
+    async def show(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         return document()
 
     return Route("GET", "/openapi.json", show)
@@ -124,7 +126,7 @@ def _general(route: Route, address: str, max_request_bytes: int) -> web.RouteDef
             request.match_info,
             tuple(request.query.items()),
             headers.get("Content-Type"),
-            headers.get("Accept"),
+            accept_of(headers),
             await _body(request, max_request_bytes) if request.body_exists else b"",
         )
         return response_of(await route.handler(asked))

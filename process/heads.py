@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion11
+from multidict import MultiMapping
 
 from process.lines import Asked, Lines
 from process.remembered import Remembered
@@ -98,9 +99,14 @@ def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
         or any(name in headers for name in _NOT_PLAIN)
     ):
         return None
-    return Fields(
-        int(headers.get("Content-Length", "0")), headers.get("Content-Type"), headers.get("Accept")
-    )
+    length = int(headers.get("Content-Length", "0"))
+    return Fields(length, headers.get("Content-Type"), accept_of(headers))
+
+
+def accept_of(headers: MultiMapping[str]) -> str | None:
+    """What the client takes, in however many fields it says so; None where it doesn't say."""
+    lines = headers.getall("Accept", ())
+    return ", ".join(lines) if lines else None
 
 
 class ReplyBytes:

@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
+from tuff.protocol.media import read_query
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not fit: degraded
 # bytes; below that no more messages are taken: a table that LevelDB makes of a full buffer, the
@@ -71,15 +72,18 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
     messaging goes on.
     """
 
-    async def live(_request: Request) -> Reply:
+    async def live(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         return json_reply({"status": "ok"})
 
-    async def startup(_request: Request) -> Reply:
+    async def startup(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         if started():
             return json_reply({"status": "ok"})
         return json_reply({"status": "starting"}, status=503)
 
-    async def ready(_request: Request) -> Reply:
+    async def ready(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         found = checks()
         worst = max((check.status for check in found.values()), key=_SEVERITIES.index)
         form = {

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tuff.protocol.exchange import Reply, Request, Route
+from tuff.protocol.media import read_query
 
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 POSITIONS_SHOWN_MAX = 1_000  # named positions with series of their own, over all topics
@@ -148,7 +149,8 @@ class Metrics:
 
 
 def routes(metrics: Metrics) -> list[Route]:
-    async def scrape(_request: Request) -> Reply:
+    async def scrape(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         return Reply(200, "text/plain; version=0.0.4; charset=utf-8", await metrics.text())
 
     return [Route("GET", "/metrics", scrape)]

@@ -106,10 +106,7 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
     """
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
     for section, key, value in (*_from_file(file), *map(_assignment, assignments)):
-        if section not in values:
-            raise SettingsError(
-                f"there is no section {section!r} in the settings; there are {', '.join(SECTIONS)}"
-            )
+        _require_section(section)
         values[section][key] = value
     try:
         return Settings(
@@ -132,8 +129,16 @@ def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:
     for section, entries in parsed.items():
         if not isinstance(entries, dict):
             raise SettingsError(f"{section} stands outside of a section in {file}")
+        _require_section(section)  # it may be empty, and misspelt all the same
         for key, value in entries.items():
             yield section, key, value
+
+
+def _require_section(name: str) -> None:
+    if name not in SECTIONS:
+        raise SettingsError(
+            f"there is no section {name!r} in the settings; there are {', '.join(SECTIONS)}"
+        )
 
 
 def _assignment(text: str) -> tuple[str, str, object]:

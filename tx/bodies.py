@@ -1,9 +1,10 @@
 """What the bodies of transaction calls have in common (protocol §5)."""
 
 from collections.abc import Collection, Mapping
+from sys import float_info
 
 from tuff.protocol import forms
-from tuff.protocol.errors import BadRequestError
+from tuff.protocol.errors import BadRequestError, InvalidTimeoutError
 from tuff.protocol.exchange import Request
 from tuff.protocol.media import read_object, read_query, shown
 from tx.decisions import check_client
@@ -17,7 +18,11 @@ def members_of(request: Request, members: Collection[str], *, what: str) -> Mapp
 
 def seconds_of(body: Mapping[str, object], name: str) -> float | None:
     value = body.get(name)
-    return None if value is None else forms.seconds_from_json(value, what=name)
+    if value is None:
+        return None
+    if isinstance(value, int | float) and abs(value) > float_info.max:
+        raise InvalidTimeoutError(f"{name} is more than any time in seconds: {shown(value)}")
+    return forms.seconds_from_json(value, what=name)
 
 
 def client_of(body: Mapping[str, object]) -> str:

@@ -54,8 +54,8 @@ def timeout_ms(
         return _in_ms(settings.default_timeout_s)
     if not 0 < timeout_s <= settings.max_timeout_s:
         raise InvalidTimeoutError(
-            f"a timeout is above 0 and at most {settings.max_timeout_s:g} seconds, not "
-            f"{timeout_s:g}"
+            f"a timeout is above 0 and at most {settings.max_timeout_s:.15g} seconds, not "
+            f"{timeout_s:.15g}"
         )
     return _in_ms(timeout_s)
 
@@ -76,7 +76,8 @@ def lease_ms(
         )
     if not 0 < lease_s <= settings.lease_max_s:
         raise InvalidTimeoutError(
-            f"a lease is above 0 and at most {settings.lease_max_s:g} seconds, not {lease_s:g}"
+            f"a lease is above 0 and at most {settings.lease_max_s:.15g} seconds, not "
+            f"{lease_s:.15g}"
         )
     return _in_ms(lease_s)
 

@@ -46,6 +46,17 @@ def test_a_transaction_call_names_a_parameter_it_does_not_know(
     assert tx.state() == "in_progress"
 
 
+@pytest.mark.parametrize(
+    "path", ["/health/live", "/health/startup", "/health/ready", "/metrics", "/openapi.json"]
+)
+def test_what_tells_of_the_server_names_a_parameter_it_does_not_know(
+    client: Client, path: str
+) -> None:
+    ok(client.get(path))
+
+    refused(client.get(path, bogus="1"), 400, "bad_request", naming="bogus")
+
+
 @pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/default/topics"])
 def test_a_listing_names_a_parameter_it_does_not_know(client: Client, path: str) -> None:
     refused(client.get(path, bogus="1"), 400, "bad_request", naming="bogus")

@@ -1,6 +1,7 @@
 """Polling: places, limits, parameters and reply headers (protocol §3.4)."""
 
 import base64
+import socket
 
 import pytest
 
@@ -93,7 +94,8 @@ def test_an_id_of_the_wrong_form_is_refused(letters: Topic, start: str) -> None:
     [
         {"startFrom": -1}, {"startFrom": 1.5}, {"startFrom": True}, {"startFrom": []},
         {"startFrom": {}}, {"limit": 0}, {"limit": -1}, {"limit": 1.5}, {"limit": "5"},
-        {"limit": True}, {"limit": []}, {"inclusive": 1}, {"inclusive": "true"},
+        {"limit": -(10**30)}, {"limit": True}, {"limit": []},
+        {"inclusive": 1}, {"inclusive": "true"},
         {"inclusive": []}, {"from": 0}, {"isolation": "all"},
     ],
 )  # fmt: skip
@@ -106,13 +108,35 @@ def test_a_malformed_member_is_refused(letters: Topic, body: dict[str, object]) 
     [
         {"isolation": "none"}, {"isolation": ""}, {"isolation": "ALL"}, {"undecided": "maybe"},
         {"wait": "-1"}, {"wait": "61"}, {"wait": "60.001"}, {"wait": "x"}, {"wait": "nan"},
-        {"wait": "inf"}, {"wait": ""}, {"limit": "5"}, {"ttl": "5"},
+        {"wait": "inf"}, {"wait": ""}, {"wait": "0_1"}, {"wait": "\u0660"}, {"wait": " 0"},
+        {"limit": "5"}, {"ttl": "5"},
         {"undecided": "skip"}, {"undecided": "skip", "isolation": "all"},
         {"undecided": "skip", "isolation": "committed"},
     ],
 )  # fmt: skip
 def test_a_malformed_parameter_is_refused(letters: Topic, query: dict[str, object]) -> None:
     refused(letters.poll(None, **query), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "digits",
+    [str(2**63 - 1), str(2**63), str(2**64), "1" + "0" * 30, "1" + "0" * 400, "1" + "0" * 5_000],
+    ids=len,
+)
+def test_a_limit_and_a_time_of_more_than_64_bits_are_clamped(letters: Topic, digits: str) -> None:
+    """They were said to be no whole numbers."""
+    limited, late = (
+        letters.client.send(
+            "POST", f"{letters.path}/poll", f'{{"{member}": {digits}}}'.encode(), content_type=JSON
+        )
+        for member in ("limit", "startFrom")
+    )
+
+    assert payloads(ok(limited)) == payloads(letters.browse(limit=digits)) == ["a", "b", "c", "d"]
+    assert payloads(ok(late)) == []
+    for inclusive in ("true", "false"):
+        after = letters.browse(**{"from": digits[:39], "inclusive": inclusive})
+        assert payloads(ok(after)) == []
 
 
 @pytest.mark.parametrize("through", ["", "ab", "g" * 40, "f" * 39])
@@ -356,6 +380,13 @@ def test_the_reply_takes_the_form_that_accept_names(client: Client, letters: Top
         (message["id"], message["payload"]) for message in whole
     ]
     assert reply.header("Tuff-Caught-Up") == "true"
+    # As of two Accept fields the first alone was read. The second way is the HTTP library's.
+    two = f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\nAccept: avro/binary\r\n"
+    for rest in ("Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=5) as connection:
+            connection.sendall(f"{two}Connection: close\r\n{rest}".encode())
+            said = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert b"Content-Type: avro/binary\r\n" in said
     for accept in ("*/*", "text/html", "application/*"):
         other = client.send("POST", path, b"{}", content_type=JSON, headers={"Accept": accept})
         assert other.json == whole

@@ -15,7 +15,8 @@ BAD_PROPERTIES = [
     b'{"ttl": ""}', b'{"ttl": " 5"}', b'{"ttl": "+5"}', b'{"ttl": "\xd9\xa5"}', b'{"ttl": true}',
     b'{"ttl": null}', b'{"ttl": []}', b'{"ttl": 2147483648}', b'{"ttl": "2147483648"}',
     b'{"ttl": 99999999999999999999999999}', b'{"generation": 2}', b'{"generation": "1"}',
-    b'{"x": []}', b'{"x": {}}', b'{"x": null}', b'{"x": true}',
+    b'{"x": []}', b'{"x": {}}', b'{"x": null}', b'{"x": true}', b'{"ttl": 5.0}', b'{"ttl": 1e2}',
+    b'{"x": ' + b"[" * 1_010 + b"]" * 1_010 + b"}", b'{"x": ' + b"9" * 70_000 + b"}",
 ]  # fmt: skip
 ILLEGAL_NAMES = [".", "..", "a b", "a:b", "ü", "a/b", "a" * 129, "a\n", "%", "a?b", "\x00", "*"]
 
@@ -46,6 +47,20 @@ def test_properties_are_kept_as_given_and_shown_as_strings(new_topic: NewTopic) 
     assert ok(topic.show()).json["properties"] == {
         "ttl": "5", "owner": "billing", "weight": "7", "empty": "", "ratio": "1.5",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["123456789012345678901234567890", "0.1234567890123456789", "1.10", "1E5", "-0", "1e400",
+     "9" * 5_000],
+)  # fmt: skip
+def test_a_number_is_kept_as_it_is_written(client: Client, missing: Topic, number: str) -> None:
+    """It was kept as a machine's number: 1.1, 100000.0, 0, Infinity."""
+    body = f'{{"ttl": 5, "x": {number}, "y": "1.0"}}'.encode()
+
+    ok(client.send("PUT", missing.path, body, content_type=JSON))
+
+    assert ok(missing.show()).json["properties"] == {"ttl": "5", "x": number, "y": "1.0"}
 
 
 @pytest.mark.parametrize("ttl", [1, "1", 2147483647, "2147483647"])
@@ -203,7 +218,7 @@ def test_truncating_at_a_time_takes_everything_before_that_time(topic: Topic) ->
     assert topic.read() == ["b"]
 
 
-@pytest.mark.parametrize("before", [2**62, "f" * 40])
+@pytest.mark.parametrize("before", [2**62, 2**63, 10**30, "f" * 40])
 def test_truncating_in_the_future_takes_what_is_there_now(topic: Topic, before: object) -> None:
     ok(topic.publish("a", "b"))
 
@@ -241,7 +256,7 @@ def test_truncating_an_empty_topic_leaves_none(topic: Topic) -> None:
     assert ok(topic.truncate(0)).json == {"earliest": None}
 
 
-@pytest.mark.parametrize("before", [None, True, -1, 1.5, "abc", "f" * 39, [], {}])
+@pytest.mark.parametrize("before", [None, True, -1, -(10**30), 1.5, "abc", "f" * 39, [], {}])
 def test_a_truncation_at_no_place_is_refused_and_takes_nothing(
     topic: Topic, before: object
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.calls import TRANSACTIONS, begin
-from tests.http.client import Client, ok, refused, until
+from tests.http.client import AVRO, JSON, Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import transaction_bytes
 from tests.http.process import ServerProcess, serve
@@ -152,6 +152,35 @@ def test_a_timeout_that_is_no_number_is_refused(client: Client, timeout: object)
 
     assert reply.status == 400
     assert reply.json["code"] in {"bad_request", "invalid_timeout"}
+
+
+@pytest.mark.parametrize("timeout", [b"1e400", b"9" * 400, b"9" * 5_000, b"-1e400"])
+@pytest.mark.parametrize("member", [b"timeout", b"lease"])
+def test_a_time_beyond_all_numbers_is_out_of_range(
+    client: Client, member: bytes, timeout: bytes
+) -> None:
+    """It was said to be no number of seconds, with the code of a malformed body."""
+    body = b'{"type": "%b", "%b": %b}' % (
+        b"long" if member == b"lease" else b"short",
+        member,
+        timeout,
+    )
+
+    refused(client.send("POST", TRANSACTIONS, body, content_type=JSON), 400, "invalid_timeout")
+
+
+def test_a_refused_timeout_is_told_to_the_last_digit(client: Client) -> None:
+    """86400.001 was refused as not being 86400."""
+    reply = client.post(TRANSACTIONS, {"timeout": 86400.001})
+
+    refused(reply, 400, "invalid_timeout", naming="86400.001")
+
+
+def test_no_body_is_an_avro_datum_cut_short(client: Client) -> None:
+    """It started a transaction."""
+    reply = client.send("POST", TRANSACTIONS, content_type=AVRO)
+
+    refused(reply, 400, "bad_request", naming=AVRO)
 
 
 def test_no_body_means_an_empty_object(client: Client) -> None:

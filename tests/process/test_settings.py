@@ -103,6 +103,15 @@ def test_a_file_that_is_no_settings_file_is_named(tmp_path: Path, text: str) -> 
     assert "broken.toml" in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["[foo]\n", "[foo]\na = 1\n", "[server]\n[serverr]\n"])
+def test_a_section_that_is_none_is_named_even_if_it_is_empty(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "misspelt.toml"
+    file.write_text(text, "utf-8")
+
+    with pytest.raises(SettingsError, match=r"there is no section '(foo|serverr)'"):
+        load(file, [])
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml", [])

@@ -125,6 +125,19 @@ def whole_number(value: object, *, what: str) -> int:
     return value
 
 
+def clamped_number(value: object, *, what: str) -> int:
+    """A whole number, where what is beyond 64 bits is as good as the largest of them. A float that
+    large is whole, and so may be an integer (`parse_json`).
+
+    Raises: BadRequestError: none, or as far below zero.
+    """
+    if not isinstance(value, int | float) or -POINTER_MAX <= value <= POINTER_MAX:
+        return whole_number(value, what=what)
+    if value < 0:
+        raise BadRequestError(f"{what} is not below zero, as {shown(value)} is")
+    return POINTER_MAX
+
+
 def seconds_from_json(value: object, *, what: str) -> float:
     """Seconds, fractions allowed. Raises: BadRequestError: no finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -282,7 +295,7 @@ def consume_request_from_json(value: object) -> ConsumeRequest:
     return ConsumeRequest(
         start=_start_from_json(body.get("startFrom")),
         inclusive=inclusive,
-        limit=None if limit is None else whole_number(limit, what="limit"),
+        limit=None if limit is None else clamped_number(limit, what="limit"),
         transaction=None if transaction is None else transaction_from_json(transaction),
     )
 
@@ -290,9 +303,9 @@ def consume_request_from_json(value: object) -> ConsumeRequest:
 def _start_from_json(value: object) -> MessageId | int | None:
     if value is None:
         return None
-    return MessageId.from_hex(value) if isinstance(value, str) else whole_number(
-        value, what="startFrom"
-    )  # fmt: skip
+    if isinstance(value, str):
+        return MessageId.from_hex(value)
+    return clamped_number(value, what="startFrom")
 
 
 def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, object]:

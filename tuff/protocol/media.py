@@ -83,12 +83,22 @@ def _quality(parameters: Iterable[str]) -> float:
 
 
 def require_json(content_type: str | None, body: bytes) -> None:
-    """Raises: UnsupportedMediaTypeError: there is a body that is not declared to be JSON."""
+    """
+    Raises:
+        UnsupportedMediaTypeError: there is a body that is not declared to be JSON.
+        BadRequestError: there is none, and it is declared to be Avro.
+    """
     given = body_type(content_type, body)
-    if body and given is not MediaType.JSON:
-        raise UnsupportedMediaTypeError(
-            f"the content type is {given.value}; this endpoint reads {MediaType.JSON.value} only"
+    if given is MediaType.JSON:
+        return
+    if not body:
+        raise BadRequestError(
+            f"the body is empty, and the content type is {given.value}, in which that is a "
+            f"datum cut short; send {MediaType.JSON.value}, or no content type"
         )
+    raise UnsupportedMediaTypeError(
+        f"the content type is {given.value}; this endpoint reads {MediaType.JSON.value} only"
+    )
 
 
 def parse_json(body: bytes) -> object:
@@ -108,11 +118,35 @@ def parse_json(body: bytes) -> object:
         raise BadRequestError(f"the body is not JSON: {reason}") from None
 
 
+class _Written(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+def numbers_as_written(body: bytes) -> dict[str, str]:
+    """The members of a JSON object that are numbers, each as the text that stands in the body: no
+    machine's number keeps `1.10`, or thirty digits. For what `parse_json` found to be an object."""
+    try:
+        members = _AS_WRITTEN.decode(body.decode("utf-8"))
+    except RecursionError:  # what is nested as deep is refused for that, whatever its numbers
+        return {}
+    return {name: str(each) for name, each in members.items() if isinstance(each, _Written)}
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _integer(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:  # Python reads no more than 4,300 digits
+        return float(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
+_AS_WRITTEN = json.JSONDecoder(parse_int=_Written, parse_float=_Written)
 
 
 def read_object(

@@ -113,13 +113,13 @@ class InvalidList:
             self._ledger.record(edit)
         return len(edit.pointers), kept
 
-    def prune(self) -> None:
-        """Take off what no row carries, without waiting for it."""
+    def prune(self, *, also_lost: bool) -> None:
+        """Take off what no row carries, without waiting for it. `also_lost`: those whose start never
+        reached the log, of which the list is all that tells how they ended."""
         # Durably invalid ones only: the rows of the others are still to be marked.
         state = self._ledger.state
-        edit, _ = decisions.truncate(
-            state, self._listed(), keeps=self._is_needed, now_ms=self._now_ms()
-        )
+        listed = [each for each in self._listed() if also_lost or state.outcomes.find(each)]
+        edit, _ = decisions.truncate(state, listed, keeps=self._is_needed, now_ms=self._now_ms())
         if edit.pointers:
             self._ledger.want(self._ledger.record(edit))
 

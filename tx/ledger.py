@@ -370,7 +370,6 @@ class Ledger:
             len(state.open),
             len(state.invalid),
         )
-        self._events.durable(state.lsn)
         self._events.opened(state)
 
     def _go_down(self, reason: str) -> None:
@@ -389,8 +388,7 @@ class Ledger:
         assert self._state is not None
         changes = self._state.advance_view(lsn)
         self._events.durable(lsn)
-        if changes:
-            self._events.ended(changes)
+        self._events.ended(changes)
 
     def _batched(self, edit_count: int, seconds: float) -> None:
         self._events.observe("log_batch_edits", edit_count)

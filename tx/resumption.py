@@ -39,7 +39,8 @@ class Resumption:
         yield self._starts.first_block(state)
 
     def opened(self, state: TransactionState) -> None:
-        """The service is up."""
+        """The service is up, and all that the state holds is durable."""
+        self._rows.note_durable(state.lsn)
         self._starts.opened(state)
         self._leases.begin_all(state)
         # What a crash kept from being told, or done, to the rows of those that have ended. It is

@@ -28,6 +28,8 @@ class Upkeep:
         self._spawn = around.spawn
         self._counters = around.counters
         self._pruned_at_ms = 0
+        self._epoch = 0  # of the ledger, and since when it is up
+        self._up_since_ms = 0
         self._snapshot_tried_at_ms = 0
 
     def tick(self) -> None:
@@ -36,7 +38,7 @@ class Upkeep:
         self._forget()
         if self._settings.prune_invalid and now_ms - self._pruned_at_ms >= PRUNE_INTERVAL_MS:
             self._pruned_at_ms = now_ms
-            self._invalid_list.prune()
+            self._invalid_list.prune(also_lost=self._is_past_crash(now_ms))
         interval_ms = round(self._settings.snapshot_interval_s * 1000)
         if self._ledger.logged_count > LOGGED_COUNT_MAX:
             interval_ms = min(interval_ms, FULL_LOG_INTERVAL_MS)
@@ -46,6 +48,16 @@ class Upkeep:
             self._snapshot_tried_at_ms = now_ms
             self._spawn(self._snapshot_in_background())
 
+    def _is_past_crash(self, now_ms: int) -> bool:
+        """Whether what a crash lost has been told for as long as any other outcome."""
+        if self._epoch != self._ledger.epoch:
+            self._epoch, self._up_since_ms = self._ledger.epoch, now_ms
+        return now_ms - self._up_since_ms >= self._outcomes_kept_ms
+
+    @property
+    def _outcomes_kept_ms(self) -> int:
+        return round(self._settings.outcome_retention_s * 1000)
+
     def _forget(self) -> None:
         state = self._ledger.state
 
@@ -54,8 +66,8 @@ class Upkeep:
                 pointer in state.invalid or self._rows.is_carried(pointer) for pointer in pointers
             )
 
-        kept_ms = round(self._settings.outcome_retention_s * 1000)
-        state.outcomes.forget(ended_before_ms=self._now_ms() - kept_ms, is_needed=is_needed)
+        ended_before_ms = self._now_ms() - self._outcomes_kept_ms
+        state.outcomes.forget(ended_before_ms=ended_before_ms, is_needed=is_needed)
 
     async def _snapshot_in_background(self) -> None:
         try:

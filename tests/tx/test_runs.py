@@ -83,6 +83,25 @@ async def test_what_region_servers_have_not_cleared_stays_on_the_list(tmp_path: 
     await service.kill()
 
 
+async def test_pruning_leaves_what_a_crash_lost_for_as_long_as_an_outcome_is_told(
+    tmp_path: Path,
+) -> None:
+    """Off the list it was a transaction that nobody knows, two seconds after the crash."""
+    settings = TransactionSettings(prune_invalid=True, outcome_retention_s=60)
+    service = await Service(tmp_path, settings).open()
+    service.disk.hold()
+    lost = await service.begin()
+
+    again = await service.crash()
+    await again.later(0)
+    await again.later(59_000)
+    assert await again.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
+
+    await again.later(2_000)
+    assert list(again.manager.snapshot().invalids) == []
+    await again.kill()
+
+
 async def test_pruning_takes_off_only_what_no_row_carries(tmp_path: Path) -> None:
     service = await Service(tmp_path, TransactionSettings(prune_invalid=True)).open()
     service.rows.marking_fails = True

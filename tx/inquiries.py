@@ -114,8 +114,8 @@ class InvalidList:
         return len(edit.pointers), kept
 
     def prune(self, *, also_lost: bool) -> None:
-        """Take off what no row carries, without waiting for it. `also_lost`: those whose start never
-        reached the log, of which the list is all that tells how they ended."""
+        """Take off what no row carries, without waiting for it. `also_lost`: those, too, of whom
+        no start reached the log, of which the list is all that tells how they ended."""
         # Durably invalid ones only: the rows of the others are still to be marked.
         state = self._ledger.state
         listed = [each for each in self._listed() if also_lost or state.outcomes.find(each)]

@@ -32,7 +32,8 @@ _KIND_AT = len(INDEX) + _POINTER.size
 
 @value(kw_only=True)
 class IndexedRange:
-    """Neighbouring rows that one write left under a pointer; both places are included."""
+    """Neighbouring rows that one write left under a pointer; both places are included. The bytes of
+    stored payloads are counted, and known to the process that stored them; it is 0 to the next."""
 
     pointer: int
     kind: bytes
@@ -42,6 +43,7 @@ class IndexedRange:
     last: Place
     final: bool
     written_ms: int
+    payload_bytes: int = 0
 
     @property
     def prefix(self) -> bytes:

@@ -20,7 +20,7 @@ from messaging.reader import Reading, read
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
 from messaging.survey import first_live, newest_id, survey
-from messaging.topics import Topic, TopicRecord, topic_not_found
+from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions import TransactionView
 from messaging.visibility import Verdict, verdict
 from tuff.protocol.errors import BadRequestError
@@ -357,5 +357,5 @@ class Polls:
 def _require_generation(topic: Topic, generation: int) -> TopicRecord:
     record = topic.require_durable()
     if record.generation != generation:
-        raise topic_not_found(topic.id)
+        raise topic_was_replaced(topic.id)
     return record

@@ -10,10 +10,15 @@ from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.keys import index_key, message_key, message_keys, payload_keys
 from messaging.live import Live
 from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, inline_values
-from messaging.topics import Topic, TopicRecord, topic_not_found
+from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions import TransactionView
 from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
-from tuff.protocol.errors import BadRequestError, EmptyPublishError, InvalidTtlError
+from tuff.protocol.errors import (
+    BadRequestError,
+    EmptyPublishError,
+    InvalidTtlError,
+    TopicNotFoundError,
+)
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
@@ -110,6 +115,8 @@ class Publisher:
         named: list[int] = []
         if entry.ttls_s:
             named = [each for each in entry.ttls_s if each is not None]
+            if isinstance(entry, PublishRequest) and entry.ttl_s is not None:
+                named.append(entry.ttl_s)  # right or wrong whether or not a message goes by it
             _check_ttls(named, entry.payloads)
         self._writer.require_ready()
         topic = self._live.topics.find(topic_id)
@@ -134,18 +141,17 @@ class Publisher:
         entry, payloads = target.entry, target.entry.payloads
         if payloads:
             places = _put_messages(target, batch)
-            count = len(payloads)
+            count, size_bytes = len(payloads), sum(map(len, payloads))
         else:
-            places, count = self._put_reference(target, batch)
+            places, count, size_bytes = self._put_reference(target, batch)
         if entry.pointer is not None:
             self._index(target, batch, MESSAGE_ROWS, places, final=final)
-        size_bytes = sum(map(len, payloads))
         batch.count_published(target.topic, messages=count, payload_bytes=size_bytes)
         return places
 
-    def _put_reference(self, target: _Target, batch: Batch) -> tuple[tuple[Place, Place], int]:
-        """A reference row. It stores the range that it brings, so that a later store can't make
-        grow what somebody has read."""
+    def _put_reference(self, target: _Target, batch: Batch) -> tuple[tuple[Place, Place], int, int]:
+        """A reference row, and the count and bytes of what it brings. It stores the range of that,
+        so that a later store can't make grow what somebody has read."""
         pointer = _pointer_of(target.entry)
         stored = self._live.index.stored(pointer, target.topic.id)
         brings = NO_PAYLOADS
@@ -161,7 +167,7 @@ class Publisher:
             self._note_wait(place.timestamp_ms - brings.first.timestamp_ms)
         key = message_key(target.topic.prefix(target.generation), place)
         batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
-        return (place, place), brings.count
+        return (place, place), brings.count, sum(entry.payload_bytes for entry in stored)
 
     def _note_wait(self, waited_ms: int) -> None:
         # Retention keeps a payload for the topic's time to live and the longest transaction on top.
@@ -178,7 +184,8 @@ class Publisher:
         places = batch.next_places(len(entry.payloads))
         keys = payload_keys(prefix, pointer, places[0], len(entry.payloads))
         batch.put_stored(keys, _stored_values(keys, entry))
-        self._index(target, batch, PAYLOAD_ROWS, places, final=False)
+        size_bytes = sum(map(len, entry.payloads))
+        self._index(target, batch, PAYLOAD_ROWS, places, final=False, payload_bytes=size_bytes)
 
     def _index(
         self,
@@ -188,6 +195,7 @@ class Publisher:
         places: tuple[Place, Place],
         *,
         final: bool,
+        payload_bytes: int = 0,
     ) -> None:
         first, last = places
         pointer, topic = _pointer_of(target.entry), target.topic
@@ -200,6 +208,7 @@ class Publisher:
             last=last,
             final=final,
             written_ms=batch.now_ms,
+            payload_bytes=payload_bytes,
         )
         key = index_key(pointer, kind, topic.prefix(target.generation), first)
         batch.put(key, entry.to_bytes(key))
@@ -217,15 +226,21 @@ class Publisher:
     def _require_same(self, target: _Target) -> TopicRecord:
         record = target.topic.require_decided()
         if record.generation != target.generation:
-            raise topic_not_found(target.topic.id)
+            raise topic_was_replaced(target.topic.id)
         return record
 
     def _require_stored_here(self, target: _Target) -> None:
         # A reference to what was stored for a topic that is deleted would appear as a publish of
-        # nothing, and its messages would be gone without anybody being told.
-        stored = self._live.index.stored(_pointer_of(target.entry), target.topic.id)
+        # nothing, and its messages would be gone without anybody being told. Nor does it bring only
+        # what was stored since: whoever stored the rest was told that a publish brings all of it.
+        pointer, topic = _pointer_of(target.entry), target.topic.id
+        stored = self._live.index.stored(pointer, topic)
         if any(entry.generation != target.generation for entry in stored):
-            raise topic_not_found(target.topic.id)
+            raise TopicNotFoundError(
+                f"the topic {topic} was deleted after messages had been stored for it under "
+                f"{pointer}, and they are gone; abort the transaction, and store all of them again "
+                "in a new one"
+            )
 
 
 def _pointer_of(entry: PublishEntry | PublishRequest) -> int:

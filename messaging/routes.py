@@ -263,7 +263,8 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
         raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
     ttl_s = forms.ttl_from_json(text)
     own = publish.ttls_s or [None] * len(publish.payloads)
-    return asked_in, publish._replace(ttls_s=[ttl_s if each is None else each for each in own])
+    ttls_s = [ttl_s if each is None else each for each in own]
+    return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
 
 
 def _published(published: Published, media_type: MediaType) -> Reply:

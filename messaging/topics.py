@@ -353,3 +353,11 @@ class TopicRegistry:
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:
     """The refusal that names the topic and what to do."""
     return TopicNotFoundError(f"there is no topic {topic}; create it first")
+
+
+def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:
+    """The refusal of what was meant for an older generation, whether or not there is a new one."""
+    return TopicNotFoundError(
+        f"the topic {topic} was deleted while the request was under way; if it is there again, it "
+        "is another one, and has none of the old messages"
+    )

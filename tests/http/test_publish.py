@@ -184,6 +184,20 @@ def test_a_message_ttl_that_is_no_legal_one_is_refused(new_topic: NewTopic, ttl:
     assert topic.read() == []
 
 
+@pytest.mark.parametrize("ttl", ["0", "101"])
+def test_a_request_ttl_that_no_message_goes_by_is_refused_like_any_other(
+    client: Client, new_topic: NewTopic, ttl: str
+) -> None:
+    """It was taken where every message named its own."""
+    topic, tx = new_topic({"ttl": 100}), begin(client)
+
+    refused(topic.publish({"payload": "a", "ttl": 5}, ttl=ttl), 400, "invalid_ttl")
+    refused(topic.publish({"payload": "a", "ttl": 5}, tx=tx.id, ttl=ttl), 400, "invalid_ttl")
+    refused(topic.store({"payload": "a", "ttl": 5}, tx=tx.id, ttl=ttl), 400, "invalid_ttl")
+
+    assert topic.read() == []
+
+
 def test_a_messages_own_ttl_wins_over_the_requests(topic: Topic) -> None:
     ok(topic.publish("request's", {"payload": "own", "ttl": 1000}, ttl=1))
     ok(topic.publish("topic's", {"payload": "own and short", "ttl": 1}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.http.calls import Topic, begin, ids
+from tests.http.calls import Topic, begin, entry, ids
 from tests.http.client import Client, ok, problem_of, refused, until
 from tests.http.conftest import NewTopic
 
@@ -180,6 +180,29 @@ def test_messages_stored_in_an_older_generation_can_not_be_published(
     refused(topic.publish(tx=tx.id), 404, "topic_not_found")
 
     assert topic.read() == []
+
+
+def test_a_reference_brings_all_that_was_stored_or_says_what_became_of_it(
+    client: Client, topic: Topic
+) -> None:
+    """The refusal said that there was no such topic, beside one of that name."""
+    tx = begin(client)
+    ok(topic.store("gone", tx=tx.id))
+    ok(topic.delete())
+    ok(topic.create())
+    ok(topic.store("there", tx=tx.id))
+
+    for refusal in (topic.publish(tx=tx.id), tx.commit(publish=[entry(topic)])):
+        refused(
+            refusal, 404, "topic_not_found", naming="was deleted after messages had been stored"
+        )
+
+    assert topic.read() == []
+    ok(tx.abort())
+    again = begin(client)
+    ok(topic.store("again", tx=again.id))
+    ok(topic.publish(tx=again.id))
+    assert topic.read() == ["again"]
 
 
 def test_a_ttl_on_a_publish_without_messages_is_refused(client: Client, topic: Topic) -> None:

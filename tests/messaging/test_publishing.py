@@ -290,3 +290,22 @@ async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World)
         assert await polled(service) == [b"before", b"after"]
 
     assert after.first > before.last
+
+
+async def test_what_a_reference_brings_counts_with_its_bytes_and_once(
+    world: World, service: MessagingService
+) -> None:
+    """Its messages were counted, of no bytes."""
+    pointer = world.transactions.start(5)
+    await service.store(AUDIT, request(b"12345", b"678", pointer=pointer))
+    await service.store(AUDIT, request(b"90", pointer=pointer))
+    stored = _figures(service)
+
+    await publish(service, pointer=pointer)
+    await publish(service, pointer=pointer)
+
+    assert (stored, _figures(service)) == ({}, {AUDIT: (3, 10)})
+
+
+def _figures(service: MessagingService) -> dict[TopicId, tuple[int, int]]:
+    return {topic: (count, size_bytes) for topic, count, size_bytes in service.topic_figures()}

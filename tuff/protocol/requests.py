@@ -17,12 +17,14 @@ class PublishRequest(NamedTuple):
     """Payloads for one topic. `pointer` is the write pointer, None without a transaction.
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None when no
-    message names one.
+    message names one. `ttl_s` is what the request named for all of them, which counts in `ttls_s`
+    for those without one of their own.
     """
 
     pointer: int | None
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
+    ttl_s: int | None = None
 
 
 @value(kw_only=True)

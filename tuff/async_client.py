@@ -19,12 +19,12 @@ from tuff.participants import AsyncTransactionAware
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery
 from tuff.replies import Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import AsyncSinks
-from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan
+from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan, keep_for
 from tuff.subscription import Subscription
 from tuff.topics import AsyncTopics
 from tuff.transactions import AsyncTransactions, write_pointer_of
@@ -185,7 +185,7 @@ class AsyncClient:
     def transaction(
         self,
         *participants: AsyncTransactionAware,
-        type: str = "short",
+        type: str | TransactionType = "short",
         timeout: float | None = None,
     ) -> AsyncTransactionContext:
         """As `Client.transaction`: `async with client.transaction(rows) as tx: …`."""
@@ -229,7 +229,9 @@ class AsyncClient:
             attempts=attempts,
             dead_letters=dead_letters,
         )
-        return AsyncSubscriber(Consumption(plan, self._retries), self._driver)
+        consumption = Consumption(plan, self._retries)
+        keep_for(topic, positions)
+        return AsyncSubscriber(consumption, self._driver)
 
     async def _send(self, call: Call[T]) -> T:
         return await self._driver.run(self._retries.ask(call))
@@ -238,7 +240,7 @@ class AsyncClient:
         self,
         participants: Collection[AsyncTransactionAware],
         *,
-        type: str = "short",
+        type: str | TransactionType = "short",
         timeout_s: float | None = None,
     ) -> Opened[AsyncTransactionContext]:
         protocol = CommitProtocol(

@@ -5,6 +5,7 @@ service are in `tuff.transaction_calls`.
 """
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -272,6 +273,8 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
 def poll_request(topic: TopicId, question: PollQuestion, *, accept: str | None = None) -> Request:
     """The request for one read, whatever form its reply has."""
     transaction, through = question.transaction, question.through
+    if not math.isfinite(question.wait_s):
+        raise BadRequestError(f"wait is a number of seconds, not {question.wait_s}")
     parameters = query(
         isolation=question.isolation,
         tx=transaction if isinstance(transaction, int) else None,

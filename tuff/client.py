@@ -20,12 +20,12 @@ from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery, Publisher
 from tuff.replies import Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import Sinks
-from tuff.subscriber import Consumption, Plan, Positions, Subscriber
+from tuff.subscriber import Consumption, Plan, Positions, Subscriber, keep_for
 from tuff.subscription import Subscription
 from tuff.topics import Topics
 from tuff.transactions import Transactions, write_pointer_of
@@ -279,7 +279,10 @@ class Client:
         return self._send(calls.offsets(topic, isolation=isolation))
 
     def transaction(
-        self, *participants: TransactionAware, type: str = "short", timeout: float | None = None
+        self,
+        *participants: TransactionAware,
+        type: str | TransactionType = "short",
+        timeout: float | None = None,
     ) -> TransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
@@ -348,10 +351,12 @@ class Client:
         to `wait` seconds for messages. An error rolls the batch back; then each message of it
         is tried alone, with growing waits, and one that has failed `attempts` times (that batch
         included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
-        as JSON with the reason. Conflicts and a server that is away count for nothing.
+        as JSON with the reason. `tx.abort()` counts as an error; conflicts and a server that is
+        away count for nothing.
 
         Raises:
-            BadRequestError: `attempts` is below 1, or the topic's name too long for `.dlq`.
+            BadRequestError: `attempts` is below 1, the topic's name too long for `.dlq`, or
+                `positions` are those of another topic.
         """
         plan = Plan(
             topic=topic,
@@ -363,7 +368,9 @@ class Client:
             attempts=attempts,
             dead_letters=dead_letters,
         )
-        return Subscriber(Consumption(plan, self._retries), self._driver)
+        consumption = Consumption(plan, self._retries)
+        keep_for(topic, positions)
+        return Subscriber(consumption, self._driver)
 
     def _send(self, call: Call[T]) -> T:
         return self._driver.run(self._retries.ask(call))
@@ -372,7 +379,7 @@ class Client:
         self,
         participants: Collection[TransactionAware],
         *,
-        type: str = "short",
+        type: str | TransactionType = "short",
         timeout_s: float | None = None,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(

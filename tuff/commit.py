@@ -24,7 +24,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
@@ -57,7 +57,7 @@ class CommitProtocol:
         retries: Retries,
         participants: Collection[AsyncTransactionAware],
         *,
-        type: str,
+        type: str | TransactionType,
         timeout_s: float | None,
         client: str,
     ) -> None:

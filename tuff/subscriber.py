@@ -7,7 +7,6 @@ Two subscribers of one name, or one that is killed and started again, can't both
 second finds the stored place changed, or its commit conflicts with the first's.
 """
 
-import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -22,15 +21,16 @@ from tuff.commit import OutcomeUnknownError
 from tuff.context import AsyncTransactionContext, TransactionContext
 from tuff.driver import Driver
 from tuff.flows import Backoff, Flow, Hook, paused, unless
+from tuff.letters import letter, letter_without_payload
 from tuff.participants import AsyncTransactionAware, TransactionAware
 from tuff.protocol.errors import (
     BadRequestError,
+    RequestTooLargeError,
     TopicExistsError,
     TopicNotFoundError,
     TransactionConflictError,
     TuffError,
 )
-from tuff.protocol.forms import payload_to_json
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message
@@ -47,12 +47,15 @@ C_contra = TypeVar("C_contra", contravariant=True)
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
 BACKOFF_MOST_S = 5.0  # seconds
 POLL_WAIT_MOST_S = 30.0  # seconds; a longer wait is cut into pieces, as a server takes 60 at most
-REASON_LENGTH_MAX = 4_000  # characters of a reason in a dead letter
 
 
 class Positions(TransactionAware, Protocol):
     """A participant that keeps one subscriber's position; it names it in `tx_changes`, so that two
-    who take the same batch conflict. Both methods are called within a transaction."""
+    who take the same batch conflict. Both methods are called within a transaction.
+
+    It may also have `keep_for(topic)`: `client.subscriber` calls it with the topic whose position
+    it is, and it raises where it keeps another's.
+    """
 
     def load(self) -> MessageId | None:
         """The position that this transaction sees; None: there is none yet."""
@@ -68,6 +71,17 @@ class AsyncPositions(AsyncTransactionAware, Protocol):
 
     def load(self) -> Awaitable[MessageId | None] | MessageId | None: ...
     def save(self, id: MessageId, tx: AsyncTransactionContext) -> Awaitable[None] | None: ...
+
+
+def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
+    """Tell positions that want to know it whose they are."""
+    told = getattr(positions, "keep_for", None)
+    if told is not None:
+        told(topic)
+
+
+class _LostPlaceError(Exception):
+    """Another of this name has moved the position; the batch is none of ours."""
 
 
 class _Save(Protocol[C_contra]):
@@ -154,7 +168,12 @@ class Consumption(Generic[C]):
 
     def _locate(self) -> Flow[PollQuestion]:
         opened = self._plan.open_one()
-        self._stored = yield from during(opened.protocol, self._load(), self._stop)
+        stored = yield from during(opened.protocol, self._load(), self._stop)
+        if stored != self._stored:
+            # What failed until now is done, by another of this name.
+            self._alone_through = None
+            self._failed_count = 0
+        self._stored = stored
         question = self._plan.question
         if self._stored is not None:
             question = replace(question, start=self._stored, inclusive=False)
@@ -175,31 +194,44 @@ class Consumption(Generic[C]):
             self._question = replace(question, start=poll.next_id, inclusive=False)
 
     def _try(self, poll: Poll) -> Flow[int]:
-        opened = self._plan.open_one()
         try:
-            is_ours = yield from during(opened.protocol, self._process(poll, opened), self._stop)
-        except StoppedError:
-            raise
+            error = yield from self._attempt(poll)
+            if error is None:
+                return self._passed(poll)
+            return (yield from self._failed(poll, error))
+        except _LostPlaceError:
+            self._question = None
         except TransactionConflictError:
             # Others were faster, in the position or in the rows: it says nothing of the messages.
             self._question = None
             yield from self._pause(1)
-            return 0
+        return 0
+
+    def _attempt(self, poll: Poll) -> Flow[Exception | None]:
+        """Process a batch; answers the error that it can be blamed for, if any."""
+        opened = self._plan.open_one()
+        try:
+            yield from during(opened.protocol, self._process(poll, opened), self._stop)
+        except (StoppedError, _LostPlaceError, TransactionConflictError):
+            raise
         except TuffError as error:
             if is_passing(error):
                 raise
-            return (yield from self._failed(poll, error))
+            return error
         except Exception as error:  # noqa: BLE001 - the program's; it ends up in the dead letter
-            return (yield from self._failed(poll, error))
-        return self._passed(poll) if is_ours else self._lost_our_place()
+            return error
+        return None
 
-    def _process(self, poll: Poll, opened: Opened[C]) -> Flow[bool]:
-        if (yield from self._load()) != self._stored:
-            yield from opened.protocol.abort()
-            return False
+    def _process(self, poll: Poll, opened: Opened[C]) -> Flow[None]:
+        yield from self._require_place()
         yield Hook(partial(self._plan.process, poll.messages, opened.context))
+        if not opened.protocol.is_in_transaction:
+            raise BadRequestError("process ended its transaction, by tx.abort()")
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
-        return True
+
+    def _require_place(self) -> Flow[None]:
+        if (yield from self._load()) != self._stored:
+            raise _LostPlaceError
 
     def _failed(self, poll: Poll, error: Exception) -> Flow[int]:
         self._failed_count += 1
@@ -213,43 +245,38 @@ class Consumption(Generic[C]):
         return 0
 
     def _bury(self, poll: Poll, error: Exception) -> Flow[int]:
-        letter = self._letter(poll[0], error)
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        place = (self._plan.topic, poll[0])
         try:
-            is_ours = yield from self._publish_letter(poll, letter)
+            whole = letter(*place, reason=reason, attempts=self._failed_count)
+            yield from self._deliver(poll, whole)
+        except RequestTooLargeError:
+            # It would fail for ever, and what comes after it would never be read.
+            short = letter_without_payload(*place, reason=reason, attempts=self._failed_count)
+            yield from self._deliver(poll, short)
+        return self._passed(poll)
+
+    def _deliver(self, poll: Poll, text: bytes) -> Flow[None]:
+        try:
+            yield from self._publish_letter(poll, text)
         except TopicNotFoundError:
             with suppress(TopicExistsError):  # another subscriber was faster
                 yield from self._retries.ask(calls.create_topic(self._dead_letters, {}))
-            is_ours = yield from self._publish_letter(poll, letter)
-        return self._passed(poll) if is_ours else self._lost_our_place()
+            yield from self._publish_letter(poll, text)
 
-    def _publish_letter(self, poll: Poll, letter: bytes) -> Flow[bool]:
+    def _publish_letter(self, poll: Poll, text: bytes) -> Flow[None]:
         opened = self._plan.open_one()
-        replacing = self._replace_by_letter(poll, letter, opened)
-        return (yield from during(opened.protocol, replacing, self._stop))
+        replacing = self._replace_by_letter(poll, text, opened)
+        yield from during(opened.protocol, replacing, self._stop)
 
-    def _replace_by_letter(self, poll: Poll, letter: bytes, opened: Opened[C]) -> Flow[bool]:
-        if (yield from self._load()) != self._stored:
-            yield from opened.protocol.abort()
-            return False
-        yield from opened.protocol.publish(self._dead_letters, [letter], ttl_s=None)
+    def _replace_by_letter(self, poll: Poll, text: bytes, opened: Opened[C]) -> Flow[None]:
+        yield from self._require_place()
+        yield from opened.protocol.publish(self._dead_letters, [text], ttl_s=None)
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
-        return True
 
     def _pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Flow[None]:
         pause = self._backoff.pause(failed_count, at_least_s=at_least_s)
         yield from unless(self._stop, paused(pause))
-
-    def _letter(self, message: Message, error: Exception) -> bytes:
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        form = {
-            "topic": str(self._plan.topic),
-            "id": message.id.hex(),
-            "timestamp": message.timestamp,
-            "payload": payload_to_json(message.payload),
-            "reason": reason[:REASON_LENGTH_MAX],
-            "attempts": self._failed_count,
-        }
-        return json.dumps(form).encode("ascii")
 
     def _load(self) -> Flow[MessageId | None]:
         stored: MessageId | None = yield Hook(self._plan.load)
@@ -263,12 +290,6 @@ class Consumption(Generic[C]):
         # The batch that failed was the first attempt of each message in it.
         self._failed_count = 0 if self._alone_through is None else 1
         return len(poll)
-
-    def _lost_our_place(self) -> int:
-        self._question = None
-        self._alone_through = None
-        self._failed_count = 0
-        return 0
 
 
 class Subscriber:

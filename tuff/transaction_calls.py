@@ -29,7 +29,7 @@ from tuff.protocol.forms import (
 )
 from tuff.protocol.media import shown
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import (
     Invalids,
     OpenTransaction,
@@ -46,9 +46,14 @@ _ROOT = "/v1/transactions"
 
 
 def start(
-    *, type: str, timeout_s: float | None, client: str | None, lease_s: float | None = None
+    *,
+    type: str | TransactionType,
+    timeout_s: float | None,
+    client: str | None,
+    lease_s: float | None = None,
 ) -> Call[Transaction]:
-    body: dict[str, object] = {"type": type}
+    kind = type.value if isinstance(type, TransactionType) else type
+    body: dict[str, object] = {"type": kind}
     if timeout_s is not None:
         body["timeout"] = timeout_s
     if client is not None:
@@ -57,13 +62,13 @@ def start(
         body["lease"] = lease_s
     # A start that was lost leaves a transaction that nobody ends: a short one, and one with a
     # lease, is over soon, and a long one would hold back what can be cleaned up for a day.
-    is_repeatable = type == "short" or lease_s is not None
+    is_repeatable = kind == "short" or lease_s is not None
     request = Request(method="POST", path=_ROOT, body=json_body(body), is_repeatable=is_repeatable)
     return Call(request, _read_transaction)
 
 
 def can_commit(pointer: int, changes: Collection[bytes]) -> Call[None]:
-    body = {"changes": [payload_to_json(key) for key in changes]}
+    body = {"changes": _changes_form(changes)}
     return _post(f"{pointer}/can-commit", body, nothing)
 
 
@@ -75,7 +80,7 @@ def commit(
     read_only: bool,
 ) -> Call[list[RollbackDetail]]:
     body: dict[str, object] = {
-        "changes": [payload_to_json(key) for key in changes],
+        "changes": _changes_form(changes),
         "publish": [publish_entry_to_json(entry) for entry in publish],
         "readOnly": read_only,
     }
@@ -185,6 +190,14 @@ def _post(path: str, body: Mapping[str, object] | None, read: Callable[[Response
     data = None if body is None else json_body(body)
     request = Request(method="POST", path=f"{_ROOT}/{path}", body=data, is_repeatable=True)
     return Call(request, read)
+
+
+def _changes_form(changes: Collection[bytes]) -> list[object]:
+    """Raises: BadRequestError: one of them is not bytes."""
+    for key in changes:
+        if not isinstance(key, bytes):
+            raise BadRequestError(f"a change is a key, as bytes, and not {shown(key)}")
+    return [payload_to_json(key) for key in changes]
 
 
 def _read_published(response: Response) -> list[RollbackDetail]:

@@ -7,8 +7,10 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.media import shown
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
 from tuff.topics import AsyncSend, Send
 
@@ -26,7 +28,7 @@ class Transactions:
 
     def start(
         self,
-        type: str = "short",
+        type: str | TransactionType = "short",
         *,
         timeout: float | None = None,
         client: str | None = None,
@@ -149,7 +151,7 @@ class AsyncTransactions:
 
     async def start(
         self,
-        type: str = "short",
+        type: str | TransactionType = "short",
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
         client: str | None = None,
@@ -226,10 +228,18 @@ class AsyncTransactions:
 
 
 def id_of(tx: Tx) -> int:
-    """The pointer to ask about it with."""
-    return tx if isinstance(tx, int) else tx.transaction_id
+    """The pointer to ask about it with. Raises: BadRequestError: it is no transaction."""
+    return tx if isinstance(tx, int) else _checked(tx).transaction_id
 
 
 def write_pointer_of(tx: Tx) -> int:
-    """The pointer to write under in it."""
-    return tx if isinstance(tx, int) else tx.write_pointer
+    """The pointer to write under in it. Raises: BadRequestError: it is no transaction."""
+    return tx if isinstance(tx, int) else _checked(tx).write_pointer
+
+
+def _checked(tx: object) -> Transaction:
+    if not isinstance(tx, Transaction):
+        raise BadRequestError(
+            f"a transaction is a tuff.Transaction or one of its pointers, and not {shown(tx)}"
+        )
+    return tx

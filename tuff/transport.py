@@ -4,6 +4,7 @@ It sends each call once: what was lost is reported as `ConnectionLostError`, nev
 since what may be repeated is known to `tuff.retries` alone.
 """
 
+import os
 import select
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from threading import Lock
 from time import perf_counter
 from typing import TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from tuff.bounded import BoundedSocket
 from tuff.calls import Call, Request, Response
@@ -21,6 +23,7 @@ from tuff.stopping import Stop
 
 T = TypeVar("T")
 
+TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; more of them are more than a C int has in ms
 IDLE_COUNT_MAX = 32  # connections; more threads than this at once open and close their own
 
 
@@ -65,14 +68,19 @@ class Address:
 
     def __post_init__(self) -> None:
         """Raises: BadRequestError: one of them can't be."""
+        if _has_credentials(self.url):
+            # It is not shown: what ends up in a log is no secret any more.
+            raise BadRequestError(
+                "the address of a server has no user and no password in it; give a `token` instead"
+            )
         if not _is_address(self.url):
             raise BadRequestError(
                 f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
             )
-        if not (self.timeout_s > 0 and self.connect_timeout_s > 0):
+        if not (_is_timeout(self.timeout_s) and _is_timeout(self.connect_timeout_s)):
             raise BadRequestError(
-                f"timeouts are seconds above 0, and not {self.timeout_s} and "
-                f"{self.connect_timeout_s}"
+                f"timeouts are seconds above 0, up to {TIMEOUT_S_MAX:,.0f}, and not "
+                f"{self.timeout_s} and {self.connect_timeout_s}"
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
             # It is not shown: what ends up in a log is no secret any more.
@@ -124,9 +132,26 @@ class Address:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_plain = "?" not in url and "#" not in url
+        return (
+            is_plain
+            and parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:  # a port that is none, a bracket that is not closed
         return False
+
+
+def _has_credentials(url: str) -> bool:
+    try:
+        return "@" in urlsplit(url).netloc
+    except ValueError:
+        return False
+
+
+def _is_timeout(seconds: float) -> bool:
+    return 0 < seconds <= TIMEOUT_S_MAX  # which a NaN is not
 
 
 class Transport:
@@ -142,6 +167,7 @@ class Transport:
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
+        _open.add(self)
 
     def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
         """The answer to a call, which is sent once.
@@ -168,6 +194,14 @@ class Transport:
         with self._lock:
             idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
+            connection.close()
+
+    def leave_inherited(self) -> None:
+        """In a process that was just forked: its parent goes on to use these connections, and the
+        two would take each other's answers. Closing them here leaves the parent's open. The lock
+        may have been held by a thread that is not here."""
+        inherited, self._idle, self._lock = self._idle, [], Lock()
+        for connection in inherited:
             connection.close()
 
     def _take(self) -> HTTPConnection:
@@ -224,6 +258,17 @@ class Transport:
                 self._idle.append(connection)
         if not keep:
             connection.close()
+
+
+_open: WeakSet[Transport] = WeakSet()
+
+
+def _leave_inherited() -> None:
+    for transport in list(_open):
+        transport.leave_inherited()
+
+
+os.register_at_fork(after_in_child=_leave_inherited)
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,9 @@
 """What each call sends, byte for byte, and how its answer is read (protocol §2, §3, §5.2)."""
 
 import json
+import math
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,9 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Renewed
+from tuff.transactions import id_of, write_pointer_of
 
 ORDERS = TopicId("shop", "orders")
 ID = MessageId(1480000000000, 5)
@@ -226,6 +229,37 @@ def test_the_name_that_a_command_line_takes_is_no_topic() -> None:
                 use("shop:orders")  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(BadRequestError, match="shop:orders"):
         Outgoing().add("shop:orders", 1, [b"x"], ttl_s=None)  # type: ignore[arg-type]  # likewise
+
+
+def test_a_type_may_be_given_by_its_name_or_by_its_enum() -> None:
+    """The enum was a TypeError of the JSON encoder."""
+    starts = [
+        transaction_calls.start(type=kind, timeout_s=None, client=None)
+        for kind in (TransactionType.LONG, "long")
+    ]
+
+    assert starts[0].request == starts[1].request
+
+
+@pytest.mark.parametrize("changes", [["row"], b"row", [bytearray(b"row")]])
+def test_a_change_that_is_no_bytes_is_refused(changes: Any) -> None:
+    with pytest.raises(BadRequestError, match="a change is a key, as bytes"):
+        transaction_calls.can_commit(1, changes)
+    with pytest.raises(BadRequestError, match="a change is a key, as bytes"):
+        transaction_calls.commit(1, changes, [], read_only=False)
+
+
+@pytest.mark.parametrize("wait_s", [math.nan, math.inf])
+def test_a_wait_that_is_no_number_is_refused(wait_s: float) -> None:
+    with pytest.raises(BadRequestError, match="wait is a number of seconds"):
+        calls.poll(ORDERS, PollQuestion(wait_s=wait_s))
+
+
+@pytest.mark.parametrize("transaction", [None, "12", 1.5])
+def test_what_is_no_transaction_is_refused(transaction: Any) -> None:
+    for pointer_of in (id_of, write_pointer_of):
+        with pytest.raises(BadRequestError, match="or one of its pointers"):
+            pointer_of(transaction)
 
 
 def test_a_start_with_a_lease_may_be_sent_again_and_a_long_one_without_may_not() -> None:

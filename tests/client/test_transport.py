@@ -1,6 +1,7 @@
 """What goes over the wire, and how long anybody waits for it."""
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,7 +136,13 @@ def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes)
         ({"url": "http://127.0.0.1:99999"}, "no address"),
         ({"url": "http://127.0.0.1:0"}, "no address"),
         ({"url": "http://[::1"}, "no address"),
+        ({"url": "http://127.0.0.1:7411/?q"}, "no address"),
+        ({"url": "http://127.0.0.1:7411#part"}, "no address"),
+        ({"url": "http://me:secret@127.0.0.1"}, "no user and no password"),
         ({"timeout": 0}, "above 0"),
+        ({"timeout": math.inf}, "up to 1,000,000"),
+        ({"timeout": math.nan}, "above 0"),
+        ({"connect_timeout": 1e10}, "up to 1,000,000"),
         ({"connect_timeout": -1}, "above 0"),
         ({"retries": -1}, "from 0 to 100"),
         ({"token": "line\r\nX-Other: header"}, "printable"),
@@ -148,8 +155,9 @@ def test_settings_that_can_not_be_are_refused(
         connect(**settings)
 
 
-def test_a_refused_token_is_not_shown() -> None:
+@pytest.mark.parametrize("settings", [{"token": "sécret"}, {"url": "http://me:secret@host:1"}])
+def test_a_refused_secret_is_not_shown(settings: dict[str, Any]) -> None:
     with pytest.raises(tuff.BadRequestError) as caught:
-        tuff.connect(token="sécret")
+        tuff.connect(**settings)
 
     assert "cret" not in str(caught.value)

@@ -28,6 +28,11 @@ class TuffError(Exception):
         if code is not None:
             self.code = code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # As it is, not as it was made: each kind has a constructor of its own, and a process pool
+        # that can't read an error back is broken for good.
+        return _restored, (type(self), self.args, self.__dict__)
+
     def problem(self) -> dict[str, object]:
         """The body of the `application/problem+json` reply (RFC 9457)."""
         title = self.code.replace("_", " ").capitalize()
@@ -316,6 +321,14 @@ class TransactionUnknownError(TransactionNotInProgressError):
     """No transaction of that id is remembered: it never was, or ended too long ago."""
 
     status = 404
+
+
+def _restored(
+    kind: type[TuffError], args: tuple[object, ...], members: Mapping[str, object]
+) -> TuffError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(members)
+    return error
 
 
 def _with_subclasses(kind: type[TuffError]) -> list[type[TuffError]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
-from tuff.protocol.values import value
+from tuff.protocol.values import frozen_value
 
 
 class PublishRequest(NamedTuple):
@@ -27,7 +27,7 @@ class PublishRequest(NamedTuple):
     ttl_s: int | None = None
 
 
-@value(kw_only=True)
+@frozen_value(kw_only=True)
 class PublishEntry:
     """One of the publishes that a commit carries (protocol §5.2).
 
@@ -40,7 +40,7 @@ class PublishEntry:
     pointer: int | None = None
 
 
-@value()
+@frozen_value()
 class RollbackDetail:
     """First and last place of one transactional publish; clients pass it back as it came."""
 

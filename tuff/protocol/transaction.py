@@ -19,7 +19,7 @@ from enum import Enum, IntEnum
 
 from tuff.protocol.errors import InvalidTransactionError
 from tuff.protocol.pointers import POINTER_MAX, holds, packed
-from tuff.protocol.values import value
+from tuff.protocol.values import frozen_value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
 POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
@@ -40,7 +40,7 @@ class VisibilityLevel(IntEnum):
     SNAPSHOT_ALL = 3
 
 
-@value(kw_only=True)
+@frozen_value(kw_only=True)
 class Transaction:
     """One transaction and the snapshot it reads in. All lists are ascending.
 

@@ -1,0 +1,218 @@
+"""A batch that conflicts, is aborted, or fails for good: what it costs, and what is told of it."""
+
+import json
+from base64 import b64decode
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tuff.letters import letter
+from tuff.protocol.requests import Message
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    with tuff.TransactionalTable(tmp_path / "table") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(client: tuff.Client) -> None:
+    client._driver._pause = lambda _seconds, _stop: None
+
+
+def letters(client: tuff.Client, topic: tuff.TopicId) -> list[dict[str, object]]:
+    dead = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
+    if dead.name not in client.topics.list(dead.namespace):
+        return []
+    return [json.loads(found.payload) for found in client.poll(dead, isolation="committed")]
+
+
+class Overtaken(tuff.TablePositions):
+    """Lets another subscriber of this name take the batch when this one is about to commit it."""
+
+    other: tuff.Subscriber | None = None
+
+    def save(self, id: tuff.MessageId, tx: object) -> None:
+        super().save(id, tx)
+        if self.other is not None:
+            other, self.other = self.other, None
+            other.step()
+
+
+def test_a_conflict_while_a_letter_is_written_ends_no_subscriber(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    client.publish(topic, ["poison", "good"])
+    positions = Overtaken(table, "me")
+    seen: list[bytes] = []
+
+    def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        if messages[0].payload == b"poison":
+            raise ValueError("no")
+        seen.extend(message.payload for message in messages)
+
+    positions.other = client.subscriber(
+        topic, lambda *_: None, positions=tuff.TablePositions(table, "me"), batch=1, wait=0
+    )
+    subscriber = client.subscriber(topic, fail, positions=positions, batch=1, wait=0, attempts=1)
+
+    assert subscriber.step() == 1
+    assert seen == [b"good"]
+    assert letters(client, topic) == []
+
+
+def test_no_message_is_charged_with_the_attempts_of_another(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """Four attempts of a message that another one then took, and the next went to the dead letters
+    after its first."""
+    client.publish(topic, ["one", "two"])
+    positions = Overtaken(table, "me")
+    tried: list[bytes] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        tried.extend(message.payload for message in messages)
+        if tried.count(b"one") < 5 or tried.count(b"two") == 1:
+            raise ValueError("not yet")
+
+    positions.other = client.subscriber(
+        topic, lambda *_: None, positions=tuff.TablePositions(table, "me"), batch=1, wait=0
+    )
+    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=5)
+
+    assert subscriber.step() == 1
+    assert tried == [b"one"] * 5 + [b"two"] * 2
+    assert letters(client, topic) == []
+
+
+def test_a_conflict_does_not_forget_the_attempts_that_were(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """One that fails and conflicts by turns would block its topic."""
+    client.publish(topic, "poison")
+    tried: list[str] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        tried.append("")
+        if len(tried) % 2:
+            raise ValueError("no")
+        raise tuff.TransactionConflictError("others were faster")
+
+    positions = tuff.TablePositions(table, "me")
+    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=3)
+
+    assert subscriber.step() == 1
+    assert len(tried) == 5
+    assert [told["attempts"] for told in letters(client, topic)] == [3]
+
+
+class Notebook:
+    """Positions of a user's own, that keep what they are told outside of a transaction too."""
+
+    name = "notebook"
+
+    def __init__(self) -> None:
+        self.kept: tuff.MessageId | None = None
+        self._next: tuff.MessageId | None = None
+
+    def load(self) -> tuff.MessageId | None:
+        return self.kept
+
+    def save(self, id: tuff.MessageId, tx: object) -> None:
+        self._next = id
+
+    def start_tx(self, transaction: tuff.Transaction) -> None: ...
+    def update_tx(self, transaction: tuff.Transaction) -> None: ...
+    def tx_changes(self) -> Collection[bytes]:
+        return [b"notebook"]
+
+    def commit_tx(self) -> None: ...
+    def post_commit(self) -> None:
+        self.kept = self._next or self.kept
+
+    def rollback_tx(self) -> None:
+        self._next = None
+
+
+def test_a_batch_that_process_aborts_is_not_done(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """Positions that take an id outside of a transaction had it skipped, and those of a table put
+    it into the dead letters with a riddle for a reason."""
+    client.publish(topic, ["one", "two"])
+    seen: list[bytes] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        seen.extend(message.payload for message in messages)
+        if seen.count(b"one") == 1 or b"two" in seen:
+            tx.abort()
+
+    subscriber = client.subscriber(
+        topic, process, positions=Notebook(), batch=1, wait=0, attempts=2
+    )
+
+    assert [subscriber.step() for _ in range(3)] == [1, 1, 0]
+    assert seen == [b"one", b"one", b"two", b"two"]
+    (told,) = letters(client, topic)
+    assert told["payload"] == "two"
+    assert told["reason"] == "BadRequestError: process ended its transaction, by tx.abort()"
+
+
+def buried(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable, payload: bytes
+) -> dict[str, object]:
+    """The letter of a message that can't be processed; one after it can."""
+    with client.transaction() as tx:
+        tx.publish(topic, payload)
+    client.publish(topic, "after")
+    seen: list[bytes] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        if messages[0].payload == payload:
+            raise ValueError("no")
+        seen.extend(message.payload for message in messages)
+
+    positions = tuff.TablePositions(table, "me")
+    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=1)
+    assert [subscriber.step(), subscriber.step()] == [1, 1]
+    assert seen == [b"after"]
+    (told,) = letters(client, topic)
+    return told
+
+
+def test_a_message_of_control_characters_fits_into_its_letter(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """Each took six bytes there, so that the letter was more than the server takes, for ever."""
+    payload = b"\0" * (3 * MIB)
+
+    told = buried(client, topic, table, payload)
+
+    assert isinstance(told["payload"], dict)
+    assert b64decode(told["payload"]["base64"]) == payload
+
+
+def test_a_message_that_fits_into_no_letter_is_named_in_one(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """It blocked its topic."""
+    payload = b"\xff" * (13 * MIB)
+
+    told = buried(client, topic, table, payload)
+
+    assert (told["size"], told["reason"]) == (13 * MIB, "ValueError: no")
+    assert "payload" not in told
+    (message,) = client.poll(topic, str(told["id"]), limit=1)
+    assert message.payload == payload
+
+
+def test_a_letter_is_utf_8_whatever_the_reason_has() -> None:
+    message = Message(tuff.MessageId(1, 2), "café".encode())
+
+    text = letter(tuff.TopicId("a", "b"), message, reason="no file \udcff", attempts=1)
+
+    assert "café" in text.decode("utf-8")
+    assert json.loads(text)["reason"] == "no file \\udcff"

@@ -1,0 +1,88 @@
+"""What a program gets holds still, and travels between processes."""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+
+import tuff
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import Place
+from tuff.transport import ConnectionLostError
+
+ID = tuff.MessageId(1, 2)
+VALUES = [
+    tuff.Transaction(transaction_id=3, read_pointer=2, write_pointer=3, invalids=(1,)),
+    tuff.RollbackDetail(1, Place(1, 0), Place(1, 2)),
+    tuff.PublishEntry(topic=tuff.TopicId("a", "b"), payloads=[b"x"]),
+    tuff.Message(ID, b"x"),
+    tuff.Offsets(generation=1, earliest=ID, end=None, blocked_by=None),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_can_not_be_changed_and_can_be_copied(value: tuff.Transaction) -> None:
+    """The pointer of a transaction could be set, and its next writes went under it."""
+    for one in fields(value):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, one.name, 99)
+        with pytest.raises(FrozenInstanceError):
+            delattr(value, one.name)
+
+    assert pickle.loads(pickle.dumps(value)) == value
+    assert replace(value) == value
+
+
+def test_a_value_is_made_with_its_defaults_and_no_other_names() -> None:
+    made = tuff.Transaction(transaction_id=3, read_pointer=2, write_pointer=3)
+
+    assert (made.invalids, made.type) == ((), tuff.TransactionType.SHORT)
+    with pytest.raises(TypeError, match="unexpected"):
+        tuff.Transaction(transaction_id=3, read_pointer=2, write_pointer=3, other=1)  # type: ignore[call-arg]  # it is what is tried
+    with pytest.raises(TypeError, match="missing"):
+        tuff.Transaction(transaction_id=3)  # type: ignore[call-arg]  # it is what is tried
+
+
+def kinds(root: type[TuffError]) -> Iterator[type[TuffError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from kinds(kind)
+
+
+def made(kind: type[TuffError]) -> TuffError:
+    if kind is tuff.ClientClosedError:
+        return tuff.ClientClosedError()
+    if kind is ConnectionLostError:
+        return ConnectionLostError("gone", outcome_unknown=True)
+    return kind("gone")
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds(TuffError)), key=lambda kind: kind.__name__))
+def test_an_error_comes_out_of_another_process_as_it_was(kind: type[TuffError]) -> None:
+    """A pool of processes broke where one with a constructor of its own came back."""
+    error = made(kind)
+    error.retry_after_s = 2.5
+    error.add_note("and then")
+
+    again = pickle.loads(pickle.dumps(error))
+
+    assert type(again) is kind
+    assert (vars(again), str(again)) == (vars(error), str(error))
+    assert (again.code, again.retry_safe) == (error.code, error.retry_safe)
+
+
+def test_an_error_says_what_it_is_about() -> None:
+    conflict = pickle.loads(
+        pickle.dumps(
+            tuff.TransactionConflictError(
+                "x",
+                members={"key": "row", "conflictingTransaction": "7", "conflictingClient": "me"},
+            )
+        )
+    )
+    lost = pickle.loads(pickle.dumps(ConnectionLostError("gone", outcome_unknown=True)))
+
+    assert (conflict.key, conflict.transaction, conflict.client) == (b"row", 7, "me")
+    assert (conflict.detail, conflict.code) == ("x", "transaction_conflict")
+    assert (lost.outcome_unknown, lost.retry_safe) == (True, False)

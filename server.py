@@ -69,6 +69,9 @@ log = logging.getLogger("server")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
 EXIT_USAGE = 2  # a flag or a setting that is not possible
+# Seconds from a stop on until the last reply has to be with its client; behind them come the
+# snapshot and a store that hangs (process/rooms.py), and the process ends within its ten.
+REPLIES_S_MAX = 6.0
 STDIN = 0  # the descriptor
 STDIN_BYTES = 4096  # read at once, and forgotten: only its end means something
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
@@ -90,6 +93,7 @@ class Server:
         self._workers: list[Workers] = []
         self._pools: list[ThreadPoolExecutor] = []  # of threads that other threads ask
         self._stop = asyncio.Event()
+        self._stopped_s = 0.0  # when, by the loop's clock
         self._rooms = Rooms(
             settings,
             places,
@@ -123,7 +127,8 @@ class Server:
             return await self._serve(listener)
         finally:
             self._stop.set()
-            await listener.close()
+            left_s = REPLIES_S_MAX - (asyncio.get_running_loop().time() - self._stopped_s)
+            await listener.close(within_s=left_s)
             await self._rooms.close()
             for workers in self._workers:
                 workers.close()
@@ -144,6 +149,7 @@ class Server:
         host = f"[{server.host}]" if ":" in server.host else server.host
         print(f"tuff ready on http://{host}:{port}", flush=True)
         await self._stop.wait()
+        self._stopped_s = asyncio.get_running_loop().time()
         log.info("stopping: refusing new work, finishing what is under way")
         await self._rooms.drain()
         return 0

@@ -8,6 +8,7 @@ the library answers them with a text. Here they become problem documents as ever
 import asyncio
 import re
 from ast import literal_eval
+from contextlib import suppress
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError, HttpVersion11, RawRequestMessage
@@ -28,12 +29,53 @@ _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")
 _SAID = re.compile(r"(?:Bad status line:\s*)?([^\n]*?)[:.]?(?:\n\s*(b'.*'|b\".*\")\s*\^?\s*)?")
 
 
+class Connections:
+    """Every connection that the library serves. Lives on one event loop."""
+
+    def __init__(self, front: Front, *, keep_alive_s: float) -> None:
+        self._front = front
+        self._keep_alive_s = keep_alive_s
+        self._open: set[Connection] = set()
+        self._is_empty = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    def make(self, server: web.Server) -> "Connection":
+        """One more, of that application."""
+        return Connection(server, self._front, self, keep_alive_s=self._keep_alive_s)
+
+    def add(self, connection: "Connection") -> None:
+        self._open.add(connection)
+
+    def discard(self, connection: "Connection") -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._is_empty.set()
+
+    async def close(self, within_s: float) -> None:
+        """Close every connection; a request under way gets so many seconds to be answered, and its
+        client to read that."""
+        await asyncio.sleep(0)  # what has come is begun
+        for connection in tuple(self._open):
+            connection.finish()
+        if self._open:
+            self._is_empty.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), within_s)
+        for connection in tuple(self._open):
+            connection.abort()
+
+
 class Connection(web.RequestHandler):
     """One connection, from where it left the lane (`process.lane`) until it closes."""
 
-    __slots__ = ("_front", "_newest_body")
+    __slots__ = ("_connections", "_front", "_link", "_newest_body")
 
-    def __init__(self, server: web.Server, front: Front, *, keep_alive_s: float) -> None:
+    def __init__(
+        self, server: web.Server, front: Front, connections: Connections, *, keep_alive_s: float
+    ) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -42,7 +84,29 @@ class Connection(web.RequestHandler):
             auto_decompress=False,  # a body is taken as it is sent, or not at all
         )
         self._front = front
+        self._connections = connections
+        self._link: asyncio.Transport | None = None  # the library forgets it while it still sends
         self._newest_body: StreamReader = EMPTY_PAYLOAD  # of the last request whose head is read
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._link = self.transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._connections.discard(self)
+
+    def finish(self) -> None:
+        """Close the connection, once the requests under way are answered."""
+        self.close()
+        if not self._request_in_progress and not self._messages:
+            self.force_close()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        if self._link is not None:
+            self._link.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from process.application import SERVER_NAME
-from process.connections import Connection
+from process.connections import Connections
 from process.front import Front
 from process.heads import ReplyBytes
 from process.lane import KEEP_ALIVE_S, Lane, Lanes
@@ -17,7 +17,9 @@ from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, Route, problem_reply
 
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
-CLOSE_S_MAX = 1.0  # seconds; idle connections are closed at once, others get this long
+CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get this long at least
+# Seconds that a handler is waited for whose connection is closed; the library takes 0 for ever.
+_ORPHAN_S_MAX = 0.1
 
 
 class Listener:
@@ -37,9 +39,9 @@ class Listener:
         self._runner = web.AppRunner(
             app,
             handle_signals=False,
-            shutdown_timeout=CLOSE_S_MAX,
+            shutdown_timeout=_ORPHAN_S_MAX,
         )
-        self._front = front
+        self._connections = Connections(front, keep_alive_s=KEEP_ALIVE_S)
         loop = asyncio.get_running_loop()
         self._lanes = Lanes(
             RouteTree(routes),
@@ -62,12 +64,10 @@ class Listener:
     def _general(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        return Connection(server, self._front, keep_alive_s=KEEP_ALIVE_S)
+        return self._connections.make(server)
 
     def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        if self._lanes.count + len(server.connections) >= self._connections_max:
+        if self._lanes.count + self._connections.count >= self._connections_max:
             return _Refusal(self._connections_max, self._lanes.replies)
         return Lane(self._lanes)
 
@@ -75,10 +75,12 @@ class Listener:
         if self._server is not None:
             self._server.close()
 
-    async def close(self) -> None:
-        """Close every connection: idle ones at once, others after `CLOSE_S_MAX` at most."""
+    async def close(self, *, within_s: float) -> None:
+        """Close every connection: idle ones at once, others when the client has its reply, or after
+        so many seconds, of which there are `CLOSE_S_MIN` in any case."""
         self.stop_accepting()
-        await self._lanes.close(CLOSE_S_MAX)
+        within_s = max(within_s, CLOSE_S_MIN)
+        await asyncio.gather(self._lanes.close(within_s), self._connections.close(within_s))
         await self._runner.cleanup()
 
 

@@ -1,6 +1,8 @@
 """Bounds, made small by settings (protocol §1, §3.4, §8)."""
 
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -278,3 +280,26 @@ def test_a_run_is_bound_by_the_request_size_alone(narrow: Client, small: Topic) 
     ok(narrow.post(f"{TRANSACTIONS}/run", {"publish": [entry(small, *"abcd")]}))
 
     assert small.committed() == list("abcd")
+
+
+def test_a_stop_lets_a_client_read_its_reply_to_the_end(new_server: NewServer) -> None:
+    """It was cut a second after the signal."""
+    server = new_server()
+    topic = Topic(server.client(), "limits", "large")
+    ok(topic.create())
+    for _ in range(8):
+        ok(topic.publish("x" * 1_000_000))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(f"GET {topic.path}/messages HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        said = connection.recv(65_536)
+        os.kill(server.pid, signal.SIGTERM)
+        time.sleep(1.5)
+        while piece := connection.recv(65_536):
+            said += piece
+
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}\r\n".encode() in head
+    assert len(body) > 8_000_000
+    assert server.terminate() == 0

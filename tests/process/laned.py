@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from aiohttp import web
 
 from process.application import application
-from process.connections import Connection
+from process.connections import Connection, Connections
 from process.front import Admission, Front
 from process.http import Listener
 from process.lane import KEEP_ALIVE_S
@@ -82,7 +82,8 @@ class Served:
         self.routes = Routes()
         self.metrics = Metrics()
         self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
-        front = self._front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
+        front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
+        self._connections = Connections(front, keep_alive_s=KEEP_ALIVE_S)
         self._runner = web.AppRunner(self._application(front))
         self.listener = Listener(
             self._application(front),
@@ -106,10 +107,10 @@ class Served:
 
     def _connection(self) -> Connection:
         assert self._runner.server is not None
-        return Connection(self._runner.server, self._front, keep_alive_s=KEEP_ALIVE_S)
+        return self._connections.make(self._runner.server)
 
     async def close(self) -> None:
-        await self.listener.close()
+        await self.listener.close(within_s=0)
         self._general.close()
         await self._runner.cleanup()
 

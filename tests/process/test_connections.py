@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -147,6 +148,46 @@ async def test_identity_is_no_content_coding(both: Served) -> None:
 
     assert said.count(b"HTTP/1.1 200 OK") == 2
     assert b"abc".hex().encode() in said
+
+
+HEAD = b"HEAD /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", HEAD], ids=["in the lane", "behind it"])
+async def test_a_close_cuts_no_reply_that_is_being_read(
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    """It was cut a second after the stop, or as soon as the library had it in its buffer."""
+    monkeypatch.setattr("process.http.CLOSE_S_MIN", 0.01)
+    port = both.lane_port
+    async with connected(port) as (reader, writer), connected(port) as (idle_reader, idle_writer):
+        idle_writer.write(HEAD)
+        await idle_reader.readuntil(b"\r\n\r\n")
+        writer.write(first + LARGE)
+        await reader.readuntil(b"200 OK\r\n")
+
+        closing = asyncio.ensure_future(both.listener.close(within_s=60))
+        assert await idle_reader.read() == b""
+        ended, _ = await asyncio.wait({closing}, timeout=0.1)  # ten times what there is at least
+        assert not ended
+
+        assert (await reader.read()).endswith(b"x" * (8 << 20))
+        await closing
+
+
+async def test_a_close_gives_up_who_reads_nothing(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("process.http.CLOSE_S_MIN", 0.01)
+    async with connected(both.lane_port) as (reader, writer):
+        writer.write(HEAD + LARGE)
+        await reader.readuntil(b"200 OK\r\n")
+
+        await both.listener.close(within_s=0)
+
+        with suppress(ConnectionError):
+            assert len(await reader.read()) < 8 << 20
 
 
 def _replies(said: bytes) -> list[bytes]:

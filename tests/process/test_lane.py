@@ -273,7 +273,7 @@ async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Se
         writer.write(post("/v1/slow", b"1") + post("/v1/slow", b"2"))
         await _until(lambda: both.routes.asked == [b"1"])
 
-        closing = asyncio.ensure_future(both.listener.close())
+        closing = asyncio.ensure_future(both.listener.close(within_s=60))
         assert await idle_reader.read() == b""
         both.routes.go_on.set()
 
@@ -285,12 +285,12 @@ async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Se
 async def test_a_close_gives_up_what_does_not_end(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("process.http.CLOSE_S_MAX", 0.01)
+    monkeypatch.setattr("process.http.CLOSE_S_MIN", 0.01)
     async with connected(both.lane_port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
 
-        await both.listener.close()
+        await both.listener.close(within_s=0)
 
         assert await reader.read() == b""
         assert both.admission.under_way == 0

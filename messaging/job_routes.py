@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from math import ceil
 
 from messaging.bookmarks import Hold, Position
-from messaging.routes import TOPIC_PATH, no_members, place_from, topic_of, whole_digits
+from messaging.routes import TOPIC_PATH, no_members, topic_of
 from messaging.service import MessagingService
 from messaging.splits import SPLITS_COUNT_MAX
+from messaging.starts import place_from, whole_digits
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId

@@ -4,12 +4,12 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
 
 from messaging.polls import Isolation, Poll, PollResult, Undecided
 from messaging.service import MessagingService, Published
+from messaging.starts import place_from, start_from, start_time, whole_digits
 from messaging.topics import parse_properties
 from tuff.protocol import avro, forms
 from tuff.protocol.errors import (
@@ -45,7 +45,6 @@ from tuff.protocol.names import TopicId, check_name, topic_id
 from tuff.protocol.requests import ConsumeRequest, PublishRequest
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
-DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
 Choice = TypeVar("Choice", bound=Enum)
 
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -208,7 +207,7 @@ class _MessageRoutes:
             newest = self._service.newest_place(topic)
             result = await self._service.poll(topic, replace(poll, start=newest, inclusive=False))
         else:
-            result = await self._service.poll(topic, replace(poll, start=_start(start)))
+            result = await self._service.poll(topic, replace(poll, start=start_from(start)))
         return _polled(result, form)
 
     async def offsets(self, request: Request) -> Reply:
@@ -236,17 +235,6 @@ def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
 
 def no_members(request: Request, *, what: str) -> None:
     read_object(request.body, request.content_type, members=(), what=what)
-
-
-def place_from(value: object, *, what: str) -> MessageId | int:
-    """A message id or a publish time in ms, as a JSON body names it.
-
-    Raises:
-        BadRequestError (its kinds): it is neither.
-    """
-    if isinstance(value, str):
-        return MessageId.from_hex(value)
-    return _start_time(forms.clamped_number(value, what=what))
 
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
@@ -291,7 +279,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     if consume.limit is not None and consume.limit <= 0:
         raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
     if isinstance(consume.start, int):
-        _start_time(consume.start)
+        start_time(consume.start)
     through = query.get("through")
     return Poll(
         start=consume.start,
@@ -359,36 +347,3 @@ def _boolean(text: str, *, what: str) -> bool:
     if text not in ("true", "false"):
         raise BadRequestError(f"{what} is true or false, not {shown(text)}")
     return text == "true"
-
-
-def whole_digits(text: str, *, what: str) -> int:
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
-        raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
-    # Python reads no more than 4,300 digits.
-    return forms.clamped_number(int(text[:DIGITS_MAX]), what=what)
-
-
-def _start(text: str) -> MessageId | int | None:
-    if text == "earliest":
-        return None
-    if len(text) == 40:
-        return MessageId.from_hex(text)
-    if text.removeprefix("-").isdigit():
-        return _start_time(whole_digits(text, what="from"))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadRequestError(
-            "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
-            f"time, not {shown(text)}"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return _start_time(math.floor(moment.timestamp() * 1000))
-
-
-def _start_time(timestamp_ms: int) -> int:
-    if timestamp_ms < 0:
-        raise BadRequestError(f"a publish time is 0 or more ms, not {timestamp_ms}")
-    return timestamp_ms

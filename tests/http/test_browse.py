@@ -71,6 +71,14 @@ def test_a_malformed_browse_is_refused(letters: Topic, query: dict[str, object])
     assert problem_of(letters.browse(**query))["status"] == 400
 
 
+def test_a_time_zone_whose_plus_arrived_as_a_space_is_told_how_to_write_it(letters: Topic) -> None:
+    """The sentence named what it does take, which was what its reader had written."""
+    unescaped = f"{letters.path}/messages?from=2016-11-24T16:00:00+02:00"
+
+    refused(letters.client.get(unescaped), 400, "bad_request", naming="+ is written %2B")
+    ok(letters.client.get(unescaped.replace("+", "%2B")))
+
+
 def test_browsing_takes_the_parameters_of_a_poll(client: Client, topic: Topic) -> None:
     writer = begin(client)
     ok(topic.publish("a"))

@@ -37,7 +37,7 @@ from messaging.query import (
 )
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
-from messaging.run_table import scan_records
+from messaging.run_table import rows_max, scan_records
 from messaging.runs import is_run, rows_in
 from messaging.storage.seam import Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
@@ -185,7 +185,7 @@ class _Read:
             if is_run(record[1]):
                 self._run(*record, through)
             else:
-                self._general(*record)
+                self._single(*record, through)
             before = len(self._taken)
             record = self._taken.add_plain(rows, OF_MESSAGES, first=self._first, through=through)
             self._took(before)
@@ -194,9 +194,7 @@ class _Read:
         first, before = self._first, len(self._taken)
         self._is_plain = self._is_plain and first == self._start.place.to_int()
         if not self._taken.add_run(key, value, OF_MESSAGES, first=first, through=through):
-            for row in rows_in(key, value):
-                if first <= place_number(row[0]) and row[0][-PLACE_SIZE:] <= through:
-                    self._general(*row)
+            self._one_by_one(key, value, through)
         self._took(before)
 
     def _took(self, before: int) -> None:
@@ -208,14 +206,36 @@ class _Read:
             self._reading.caught_up = True
             raise _Stop
 
-    def _general(self, key: bytes, value: bytes) -> None:
-        place_bytes = key[-PLACE_SIZE:]
+    def _single(self, key: bytes, value: bytes, through: bytes) -> None:
         try:
             row = MessageRow.from_bytes(key, value)
-        except DamagedRowError as error:
-            # Whether it was a message or stands for a group can't be told any more: the place to go
-            # on from lies past both.
-            self._damaged(place_bytes + NO_PAYLOAD, place_bytes + _PAST_GROUP, error.finding)
+        except DamagedRowError:
+            self._one_by_one(key, value, through)
+        else:
+            self._general(key[-PLACE_SIZE:], value, row)
+
+    def _one_by_one(self, key: bytes, value: bytes, through: bytes) -> None:
+        """The rows of a record that is damaged. One that can't be told apart may have rows up to
+        `through`, whatever its key is."""
+        self._is_plain = False
+        rows = rows_in(key, value)
+        is_apart = len(rows) > 1
+        for row_key, row_value in rows:
+            place_bytes = row_key[-PLACE_SIZE:]
+            is_before = place_number(row_key) < self._first and (is_apart or is_run(value))
+            if is_before or (is_apart and place_bytes > through):
+                continue
+            try:
+                row = MessageRow.from_bytes(row_key, row_value)
+            except DamagedRowError as error:
+                held = "" if is_apart else self._held(key, value, self._first - 1, self._next)
+                # Whether it was a message or stands for a group can't be told any more: the place
+                # to go on from lies past both.
+                finding = error.finding + held
+                self._damaged(place_bytes + NO_PAYLOAD, place_bytes + _PAST_GROUP, finding)
+            self._general(place_bytes, row_value, row)
+
+    def _general(self, place_bytes: bytes, value: bytes, row: MessageRow) -> None:
         is_cut = place_bytes + NO_PAYLOAD < self._start_bytes
         self._is_plain = self._is_plain and value[0] == PLAIN and not is_cut
         self._row(place_bytes, row)
@@ -283,15 +303,18 @@ class _Read:
                 return
             for key, value in rows_in(*record):
                 if place_in(key) >= first:
-                    self._stored(parts.front + key[-PLACE_SIZE:], place, pointer, key, value)
+                    self._stored(parts.front, place, pointer, key, value, first=first)
 
     def _stored(
-        self, id_bytes: bytes, place: Place, pointer: int, key: bytes, value: bytes
+        self, front: bytes, place: Place, pointer: int, key: bytes, value: bytes, *, first: Place
     ) -> None:
+        id_bytes = front + key[-PLACE_SIZE:]
         try:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError as error:
-            self._damaged(id_bytes, id_bytes, error.finding)
+            passed = self._next[PLACE_SIZE:] if self._next.startswith(front) else b""
+            held = self._held(key, value, first.to_int() - 1, passed)
+            self._damaged(id_bytes, id_bytes, error.finding + held)
         if self._is_expired(place, row.ttl_s):
             self._pass(id_bytes)
         else:
@@ -359,6 +382,14 @@ class _Read:
             f"{behind.hex()}, exclusive",
             members={"id": id_bytes.hex(), "next": behind.hex()},
         )
+
+    def _held(self, key: bytes, value: bytes, after: int, passed: bytes) -> str:
+        """What else may be lost with a record, of which no row stands up to these places."""
+        after = max(after, int.from_bytes(passed[:PLACE_SIZE], "big"))
+        count = min(rows_max(self._store, key, value), place_number(key) - after)
+        if count <= 1:
+            return ""
+        return f" and may have been up to {count} messages, of which this was the last"
 
     def _damaged_block(self, reason: str) -> None:
         if not self._taken:

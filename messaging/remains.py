@@ -29,7 +29,7 @@ from messaging.keys import (
     split_topic,
 )
 from messaging.rows import DamagedRowError, MessageRow, NewerRowError, PayloadRow
-from messaging.runs import is_run, require_run, rows_in, whole_rows
+from messaging.runs import is_run, require_run, rows_in, rows_max, whole_rows
 from messaging.storage.leveldb_files import Hole, Survey, Version, survey
 from messaging.topics import TopicRecord
 
@@ -78,10 +78,12 @@ class Remains:
             if remain is None:
                 continue
             value = versions[0].value if remain.value is None else remain.value
-            if value is not None and is_run(value) and not remain.is_newer:
-                yield from _rows_of(remain, value)
-            else:
+            # A run whose flags are damaged looks like a row by itself.
+            is_whole_row = remain.value is not None and not is_run(remain.value)
+            if value is None or remain.is_newer or is_whole_row:
                 yield remain
+            else:
+                yield from _rows_of(remain, value)
 
     def versions(self) -> Iterator[list[Version]]:
         """All that is left of each key, the newest first."""
@@ -115,12 +117,18 @@ class Remains:
 
 def _rows_of(remain: Remain, value: bytes) -> Iterator[Remain]:
     """What is left of each row of a run: of a damaged one, the rows that are whole."""
-    for key, row in rows_in(remain.key, value):
+    rows = rows_in(remain.key, value)
+    count_max = rows_max(remain.key, value) if len(rows) == 1 else 1
+    held = f"; it may have been up to {count_max} rows, the last under this key"
+    for key, row in rows:
         error = row_error(key, row)
         if error is None:
-            yield replace(remain, key=key, value=row, damage=None)
+            # That an older version was taken is told once, under the key of both.
+            is_older = remain.value is not None and key == remain.key
+            yield replace(remain, key=key, value=row, damage=remain.damage if is_older else None)
         else:
-            yield replace(remain, key=key, value=None, damage=str(error))
+            damage = str(error) + (held if count_max > 1 else "")
+            yield replace(remain, key=key, value=None, damage=damage)
 
 
 def row_error(key: bytes, value: bytes) -> DamagedRowError | None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE, pack_place, place_after, place_in
-from messaging.runs import is_run, join, overlap_stop, rows_in
+from messaging.runs import begins_before, is_run, join, overlap_stop, rows_in
+from messaging.runs import rows_max as run_rows_max
 from messaging.storage.seam import Rows, Store
 
 
@@ -32,8 +33,11 @@ class RunTable:
             return next((value for _, value in rows), None)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        """As of every engine. A record that can't be read and may hold rows of the range comes
+        under its own key, that of its last row, which may not be before `stop`."""
         records = self._engine.scan(start, _overlap_stop(start, stop), reverse=reverse)
-        return _rows_between(records, start, stop, reverse=reverse)
+        between = _records_before if reverse else _records_between
+        return _rows_between(between(records, stop), start, stop, reverse=reverse)
 
     def scan_records(self, start: bytes, stop: bytes) -> Rows:
         """The same, with every run in one that has a row there, and may have others."""
@@ -64,6 +68,11 @@ def records_of(
     return join(keys, values) if isinstance(store, RunTable) else zip(keys, values, strict=True)
 
 
+def rows_max(store: Store, key: bytes, value: bytes) -> int:
+    """How many rows a record of the store that can't be read may be for; the last has its key."""
+    return run_rows_max(key, value) if isinstance(store, RunTable) else 1
+
+
 def _overlap_stop(start: bytes, stop: bytes) -> bytes:
     return overlap_stop(stop) if start < stop else stop
 
@@ -71,26 +80,36 @@ def _overlap_stop(start: bytes, stop: bytes) -> bytes:
 def _rows_between(records: Rows, start: bytes, stop: bytes, *, reverse: bool) -> Rows:
     with closing(records):
         for key, value in records:
-            if not is_run(value):
-                if start <= key < stop:
-                    yield key, value
-                elif not reverse:
-                    return
-                continue
             rows = rows_in(key, value)
-            if rows[0][0] >= stop and not reverse:
-                return
-            if rows[0][0] < start or key >= stop:
+            if len(rows) > 1 and (rows[0][0] < start or key >= stop):
                 rows = [row for row in rows if start <= row[0] < stop]
             yield from reversed(rows) if reverse else rows
 
 
 def _records_between(records: Rows, stop: bytes) -> Rows:
+    """Those before `stop`, and the one behind them if it begins before it, or may."""
+    before = b""
     with closing(records):
         for key, value in records:
-            if key < stop:
-                yield key, value
+            if key >= stop:
+                if begins_before(key, value, stop, before=before):
+                    yield key, value
+                return
+            before = key
+            yield key, value
+
+
+def _records_before(records: Rows, stop: bytes) -> Rows:
+    """The same of records that come backwards."""
+    behind: tuple[bytes, bytes] | None = None
+    with closing(records):
+        for key, value in records:
+            if key >= stop:
+                behind = key, value
                 continue
-            if rows_in(key, value)[0][0] < stop:
-                yield key, value
-            return
+            if behind is not None and begins_before(*behind, stop, before=key):
+                yield behind
+            behind = None
+            yield key, value
+    if behind is not None and begins_before(*behind, stop, before=b""):
+        yield behind

@@ -20,7 +20,17 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from messaging.keys import MESSAGES, PAYLOADS, SEQ_SIZE, place_number
-from messaging.rows import HEAD, IS_RUN, PLAIN_MARK, frame, is_whole, newer_flags, unframe
+from messaging.rows import (
+    HEAD,
+    IS_RUN,
+    PLAIN_MARK,
+    DamagedRowError,
+    NewerRowError,
+    frame,
+    is_whole,
+    newer_flags,
+    unframe,
+)
 from tuff.checksum import crc32
 
 RUN_COUNT_MAX = 256  # rows
@@ -34,6 +44,7 @@ _SEQ_MAX = (1 << 8 * SEQ_SIZE) - 1
 _COUNT = struct.Struct(">H")
 _NUMBER_SIZE = 4  # bytes; a size, and a checksum
 _SIZES_AT = HEAD.size + _COUNT.size
+_RUN_SIZE_MAX = _SIZES_AT + 2 * _NUMBER_SIZE * RUN_COUNT_MAX + RUN_BYTES_MAX  # bytes of a value
 _FLAGS = itemgetter(0)  # of a value
 
 
@@ -166,9 +177,49 @@ def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
 
 def rows_in(key: bytes, value: bytes) -> list[Row]:
     """The rows that a stored value is for: itself unless it is a run that can be told apart."""
-    if not is_run(value) or key[:1] not in _TABLES:
+    if key[:1] not in _TABLES:
         return [(key, value)]
-    return split(key, value) or [(key, value)]
+    rows = split(key, value) if is_run(value) else _unmarked(key, value)
+    return rows or [(key, value)]
+
+
+def _unmarked(key: bytes, value: bytes) -> list[Row] | None:
+    """The rows of a run whose flags are damaged; None for any other value. Costs next to nothing
+    for a value that has not the sizes of a run."""
+    if not 1 < _count(value) <= RUN_COUNT_MAX or len(value) > _RUN_SIZE_MAX:
+        return None
+    rows = _split(key, value, _count(value))
+    if rows is None or not any(is_whole(*row) for row in rows):
+        return None
+    try:
+        unframe(key, value)
+    except NewerRowError:
+        return None
+    except DamagedRowError:
+        return rows
+    return None  # a payload that somebody made up to look like a run
+
+
+def rows_max(key: bytes, value: bytes) -> int:
+    """How many rows a value that can't be read may be for at most; the last has this key."""
+    if key[:1] not in _TABLES:
+        return 1
+    fitting = (len(value) - _SIZES_AT) // (2 * _NUMBER_SIZE)
+    return max(1, min(fitting, int.from_bytes(key[-SEQ_SIZE:], "big") + 1))
+
+
+def begins_before(key: bytes, value: bytes, stop: bytes, *, before: bytes) -> bool:
+    """Whether a row of this value, whose key is not before `stop`, is, or may be: of damage that
+    can't be told apart nobody knows how many rows it was, only that none of them lies up to
+    `before`, the key that comes before this one."""
+    rows = rows_in(key, value)
+    if len(rows) > 1 or is_whole(*rows[0]):
+        return rows[0][0] < stop
+    last = int.from_bytes(key[-SEQ_SIZE:], "big")
+    first = last + 1 - rows_max(key, value)
+    if before[:-SEQ_SIZE] == key[:-SEQ_SIZE]:
+        first = max(first, int.from_bytes(before[-SEQ_SIZE:], "big") + 1)
+    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop
 
 
 def whole_rows(key: bytes, value: bytes) -> list[Row]:

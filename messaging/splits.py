@@ -70,8 +70,9 @@ def _first_place(store: Store, query: Query, last: Place) -> Place | None:
     try:
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
+                # What can't be read and may be of the range need not have its key in there.
                 if place_in(key) != place or not _is_behind(key, value, inside):
-                    return place_in(key)
+                    return min(place_in(key), last)
     except StoreDamagedError:
         return place  # a reader is to come here, and be told
     return None
@@ -130,6 +131,8 @@ def _walk(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int]
     keys = message_key(prefix, Place.from_int(start)), message_key(prefix, Place.from_int(stop))
     with suppress(StoreDamagedError), closing(store.scan(*keys)) as rows:
         for key, value in islice(rows, WALKED_ROWS_MAX):
+            if place_number(key) >= stop:
+                break  # it can't be read, and only may have rows of the range
             numbers.append(place_number(key))
             sizes.append(len(key) + len(value) + _brought_bytes(value))
     return numbers, list(accumulate(sizes))

@@ -58,7 +58,7 @@ def _first_undecided(store: Store, query: Query, start: Place) -> tuple[Place, M
             for key, value in rows:
                 place, row = place_in(key), _decoded(key, value)
                 if row is None or _is_held(query, place, row):
-                    return place, row
+                    return min(place, end), row
     return end, None
 
 
@@ -76,7 +76,8 @@ def _last_before(store: Store, query: Query, stop: Place) -> MessageId | None:
     with closing(store.scan(*keys, reverse=True)) as rows:
         for key, value in rows:
             place, row = place_in(key), _decoded(key, value)
-            return past_group(place) if row is None else _id_of(query, place, row)
+            if place < stop:  # else it can't be read, and only may begin before
+                return past_group(place) if row is None else _id_of(query, place, row)
     return None
 
 

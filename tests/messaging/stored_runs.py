@@ -32,6 +32,23 @@ def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
     return value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
 
 
+def without_sizes(value: bytes) -> bytes:
+    """A stored run of which no row can be told apart any more: two of its sizes are damaged."""
+    count = int.from_bytes(value[HEAD.size : HEAD.size + 2], "big")
+    assert is_run(value)
+    assert count > 1
+    damaged = bytearray(value)
+    damaged[HEAD.size + 2 + 3] ^= 2
+    damaged[HEAD.size + 2 + 4 * count - 1] ^= 4
+    return bytes(damaged)
+
+
+def without_mark(value: bytes, *, bit: int = 4) -> bytes:
+    """A stored run that looks like a row by itself, or one of nobody's: its flags are damaged."""
+    assert is_run(value)
+    return bytes((value[0] ^ 1 << bit,)) + value[1:]
+
+
 def _neighbours(rows: dict[bytes, bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
     keys: list[bytes] = []
     for key in sorted(rows):

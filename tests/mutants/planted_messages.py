@@ -177,6 +177,26 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "a damaged run that is cut by the end of a range is passed over",
+        "messaging/runs.py",
+        '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
+        "    return False\n",
+        (
+            "tests/messaging/test_damaged_ranges.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
+            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_runs.py::TestTwoStores::runTest",
+        ),
+    ),
+    Mutant(
+        "a damaged run behind `through` is left out of the page",
+        "messaging/reader.py",
+        "            if is_before or (is_apart and place_bytes > through):\n",
+        "            if is_before or place_bytes > through:\n",
+        (
+            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+        ),
+    ),
+    Mutant(
         "rows that do not follow each other are put into one run",
         "messaging/batch.py",
         "        if keys and place_number(keys[-1]) + 1 != place_number(run.keys[0]):\n",

@@ -1,14 +1,18 @@
 """A flipped bit in a value of a hundred messages costs no more than one of them (promise 8)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import plyvel
 import pytest
 
-from tests.http.calls import Topic
+from messaging.keys import MESSAGES
+from messaging.runs import is_run
+from tests.http.calls import Topic, payloads
 from tests.http.client import ok
 from tests.http.process import serve
+from tests.messaging.stored_runs import without_mark, without_sizes
 from tests.repair.files import flipped, found_in
 from tests.repair.test_salvage import assert_nothing_new, salvaged
 
@@ -61,3 +65,99 @@ def test_no_bit_of_a_run_costs_more_than_a_message(stored: Path, tmp_path: Path)
         assert_nothing_new(truth, seen)
         assert len(truth.payloads) - len(seen.payloads) <= cost, at
     assert tried >= 6
+
+
+def change_run(data: Path, damage: Callable[[bytes], bytes]) -> None:
+    """Put another value in the place of the run; the engine finds nothing wrong in it, and has no
+    older version."""
+    table = str(data / "messages")
+    with closing(plyvel.DB(table)) as database:
+        rows = list(database)
+    plyvel.destroy_db(table)
+    with closing(plyvel.DB(table, create_if_missing=True)) as database:
+        for key, value in rows:
+            is_the_run = key[:1] == MESSAGES and is_run(value)
+            database.put(key, damage(value) if is_the_run else value)
+
+
+def polled(topic: Topic, **query: object) -> tuple[list[str], list[str]]:
+    """What a reader is handed who goes on behind all damage, and what it is told of that."""
+    body: dict[str, object] = {}
+    handed, told = [], []
+    for _ in range(9):
+        reply = topic.poll(body, **query)
+        if reply.status == 500:
+            assert reply.json["code"] == "damaged_record"
+            told.append(reply.json["detail"])
+            body = {"startFrom": reply.json["next"], "inclusive": False}
+            continue
+        handed += payloads(reply)
+        if reply.headers["tuff-caught-up"] == "true":
+            return handed, told
+        body = {"startFrom": reply.headers["tuff-next"], "inclusive": False}
+    raise AssertionError("the read comes to no end")
+
+
+def test_a_reader_through_a_run_is_told_that_it_can_not_be_read(tmp_path: Path) -> None:
+    """A reader `through` one of the first messages was answered that it was caught up."""
+    server = serve(tmp_path)
+    with closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        ok(topic.create())
+        ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
+        ids = [message["id"] for message in ok(topic.poll()).json]
+        ok(topic.publish("behind it"))
+    server.end()
+    change_run(server.data, without_sizes)
+    assert any("may have been up to" in finding.reason for finding in found_in(server.data))
+
+    server = serve(tmp_path)
+    with closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        for through in (ids[0], ids[50], ids[99]):
+            handed, (told,) = polled(topic, through=through)
+            assert handed == []
+            assert ids[99] in told
+            assert "up to 100 messages, of which this was the last" in told
+        assert polled(topic)[0] == ["behind it"]
+    server.end()
+
+
+def test_a_run_without_its_flags_is_read_and_salvaged(tmp_path: Path) -> None:
+    """Their only flipped bit cost all messages of the run."""
+    server = serve(tmp_path / "old")
+    with closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        ok(topic.create())
+        ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
+    server.end()
+    change_run(server.data, without_mark)
+
+    _, seen = salvaged(server.data, tmp_path / "new")
+    assert sorted(seen.payloads.values()) == PAYLOADS
+    server = serve(tmp_path / "old")
+    with closing(server.client()) as client:
+        handed = polled(Topic(client, "default", "t"))
+    server.end()
+
+    assert handed == ([payload.decode() for payload in PAYLOADS], [])
+
+
+def test_that_an_older_version_of_a_run_was_taken_is_told(tmp_path: Path) -> None:
+    """The rows of the version before it were all that `tuff fsck` spoke of."""
+    server = serve(tmp_path / "old")
+    with closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        ok(topic.create())
+        ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
+    server.end()
+    with closing(plyvel.DB(str(server.data / "messages"))) as database:
+        ((key, run),) = [row for row in database if row[0][:1] == MESSAGES and is_run(row[1])]
+        database.put(key, without_sizes(run))
+
+    (finding,) = found_in(server.data)
+    account, seen = salvaged(server.data, tmp_path / "new")
+
+    assert key[1:].hex() in finding.place
+    assert len(account.decided) == 1
+    assert sorted(seen.payloads.values()) == PAYLOADS

@@ -1,0 +1,254 @@
+"""A run that can't be told apart is passed over by nobody, wherever a range begins and ends.
+
+It stands under the key of its last row. A range that ended between its first row and its last did
+not come to that key: a reader `through` there was told that it had everything.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from messaging.keys import message_key, payload_key, place_after
+from messaging.query import Query
+from messaging.reader import read
+from messaging.rows import (
+    IS_RUN,
+    MessageRow,
+    PayloadRange,
+    frame,
+    inline_values,
+    is_whole,
+    unframe,
+)
+from messaging.run_table import RunTable, scan_records
+from messaging.runs import join, rows_in
+from messaging.splits import split
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.memory import MemoryTable
+from messaging.survey import survey
+from tests.messaging.stored_runs import without_mark, without_sizes
+from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, query
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import MessageId, Place, past_group
+
+FIRST = Place(NOW_MS - 2_000, 40)
+COUNT = 12  # rows, of which those from RUN_FROM up to RUN_TO are one run
+RUN_FROM, RUN_TO = 3, 9
+
+Damage = Callable[[bytes], bytes]
+
+
+def without_all(value: bytes) -> bytes:
+    return bytes(len(value))
+
+
+@pytest.fixture(params=["memory", "leveldb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTable]:
+    in_memory = request.param == "memory"
+    engine = MemoryTable() if in_memory else LevelDbTable(tmp_path / "table", is_whole=is_whole)
+    with closing(RunTable(engine)) as opened:
+        yield opened
+
+
+def place(number: int) -> Place:
+    return place_after(FIRST, number)
+
+
+def key(number: int) -> bytes:
+    return message_key(PREFIX, place(number))
+
+
+def payload(number: int) -> bytes:
+    return f"payload {number}".encode()
+
+
+def fill(store: RunTable, damage: Damage) -> None:
+    """Rows of one millisecond, of which some are a run that is damaged."""
+    keys = [key(number) for number in range(COUNT)]
+    values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
+    rows = [*zip(keys, values, strict=True)]
+    ((at, run),) = join(keys[RUN_FROM : RUN_TO + 1], values[RUN_FROM : RUN_TO + 1])
+    store.write([*rows[:RUN_FROM], (at, damage(run)), *rows[RUN_TO + 1 :]])
+
+
+def ranges() -> Iterator[tuple[int, int]]:
+    return ((start, stop) for start in range(COUNT) for stop in range(start + 1, COUNT + 1))
+
+
+@pytest.mark.parametrize("damage", [without_sizes, without_all])
+def test_a_range_has_every_row_or_the_record_in_which_it_was(
+    store: RunTable, damage: Damage
+) -> None:
+    fill(store, damage)
+
+    for start, stop in ranges():
+        inside = range(start, stop)
+        is_lost = any(RUN_FROM <= number <= RUN_TO for number in inside)
+        expected = [key(each) for each in inside if not RUN_FROM <= each <= RUN_TO]
+        expected += [key(RUN_TO)] if is_lost else []
+
+        found = [at for at, _ in store.scan(key(start), key(stop))]
+        backwards = [at for at, _ in store.scan(key(start), key(stop), reverse=True)]
+        records = [at for at, _ in scan_records(store, key(start), key(stop))]
+
+        assert found == sorted(expected), (start, stop)
+        assert backwards == found[::-1]
+        assert records == found
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_run_without_its_flags_still_has_its_rows(store: RunTable, bit: int) -> None:
+    fill(store, lambda run: without_mark(run, bit=bit))
+
+    for start, stop in ranges():
+        rows = [*store.scan(key(start), key(stop))]
+
+        assert [at for at, _ in rows] == [key(each) for each in range(start, stop)]
+        assert all(is_whole(*row) for row in rows)
+        assert [*store.scan(key(start), key(stop), reverse=True)] == rows[::-1]
+
+
+def test_what_was_made_up_to_look_like_a_run_is_the_row_that_it_is() -> None:
+    at, at_before = key(1), key(0)
+    value = MessageRow(payload=b"made up").to_bytes(at_before)
+    ((_, run),) = join([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
+    whole = frame(at, 0, run[5:])
+    newer = frame(at, 64, run[5:])
+
+    assert rows_in(at, whole) == [(at, whole)]
+    assert rows_in(at, newer) == [(at, newer)]
+    assert unframe(at, frame(at, IS_RUN, run[5:]))
+
+
+def ask(**asked: object) -> Query:
+    served = {"served": place(COUNT - 1), "live_from": Place(0, 0)}
+    return query(**(served | asked))
+
+
+def read_all(store: RunTable, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
+    """Every payload that a reader is handed who goes on behind damage, and what it was told."""
+    number, payloads, told = MessageId(*place(first)).to_int(), [], []
+    for _ in range(2 * COUNT):
+        try:
+            reading = read(store, ask(start=number, through=MessageId(*place(through)), limit=2))
+        except DamagedRecordError as error:
+            told.append(str(error))
+            number = int(str(error.members["next"]), 16) + 1
+            continue
+        payloads += [each for _, each in reading.items]
+        if reading.caught_up:
+            return payloads, told
+        number = int.from_bytes(reading.next_id, "big") + 1
+    raise AssertionError("the read comes to no end")
+
+
+@pytest.mark.parametrize("damage", [without_sizes, without_all])
+def test_a_reader_is_told_once_and_handed_all_the_rest(store: RunTable, damage: Damage) -> None:
+    fill(store, damage)
+
+    for first, stop in ranges():
+        payloads, told = read_all(store, first=first, through=stop - 1)
+
+        inside = range(first, stop)
+        assert payloads == [payload(each) for each in inside if not RUN_FROM <= each <= RUN_TO]
+        lost = [each for each in inside if RUN_FROM <= each <= RUN_TO]
+        assert len(told) == bool(lost), (first, stop)
+
+
+def test_a_reader_is_told_how_many_messages_may_be_gone(store: RunTable) -> None:
+    fill(store, without_sizes)
+
+    _, (told,) = read_all(store, first=0, through=RUN_FROM)
+    assert MessageId(*place(RUN_TO)).hex() in told
+    _, (last,) = read_all(store, first=RUN_TO, through=RUN_TO)
+
+    assert "may have been up to 7 messages, of which this was the last" in told
+    assert "may have been" not in last
+
+
+def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: RunTable) -> None:
+    fill(store, without_mark)
+
+    for first, stop in ranges():
+        expected = [payload(each) for each in range(first, stop)]
+        assert read_all(store, first=first, through=stop - 1) == (expected, [])
+
+
+def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: RunTable) -> None:
+    fill(store, without_mark)
+    inside = MessageId(*place(RUN_FROM + 1)).to_int() + 1
+
+    reading = read(store, ask(start=inside))
+
+    assert reading.items[0][1] == payload(RUN_FROM + 2)
+    assert reading.whole_from is None
+
+
+def test_a_topic_ends_before_a_record_that_is_not_decided(store: RunTable) -> None:
+    fill(store, without_sizes)
+    live = {"live_from": place(0)}
+
+    extent = survey(store, ask(**live), undecided_from=FIRST)
+    cut = survey(store, ask(served=place(RUN_FROM), **live), undecided_from=FIRST)
+
+    assert extent.end == cut.end == MessageId(*place(RUN_FROM - 1))
+
+
+def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
+    store: RunTable,
+) -> None:
+    fill(store, without_sizes)
+
+    extent = survey(
+        store,
+        ask(served=place(RUN_TO), live_from=place(0)),
+        undecided_from=Place(NOW_MS, 0),
+    )
+
+    assert extent.end == past_group(place(RUN_TO))
+
+
+def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: RunTable) -> None:
+    fill(store, without_sizes)
+    end = MessageId(*place(RUN_FROM + 1))
+
+    for start in (None, MessageId(*place(RUN_FROM))):
+        number = 0 if start is None else start.to_int() + 1
+        parts = split(store, ask(start=number, through=end), start=start, end=end, count=9)
+
+        assert (parts[0].start, parts[-1].end) == (start, end)
+        ends = [part.end for part in parts]
+        assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("damage", [without_sizes, without_all, without_mark])
+def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
+    store: RunTable, damage: Damage
+) -> None:
+    stored = [payload_key(PREFIX, COMMITTED, place(number)) for number in range(4)]
+    values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
+    ((at, run),) = join(stored, values)
+    brings = PayloadRange(place(0), place(3), 4)
+    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key(0))
+    store.write([(at, damage(run)), (key(0), row)])
+
+    for last in range(4):
+        number, handed, told = 0, [], 0
+        through = MessageId(*place(0), *place(last))
+        for _ in range(9):
+            try:
+                reading = read(store, ask(start=number, through=through))
+            except DamagedRecordError as error:
+                told += 1
+                number = int(str(error.members["next"]), 16) + 1
+                continue
+            handed += [each for _, each in reading.items]
+            number = int.from_bytes(reading.next_id, "big") + 1
+            if reading.caught_up:
+                break
+
+        assert told > 0
+        is_apart = damage is without_mark
+        assert handed == [payload(each) for each in range(last + 1 if is_apart else 0)]

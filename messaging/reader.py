@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from messaging.ahead import Ahead
 from messaging.columns import NO_PAYLOAD, OF_MESSAGES, IdParts
+from messaging.damage import behind_block, may_hold, refusal
 from messaging.keys import (
     PLACE_SIZE,
     message_key,
@@ -37,13 +38,13 @@ from messaging.query import (
 )
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
-from messaging.run_table import rows_max, scan_records
+from messaging.run_table import scan_records
 from messaging.runs import is_run, rows_in
 from messaging.storage.seam import Store, StoreDamagedError
 from messaging.visibility import Verdict, verdict
 from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import MessageId, Place, past_group
+from tuff.protocol.ids import MessageId, Place
 
 SCAN_ROWS_MAX = (
     100_000  # rows passed over in one go; a read among skipped rows ends within a second
@@ -228,7 +229,7 @@ class _Read:
             try:
                 row = MessageRow.from_bytes(row_key, row_value)
             except DamagedRowError as error:
-                held = "" if is_apart else self._held(key, value, self._first - 1, self._next)
+                held = "" if is_apart else self._may_hold(key, value, self._first, self._next)
                 # Whether it was a message or stands for a group can't be told any more: the place
                 # to go on from lies past both.
                 finding = error.finding + held
@@ -313,7 +314,7 @@ class _Read:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError as error:
             passed = self._next[PLACE_SIZE:] if self._next.startswith(front) else b""
-            held = self._held(key, value, first.to_int() - 1, passed)
+            held = self._may_hold(key, value, first.to_int(), passed)
             self._damaged(id_bytes, id_bytes, error.finding + held)
         if self._is_expired(place, row.ttl_s):
             self._pass(id_bytes)
@@ -374,40 +375,16 @@ class _Read:
     def _pass(self, id_bytes: bytes) -> None:
         self._next = max(self._next, id_bytes)
 
+    def _may_hold(self, key: bytes, value: bytes, first: int, passed: bytes) -> str:
+        return may_hold(self._store, key, value, after=first - 1, passed=passed)
+
     def _damaged(self, id_bytes: bytes, behind: bytes, finding: str) -> NoReturn:
         if self._taken:
             raise _Stop
-        raise DamagedRecordError(
-            f"the record {id_bytes.hex()} {finding}; to go on without it, read on from "
-            f"{behind.hex()}, exclusive",
-            members={"id": id_bytes.hex(), "next": behind.hex()},
-        )
-
-    def _held(self, key: bytes, value: bytes, after: int, passed: bytes) -> str:
-        """What else may be lost with a record, of which no row stands up to these places."""
-        after = max(after, int.from_bytes(passed[:PLACE_SIZE], "big"))
-        count = min(rows_max(self._store, key, value), place_number(key) - after)
-        if count <= 1:
-            return ""
-        return f" and may have been up to {count} messages, of which this was the last"
+        raise refusal(id_bytes, behind, finding)
 
     def _damaged_block(self, reason: str) -> None:
         if not self._taken:
             place = MessageId.from_bytes(self._next).place
-            self._damaged(self._next, self._behind_damage(place), f"is damaged ({reason})")
-
-    def _behind_damage(self, damaged: Place) -> bytes:
-        """A place behind a stretch whose end the engine can't tell: ever larger steps in time."""
-        query = self._query
-        stop = message_key(query.prefix, place_after(query.served))
-        step_ms = 1
-        while damaged.timestamp_ms + step_ms <= query.served.timestamp_ms:
-            at = Place(damaged.timestamp_ms + step_ms, 0)
-            try:
-                with closing(self._store.scan(message_key(query.prefix, at), stop)) as rows:
-                    next(rows, None)
-            except StoreDamagedError:
-                step_ms *= 2
-            else:
-                return before_row(at)
-        return past_group(query.served).to_bytes()
+            behind = behind_block(self._store, self._query, place)
+            self._damaged(self._next, behind, f"is damaged ({reason})")

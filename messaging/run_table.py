@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE, pack_place, place_after, place_in
-from messaging.runs import begins_before, is_run, join, overlap_stop, rows_in
+from messaging.runs import begins_before, join, overlap_stop, rows_in
 from messaging.runs import rows_max as run_rows_max
 from messaging.storage.seam import Rows, Store
 
@@ -24,10 +24,10 @@ class RunTable:
 
     def get(self, key: bytes) -> bytes | None:
         found = self._engine.get(key)
-        if found is not None and not is_run(found):
-            return found
+        if found is not None:
+            return rows_in(key, found)[-1][1]  # a run stands under the key of its last row
         if key[:1] not in (MESSAGES, PAYLOADS) or len(key) < PLACE_SIZE:
-            return found
+            return None
         behind = place_after(place_in(key))
         with closing(self.scan(key, key[:-PLACE_SIZE] + pack_place(*behind))) as rows:
             return next((value for _, value in rows), None)

@@ -8,12 +8,14 @@ import pytest
 
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
+from tests.http.forking import Nursery
 from tests.http.process import ServerProcess, serve
 
 _numbers = count()
 
 NewTopic = Callable[..., Topic]
 NewServer = Callable[..., ServerProcess]
+Launch = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +89,33 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
     yield start
     for running in started:
         running.end()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts `python server.py` with these very arguments, and does not wait for it to be ready.
+
+    `forks`: who makes it without a new Python, where only what `main` makes of them is looked at.
+    """
+    started: list[ServerProcess] = []
+
+    def start(
+        *arguments: str, home: Path | None = None, forks: Nursery | None = None
+    ) -> ServerProcess:
+        place = tmp_path / "home" if home is None else home
+        running = ServerProcess(place, *arguments, forks=forks)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.end()
+
+
+def one_sentence(server: ServerProcess) -> str:
+    """What a refused start said: one line on standard error, no stack trace, no ready line."""
+    assert "tuff ready" not in server.stdout()
+    said = server.stderr().strip()
+    assert said, "a refused start says why"
+    assert "Traceback" not in said
+    return said

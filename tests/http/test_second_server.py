@@ -1,0 +1,87 @@
+"""Directories that two servers would share, and who holds them (protocol §8)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.http.client import ok
+from tests.http.conftest import Launch, NewServer, one_sentence
+
+
+def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
+    new_server: NewServer, launch: Launch
+) -> None:
+    first = new_server()
+
+    second = launch("--data", str(first.data), "--port", "0")
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert str(first.data) in said
+    assert re.search(rf"\b{first.pid}\b", said)
+    client = first.client()
+    ok(client.get("/health/live"))
+    client.close()
+
+
+@pytest.mark.parametrize("with_data_first", [False, True])
+def test_servers_that_share_nothing_but_their_snapshots_do_not_run_together(
+    launch: Launch, tmp_path: Path, *, with_data_first: bool
+) -> None:
+    """Without `--data` a server has `data/` and `snapshots/` here, and one with `--data .` the same
+    `snapshots/`: they wrote one log, and the commits of the one were gone with the other."""
+    home = tmp_path / "home"
+    home.mkdir()
+    ways = (), ("--data", str(home))
+    first = launch(*ways[with_data_first], "--port", "0", home=home).wait_ready()
+
+    second = launch(*ways[not with_data_first], "--port", "0", home=home)
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert "snapshots" in said
+    assert str(first.pid) in said
+
+
+def test_a_message_store_behind_a_link_is_refused_with_its_owner(
+    new_server: NewServer, launch: Launch, tmp_path: Path
+) -> None:
+    first = new_server()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "messages").symlink_to(first.data / "messages")
+
+    second = launch("--data", str(other), "--port", "0")
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert "messages" in said
+    assert str(first.pid) in said
+
+
+def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "messages").write_text("no directory", "utf-8")
+    server = launch("--data", str(data), "--port", "0").wait_ready()
+
+    ready = server.client().get("/health/ready")
+
+    assert ready.status == 503
+    assert "messages can't hold messages: File exists" in ready.json["checks"]["storage"]["detail"]
+
+
+@pytest.mark.slow
+def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> None:
+    first = launch("--port", "0").wait_ready()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "snapshots").symlink_to(first.home / "snapshots")
+
+    second = launch("--port", "0", home=other)
+
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert "snapshots" in said
+    assert str(first.pid) in said

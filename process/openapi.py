@@ -69,11 +69,11 @@ _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path="/v1/namespaces", name="listNamespaces", tag="topics",
-        summary="Every namespace that has a topic", reply="Names",
+        summary="Every namespace that has a topic", reply="Names", errors=(_STORED,),
     ),
     Endpoint(
         method="GET", path=_TOPICS, name="listTopics", tag="topics",
-        summary="The topics of a namespace", reply="Names", errors=_NAMED,
+        summary="The topics of a namespace", reply="Names", errors=(*_NAMED, _STORED),
     ),
     Endpoint(
         method="PUT", path=_TOPIC, name="createTopic", tag="topics",
@@ -82,7 +82,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path=_TOPIC, name="getTopic", tag="topics",
-        summary="Properties and generation of a topic", reply="Topic", errors=_TOPIC_ERRORS,
+        summary="Properties and generation of a topic", reply="Topic",
+        errors=(*_TOPIC_ERRORS, _STORED),
     ),
     Endpoint(
         method="DELETE", path=_TOPIC, name="deleteTopic", tag="topics",
@@ -186,7 +187,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TRANSACTIONS}/run", name="run", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="Run",
-        reply="Committed", errors=(*_COMMIT_ERRORS, "empty_publish"),
+        body_required=True, reply="Committed", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
         method="GET", path=f"{_TRANSACTIONS}/invalid", name="invalids", tag="transactions",
@@ -209,6 +210,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TRANSACTIONS}/service/stop", name="stopService",
         tag="transactions", summary="Take the transaction service down", reply="ServiceState",
+        errors=(_DOWN,),
     ),
     Endpoint(
         method="POST", path=f"{_TRANSACTIONS}/service/start", name="startService",

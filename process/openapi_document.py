@@ -7,7 +7,9 @@ from process.openapi import ENDPOINTS, Endpoint
 from process.openapi_forms import ARROW, AVRO, AVRO_OF_SCHEMA
 from process.openapi_schemas import SCHEMAS, Schema, ref
 from tuff.protocol.errors import BY_CODE
+from tuff.protocol.exchange import RETRIED_STATUSES
 from tuff.protocol.media import PROBLEM_TYPE, MediaType
+from tx.edits import InvalidReason
 
 # A connection above `server.max_connections` is told so whatever it asks for. Below that bound
 # health and metrics are answered under any load, and while the server stops.
@@ -51,6 +53,40 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
+}
+
+# Codes that are answered in 429 and 503 come with it; health tells by its own 503 how things are.
+_RETRY_AFTER: Schema = {
+    "Retry-After": {
+        "schema": {"type": "integer", "minimum": 0},
+        "description": "seconds to wait before trying again",
+    }
+}
+_REASON: tuple[Schema, str] = (
+    {"type": "string", "enum": [each.value for each in InvalidReason]},
+    "why the transaction is invalid",
+)
+# What stands beside a code (RFC 9457 §3.2).
+_MEMBERS: Mapping[str, Mapping[str, tuple[Schema, str]]] = {
+    "transaction_conflict": {
+        "key": (ref("Payload"), "the change that both wrote"),
+        "conflictingTransaction": (ref("Pointer"), "who committed it first"),
+        "conflictingClient": ({"type": "string"}, "the client of that transaction"),
+    },
+    "transaction_timed_out": {"reason": _REASON},
+    "transaction_invalidated": {"reason": _REASON},
+    "sink_epoch_superseded": {"epoch": ({"type": "integer"}, "the newest epoch of the sink")},
+    "sink_epoch_open": {"epoch": ({"type": "integer"}, "the newest epoch of the sink")},
+    "topic_held": {
+        "holds": ({"type": "array", "items": ref("Name")}, "the holds that are in the way")
+    },
+    "damaged_record": {
+        "id": ({"type": "string"}, "the record, as its key or its message id in hex"),
+        "next": (
+            {"anyOf": [ref("MessageId"), {"type": "null"}]},
+            "the exclusive start of a read that goes on without it",
+        ),
+    },
 }
 
 
@@ -141,14 +177,22 @@ def _refusals(endpoint: Endpoint) -> dict[str, object]:
     by_status: dict[int, list[str]] = {}
     for code in sorted(codes):
         by_status.setdefault(BY_CODE[code].status, []).append(code)
-    return {str(status): _refusal(by_status[status]) for status in sorted(by_status)}
+    return {str(status): _refusal(status, by_status[status]) for status in sorted(by_status)}
 
 
-def _refusal(codes: Iterable[str]) -> dict[str, object]:
-    schema = {
-        "allOf": [ref("Problem"), {"properties": {"code": {"enum": list(codes)}}}],
+def _refusal(status: int, codes: Iterable[str]) -> dict[str, object]:
+    members = {
+        name: {**schema, "description": description}
+        for code in codes
+        for name, (schema, description) in _MEMBERS.get(code, {}).items()
     }
-    return {
+    properties = {"code": {"enum": list(codes)}, **members}
+    refusal: dict[str, object] = {
         "description": ", ".join(codes),
-        "content": {PROBLEM_TYPE: {"schema": schema}},
+        "content": {
+            PROBLEM_TYPE: {"schema": {"allOf": [ref("Problem"), {"properties": properties}]}}
+        },
     }
+    if status in RETRIED_STATUSES:
+        refusal["headers"] = _RETRY_AFTER
+    return refusal

@@ -285,7 +285,8 @@ _TRANSACTIONS: dict[str, Schema] = {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
             "client": _or_null({"type": "string"}),
             "requestId": _or_null(_fixed("string", maxLength=128)),
-        }
+        },
+        required=("publish",),
     ),
     "Committed": _given(
         {

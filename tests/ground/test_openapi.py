@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import Any
 
 import fastavro
 import pytest
@@ -97,3 +98,59 @@ def test_the_avro_schemas_read_the_worked_bytes(name: str, digits: str, datum: o
 
     assert fastavro.schemaless_reader(body, schema, None) == datum
     assert body.read() == b""
+
+
+def test_every_refusal_that_passes_says_when_to_try_again() -> None:
+    """No response named the header, though every such reply has it."""
+    for endpoint, responses in _responses():
+        for status, response in responses.items():
+            is_refusal = "application/problem+json" in response.get("content", {})
+            named = "Retry-After" in response.get("headers", {})
+            assert named == (is_refusal and status in {"429", "503"}), (endpoint, status)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "members"),
+    [
+        ("commit", "409", {"key", "conflictingTransaction", "conflictingClient", "reason"}),
+        ("invalidate", "409", set()),
+        ("poll", "500", {"id", "next"}),
+        ("truncateTopic", "409", {"holds"}),
+        ("beginEpoch", "409", {"epoch", "reason"}),
+    ],
+)
+def test_what_stands_beside_a_code_is_described(name: str, status: str, members: set[str]) -> None:
+    responses = dict(_responses())[name]
+
+    own = responses[status]["content"]["application/problem+json"]["schema"]["allOf"][1]
+
+    assert own["properties"].keys() == {"code", *members}
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("stopService", "transactions_unavailable"), ("listTopics", "storage_unavailable"),
+        ("listNamespaces", "storage_unavailable"), ("getTopic", "storage_unavailable"),
+    ],
+)  # fmt: skip
+def test_a_call_that_needs_a_part_of_the_server_says_so(name: str, code: str) -> None:
+    assert code in dict(_responses())[name]["503"]["description"]
+
+
+def test_a_run_needs_a_body_that_publishes() -> None:
+    found: Any = document()
+
+    run = found["paths"]["/v1/transactions/run"]["post"]["requestBody"]
+
+    assert run["required"] is True
+    assert found["components"]["schemas"]["Run"]["required"] == ["publish"]
+
+
+def _responses() -> list[tuple[str, Any]]:
+    paths: Any = document()["paths"]
+    return [
+        (operation["operationId"], operation["responses"])
+        for operations in paths.values()
+        for operation in operations.values()
+    ]

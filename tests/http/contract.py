@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from openapi_schema_validator import OAS31Validator
 
 from process import openapi_document
+from tuff.protocol.media import PROBLEM_TYPE
 
 DOCUMENT: Any = openapi_document.document()
 
@@ -35,6 +36,10 @@ def check(method: str, target: str, status: int, content_type: str | None, body:
     pointer = (method.lower(), operation["operationId"], str(status), kind)
     errors = [error.message for error in _validator(pointer).iter_errors(json.loads(body))]
     assert not errors, f"{errors} in {shown}"
+    if kind == PROBLEM_TYPE:
+        base, own = DOCUMENT["components"]["schemas"]["Problem"], _schema(pointer)["allOf"][1]
+        known = base["properties"].keys() | own["properties"].keys()
+        assert json.loads(body).keys() <= known, f"an undocumented member: {shown}"
 
 
 def _operation(method: str, path: str) -> Any:
@@ -52,10 +57,13 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 @cache
 def _validator(pointer: tuple[str, str, str, str]) -> OAS31Validator:
+    return OAS31Validator({**_schema(pointer), "components": DOCUMENT["components"]})
+
+
+def _schema(pointer: tuple[str, str, str, str]) -> Any:
     method, operation_id, status, kind = pointer
     for operations in DOCUMENT["paths"].values():
         operation: Mapping[str, Any] = operations.get(method, {})
         if operation.get("operationId") == operation_id:
-            schema = operation["responses"][status]["content"][kind]["schema"]
-            return OAS31Validator({**schema, "components": DOCUMENT["components"]})
+            return operation["responses"][status]["content"][kind]["schema"]
     raise AssertionError(f"no operation {operation_id}")

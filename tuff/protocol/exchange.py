@@ -14,7 +14,8 @@ from tuff.protocol.errors import TuffError
 from tuff.protocol.media import PROBLEM_TYPE
 
 JSON_REPLY_TYPE = "application/json; charset=utf-8"
-RETRY_AFTER_S = 1  # seconds a client should wait after a 429 or 503
+RETRY_AFTER_S = 1  # seconds a client should wait after one of these
+RETRIED_STATUSES = (429, 503)
 
 # Tuples, and no dataclasses: one of each is made for every request, and a tuple is made in a third
 # of the time.
@@ -62,6 +63,6 @@ def json_reply(
 
 def problem_reply(error: TuffError) -> Reply:
     """The `application/problem+json` reply that an error becomes."""
-    headers = (("Retry-After", str(RETRY_AFTER_S)),) if error.status in (429, 503) else ()
+    headers = (("Retry-After", str(RETRY_AFTER_S)),) if error.status in RETRIED_STATUSES else ()
     body = json.dumps(error.problem()).encode("ascii")
     return Reply(error.status, PROBLEM_TYPE, body, headers)

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from messaging.engine import RowView
 from messaging.service import MessagingService
+from process.application import SERVER_NAME
 from process.backup_form import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
 from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.group import InThread
@@ -125,7 +126,7 @@ def routes(backups: Backups) -> list[web.RouteDef]:
         read_query(request.query.items(), parameters=())
         with backups.moment() as moment:
             await backups.require_durable(moment)
-            reply = web.StreamResponse(headers={"Content-Type": BACKUP_TYPE})
+            reply = web.StreamResponse(headers={"Content-Type": BACKUP_TYPE, "Server": SERVER_NAME})
             await reply.prepare(request)
             await _send(backups, moment, reply)
             return reply

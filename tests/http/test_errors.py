@@ -46,6 +46,12 @@ def test_a_transaction_call_names_a_parameter_it_does_not_know(
     assert tx.state() == "in_progress"
 
 
+@pytest.mark.parametrize("path", ["/v1/namespaces", "/health/live?", "/nowhere", "/v1/backup"])
+def test_every_reply_names_the_server_and_no_library(client: Client, path: str) -> None:
+    """A backup named the library, and its version."""
+    assert client.send("GET", path).header("Server") == "tuff"
+
+
 @pytest.mark.parametrize(
     "path", ["/health/live", "/health/startup", "/health/ready", "/metrics", "/openapi.json"]
 )

@@ -385,7 +385,8 @@ class Endings:
         return self._ledger.record(edit)
 
     def _outcome(self, transaction_id: int) -> Outcome:
-        found = self._ledger.state.find(transaction_id)
+        # Whoever ended it before the service was stopped is told, and does not do it all again.
+        found = self._ledger.decided.find(transaction_id)
         assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
         return found
 

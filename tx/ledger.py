@@ -116,7 +116,8 @@ class Ledger:
             raise TransactionsUnavailableError(self.status.reason)
 
     @property
-    def _live(self) -> TransactionState:
+    def decided(self) -> TransactionState:
+        """The state, also of a stopped service. Raises: TransactionsUnavailableError: down."""
         if self._state is None or self.status.state is ServiceState.DOWN:
             raise TransactionsUnavailableError(self.status.reason)
         return self._state
@@ -134,7 +135,7 @@ class Ledger:
         Raises:
             TransactionsUnavailableError: the service is down.
         """
-        state = self._running or self._live
+        state = self._running or self.decided
         lsn = self._whole_log.append(edit)
         state.apply(lsn, edit)
         return lsn
@@ -156,11 +157,11 @@ class Ledger:
 
     def store_mark(self) -> StoreMark:
         """What the message store should remember. Raises: TransactionsUnavailableError: down."""
-        return StoreMark(self.store_id, self._live.highest_reserved)
+        return StoreMark(self.store_id, self.decided.highest_reserved)
 
     def image(self) -> StateImage:
         """Everything decided so far. Raises: TransactionsUnavailableError: down."""
-        return self._live.image()
+        return self.decided.image()
 
     async def open(self, mark: StoreMark | None) -> None:
         """Recover, and go up; with files that can't be used the service is down, and says why.
@@ -169,8 +170,8 @@ class Ledger:
         await self.reopen()
 
     def disable(self, reason: str) -> None:
-        """Stay down, for this reason."""
-        self._go_down(reason)
+        """Go down, or stay down, for this reason."""
+        self._set_status(ServiceState.DOWN, reason)
 
     async def reopen(self) -> None:
         """Let go of the files, if any are open, and recover from them, unless somebody just did."""
@@ -187,9 +188,9 @@ class Ledger:
             async with self._making_files:
                 opened = await self._recover()
         except DamagedFilesError as error:
-            self._go_down(str(error))
+            self.disable(str(error))
         except OSError as error:
-            self._go_down(f"the transaction files can't be used: {error}")
+            self.disable(f"the transaction files can't be used: {error}")
             self._failed_at_ms = self._now_ms()
         else:
             self._go_up(opened)
@@ -242,7 +243,7 @@ class Ledger:
             partial(self._store.free_path, FileKind.LOG, now_ms=now_ms)
         )
         # From here to the roll nothing may be recorded: the new log goes on where the image ends.
-        image = self._live.image()
+        image = self.decided.image()
 
         def log_header(previous_sequence: int, previous_length: int) -> FileHeader:
             before = (previous_sequence, previous_length)
@@ -270,7 +271,7 @@ class Ledger:
     @property
     def logged_count(self) -> int:
         """How many edits a start would replay. Raises: TransactionsUnavailableError: down."""
-        return self._live.lsn - self._snapshot_lsn
+        return self.decided.lsn - self._snapshot_lsn
 
     def prove(self) -> None:
         """Let the log say how far it is durable, if it doesn't yet."""
@@ -282,7 +283,7 @@ class Ledger:
         would take the same sequence number."""
         self._is_closed = True
         async with self._reopening, self._making_files:
-            self._go_down("the server is stopping")
+            self.disable("the server is stopping")
             if self._log is not None:
                 await self._log.close()
                 self._log = None
@@ -372,15 +373,12 @@ class Ledger:
         )
         self._events.opened(state)
 
-    def _go_down(self, reason: str) -> None:
-        self._set_status(ServiceState.DOWN, reason)
-
     def _set_status(self, state: ServiceState, reason: str) -> None:
         self.status = ServiceStatus(state, reason)
         self._running = self._state if state is ServiceState.RUNNING else None
 
     def _failed(self, reason: str) -> None:
-        self._go_down(reason)
+        self.disable(reason)
         self._failed_at_ms = self._now_ms()
         self._events.failed()
 

@@ -38,8 +38,9 @@ class Runs:
     ) -> Outcome:
         if request_id is None:
             return await self._run(publish, client, None)
+        self._ledger.require_running()
         while True:
-            outcome = self._ledger.state.outcomes.of_request(request_id)
+            outcome = self._ledger.decided.outcomes.of_request(request_id)
             if outcome is not None:
                 await self._ledger.durable(outcome.lsn)
                 return outcome

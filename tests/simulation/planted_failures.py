@@ -29,8 +29,8 @@ FAILURE_BUGS = (
         (
             Change(
                 "tx/ledger.py",
-                "        image = self._live.image()\n\n",
-                "        image = self._live.image()\n        await asyncio.sleep(0)\n\n",
+                "        image = self.decided.image()\n\n",
+                "        image = self.decided.image()\n        await asyncio.sleep(0)\n\n",
             ),
         ),
     ),

@@ -8,6 +8,7 @@ import pytest
 from tests.tx.harness import Service, entry, turns
 from tuff.protocol.errors import (
     StorageUnavailableError,
+    TransactionsUnavailableError,
 )
 from tx.records import EndedState
 from tx.settings import TransactionSettings
@@ -28,6 +29,35 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
     assert len(service.rows.published) == 1
     repeated = await service.manager.run_once([entry(b"x")], client="me", request_id="r")
     assert repeated == outcomes[0]
+
+
+async def test_endings_under_way_at_a_stop_are_told_and_not_refused(service: Service) -> None:
+    """They were answered as if nothing had happened, so that who tried again published twice."""
+    tx, other = await service.begin(), await service.begin()
+    service.rows.writing.clear()
+    runs = [
+        asyncio.create_task(service.manager.run_once([entry(b"a")], client="me", request_id=each))
+        for each in ("r", "r", None)
+    ]
+    runs.append(
+        asyncio.create_task(service.manager.commit(tx.transaction_id, publish=[entry(b"b")]))
+    )
+    await turns()
+    service.disk.hold()
+    runs.append(asyncio.create_task(service.manager.abort(other.transaction_id)))
+    await turns()
+
+    await service.manager.stop_service()
+    service.rows.writing.set()
+    service.disk.release()
+    *committed, aborted = await asyncio.gather(*runs)
+
+    assert {outcome.state for outcome in committed} == {EndedState.COMMITTED}
+    assert committed[0] == committed[1]
+    assert aborted.state is EndedState.ABORTED
+    assert len(service.rows.published) == 3
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.run_once([entry(b"a")], client="me", request_id="r")
 
 
 async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(

@@ -15,7 +15,7 @@ from messaging.engine import Engine
 from messaging.index import IndexedRange
 from messaging.live import Live
 from messaging.page import Page, arrow_form
-from messaging.query import LAST_NUMBER, Query, Undecided, start_number
+from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
 from messaging.reader import Reading, read
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
@@ -310,6 +310,8 @@ class Polls:
 
     def _is_expired(self, poll: Poll, query: Query) -> bool:
         """Whether what this reader is to be handed next may have expired before it came."""
+        if time_in(query.start) > query.live_from.timestamp_ms:
+            return False  # as nearly always
         start = poll.start
         if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
             return False  # the beginning

@@ -50,6 +50,11 @@ def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
     return (start if inclusive else start + 1) << _TIME_SHIFT
 
 
+def time_in(number: int) -> int:
+    """The publish time, in ms, of the id with this number."""
+    return number >> _TIME_SHIFT
+
+
 def first_number(query: Query) -> int:
     """The number of the first id that the reader may be handed, whatever rows there are."""
     return max(query.start, query.floor.to_int(), MessageId(*query.live_from).to_int())

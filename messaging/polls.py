@@ -6,7 +6,7 @@ time it wakes, and is registered for wake-ups before it looks, so that none is l
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
@@ -19,7 +19,7 @@ from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
 from messaging.reader import Reading, read
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
-from messaging.survey import first_live, newest_id, survey
+from messaging.survey import beginning, ending, first_live, newest_id
 from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions import TransactionView
 from messaging.visibility import Verdict, verdict
@@ -152,15 +152,30 @@ class Polls:
         record = found.require_durable()
         query = self._query(found, record, poll, 0)
         undecided_from = self._undecided_from(found, record, query, poll)
-        extent = await self._engine.read(
-            partial(survey, query=query, undecided_from=undecided_from)
-        )
+        earliest = await self._earliest(found, record, query)
+        ends = await self._engine.read(partial(ending, query=query, undecided_from=undecided_from))
         return Offsets(
             generation=record.generation,
-            earliest=extent.earliest,
-            end=extent.end,
-            blocked_by=self._holder(extent.held_by),
+            earliest=earliest,
+            end=ends.end,
+            blocked_by=self._holder(ends.held_by),
         )
+
+    async def earliest(self, topic: TopicId) -> MessageId | None:
+        """Where the live messages begin for a reader without a snapshot."""
+        self._engine.require_up()
+        found = self._live.topics.find(topic)
+        record = found.require_durable()
+        return await self._earliest(found, record, self._query(found, record, Poll(), 0))
+
+    async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
+        """In steps, among which others have their turn on the threads that read."""
+        while True:
+            begins = await self._engine.read(partial(beginning, query=query))
+            if begins.go_on_from is None:
+                return begins.id
+            _require_generation(topic, record.generation)
+            query = replace(query, start=begins.go_on_from)
 
     @property
     def position_count(self) -> int:

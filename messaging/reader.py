@@ -87,15 +87,14 @@ def read(store: Store, query: Query) -> Reading:
     return _Read(store, query, are_groups_counted=True).run()
 
 
-def first_id(store: Store, query: Query) -> MessageId | None:
-    """The id of the first message from the start on, or None; costs no count of a payload group.
+def first(store: Store, query: Query) -> Reading:
+    """The first message from the start on, if there is one; costs no count of a payload group.
 
     Raises:
         DamagedRecordError: the first record to deliver is damaged.
         StoreError: the engine can't read.
     """
-    found = _Read(store, replace(query, limit=1), are_groups_counted=False).run()
-    return MessageId.from_bytes(found.items[0][0]) if found.page else None
+    return _Read(store, replace(query, limit=1), are_groups_counted=False).run()
 
 
 def read_memory(query: Query, rows: Iterable[tuple[bytes, MessageRow | None]]) -> Reading:

@@ -192,7 +192,7 @@ class MessagingService:
         """Let everything before a place be gone, for every reader and for ever; the oldest message
         that is left. Raises: TopicNotFoundError."""
         await self._topics.truncate(topic, before)
-        return (await self._polls.offsets(topic)).earliest
+        return await self._polls.earliest(topic)
 
     def get_topic(self, topic: TopicId) -> TopicInfo:
         """Raises: TopicNotFoundError."""

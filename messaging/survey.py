@@ -1,38 +1,60 @@
 """Where a topic's live messages begin and end for a reader (protocol §3.6). Blocks."""
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from messaging.keys import message_key, place_after, place_in
+from messaging.keys import message_key, payload_key, place_after, place_in
 from messaging.query import Query
-from messaging.reader import first_id
+from messaging.reader import first
 from messaging.retention import is_expired
-from messaging.rows import DamagedRowError, MessageRow
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow
 from messaging.storage.seam import Store
 from messaging.visibility import Verdict, verdict
+from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Place, past_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """`earliest`: the first message this reader would be handed; `end`: the last message such that
-    it and all before it are decided; `held_by`: the pointer of the first that is not."""
+class Beginning:
+    """The id of the first message this reader would be handed, or of the damaged record at which it
+    would be refused; None where there is neither. `go_on_from`: the number of the id from which to
+    look on, where so many rows had to be passed over that the rest is left for another step."""
 
-    earliest: MessageId | None
+    id: MessageId | None
+    go_on_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """`end`: the last message such that it and all before it are decided; `held_by`: the pointer of
+    the first that is not."""
+
     end: MessageId | None
     held_by: int | None
 
 
-def survey(store: Store, query: Query, *, undecided_from: Place) -> Extent:
-    """The extent of a topic. Rows before `undecided_from` are known to be decided.
+def beginning(store: Store, query: Query) -> Beginning:
+    """Where the messages from the start on begin, as far as one step tells. Raises: StoreError."""
+    try:
+        reading = first(store, query)
+    except DamagedRecordError as error:
+        # A message may have stood there, and who reads from there is told so.
+        return Beginning(id=MessageId.from_hex(str(error.members["id"])))
+    if reading.page:
+        return Beginning(id=MessageId.from_bytes(reading.items[0][0]))
+    if reading.finished:
+        return Beginning(id=None)
+    return Beginning(id=None, go_on_from=int.from_bytes(reading.next_id, "big") + 1)
+
+
+def ending(store: Store, query: Query, *, undecided_from: Place) -> Ending:
+    """Where a topic ends for a reader. Rows before `undecided_from` are known to be decided.
 
     Raises:
-        DamagedRecordError: the first message is damaged; StoreError.
+        StoreError: the engine can't read.
     """
-    earliest = first_id(store, replace(query, start=0))
     place, row = _first_undecided(store, query, max(undecided_from, first_live(query)))
-    return Extent(
-        earliest=earliest,
+    return Ending(
         end=_last_before(store, query, place),
         held_by=None if row is None else row.tx_pointer,
     )
@@ -63,9 +85,13 @@ def _first_undecided(store: Store, query: Query, start: Place) -> tuple[Place, M
 
 
 def _is_held(query: Query, place: Place, row: MessageRow) -> bool:
-    if row.ttl_s is not None and is_expired(place.timestamp_ms, row.ttl_s, now_ms=query.now_ms):
-        return False
-    return verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD
+    return not _is_over(query, place, row.ttl_s) and (
+        verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD
+    )
+
+
+def _is_over(query: Query, place: Place, ttl_s: int | None) -> bool:
+    return ttl_s is not None and is_expired(place.timestamp_ms, ttl_s, now_ms=query.now_ms)
 
 
 def _last_before(store: Store, query: Query, stop: Place) -> MessageId | None:
@@ -77,17 +103,33 @@ def _last_before(store: Store, query: Query, stop: Place) -> MessageId | None:
         for key, value in rows:
             place, row = place_in(key), _decoded(key, value)
             if place < stop:  # else it can't be read, and only may begin before
-                return past_group(place) if row is None else _id_of(query, place, row)
+                return past_group(place) if row is None else _id_of(store, query, place, row)
     return None
 
 
-def _id_of(query: Query, place: Place, row: MessageRow) -> MessageId:
-    """The id of the last message of a decided row; a place past the row if it brings none."""
-    if verdict(row.tx_pointer, query.snapshot) is not Verdict.ACCEPT:
+def _id_of(store: Store, query: Query, place: Place, row: MessageRow) -> MessageId:
+    """The id of the last message of a decided row; a place past the row if that was skipped."""
+    is_skipped = verdict(row.tx_pointer, query.snapshot) is not Verdict.ACCEPT
+    if is_skipped or _is_over(query, place, row.ttl_s):
         return past_group(place)
     if row.reference is None:
         return MessageId(*place)
-    return MessageId(*place, *row.reference.last) if row.reference.count else past_group(place)
+    if not (row.reference.count and _is_last_live(store, query, place, row)):
+        return past_group(place)
+    return MessageId(*place, *row.reference.last)
+
+
+def _is_last_live(store: Store, query: Query, place: Place, row: MessageRow) -> bool:
+    assert row.reference is not None
+    assert row.tx_pointer is not None
+    key = payload_key(query.prefix, abs(row.tx_pointer), row.reference.last)
+    value = store.get(key)
+    try:
+        return value is not None and not _is_over(
+            query, place, PayloadRow.from_bytes(key, value).ttl_s
+        )
+    except DamagedRowError:
+        return False
 
 
 def _decoded(key: bytes, value: bytes) -> MessageRow | None:

@@ -58,10 +58,10 @@ _WRITE_ERRORS = (
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
-_READ_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", "damaged_record",
-    _STORED, _DOWN,
+_VIEW_ERRORS = (
+    *_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _STORED, _DOWN,
 )  # fmt: skip
+_READ_ERRORS = (*_VIEW_ERRORS, "damaged_record")
 _POLL_ERRORS = (*_READ_ERRORS, "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
@@ -132,7 +132,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path=f"{_TOPIC}/offsets", name="offsets", tag="messages",
         summary="The first message, and the last that is decided for a reader", reply="Offsets",
-        query=("isolation", "tx"), errors=_READ_ERRORS,
+        query=("isolation", "tx"), errors=_VIEW_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC}/splits", name="splits", tag="messages",

@@ -27,7 +27,7 @@ from messaging.runs import join, rows_in
 from messaging.splits import split
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
-from messaging.survey import survey
+from messaging.survey import ending
 from tests.messaging.stored_runs import without_mark, without_sizes
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, query
 from tuff.protocol.errors import DamagedRecordError
@@ -194,8 +194,8 @@ def test_a_topic_ends_before_a_record_that_is_not_decided(store: RunTable) -> No
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
-    extent = survey(store, ask(**live), undecided_from=FIRST)
-    cut = survey(store, ask(served=place(RUN_FROM), **live), undecided_from=FIRST)
+    extent = ending(store, ask(**live), undecided_from=FIRST)
+    cut = ending(store, ask(served=place(RUN_FROM), **live), undecided_from=FIRST)
 
     assert extent.end == cut.end == MessageId(*place(RUN_FROM - 1))
 
@@ -205,7 +205,7 @@ def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
 ) -> None:
     fill(store, without_sizes)
 
-    extent = survey(
+    extent = ending(
         store,
         ask(served=place(RUN_TO), live_from=place(0)),
         undecided_from=Place(NOW_MS, 0),

@@ -11,7 +11,7 @@ from messaging.query import Query, Undecided, start_number
 from messaging.reader import read
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, StoreDamagedError
-from messaging.survey import survey
+from messaging.survey import beginning, ending
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Place
@@ -188,12 +188,9 @@ def test_the_extent_of_a_topic_costs_no_count() -> None:
     place, stored = places[0]
     table = CountingTable(built.rows)
 
-    extent = survey(table, query(), undecided_from=place)
+    begins, ends = beginning(table, query()), ending(table, query(), undecided_from=place)
 
-    assert (extent.earliest, extent.end) == (
-        MessageId(*place, *stored[0]),
-        MessageId(*place, *stored[-1]),
-    )
+    assert (begins.id, ends.end) == (MessageId(*place, *stored[0]), MessageId(*place, *stored[-1]))
     assert table.passed == (1 + 2) + 1 + 1
 
 

@@ -197,6 +197,22 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "the earliest message is looked for in one step",
+        "messaging/survey.py",
+        "    if reading.finished:\n",
+        "    if not reading.page:\n",
+        (
+            "tests/messaging/test_offsets.py::test_the_earliest_message_is_found_behind_any_number_of_expired_ones",
+        ),
+    ),
+    Mutant(
+        "a topic ends with a message that expired by itself",
+        "messaging/survey.py",
+        "    if is_skipped or _is_over(query, place, row.ttl_s):\n",
+        "    if is_skipped:\n",
+        ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
+    ),
+    Mutant(
         "rows that do not follow each other are put into one run",
         "messaging/batch.py",
         "        if keys and place_number(keys[-1]) + 1 != place_number(run.keys[0]):\n",

@@ -1,0 +1,130 @@
+"""Offsets and truncations tell where a reader begins and ends, whatever lies there (§2, §3.6)."""
+
+import pytest
+
+from messaging.engine import Engine
+from messaging.keys import MESSAGES, place_in
+from messaging.polls import Isolation, Poll
+from messaging.service import MessagingService
+from tests.messaging.world import AUDIT, World, polled, publish, request
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import MessageId
+
+PASSED_MAX = 3  # rows in one step, in place of 100,000
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done in steps of few rows, one thread's turn each."""
+    monkeypatch.setattr("messaging.reader.SCAN_ROWS_MAX", PASSED_MAX)
+    taken: list[str] = []
+    read = Engine.read
+
+    async def noted(engine: Engine, step: object) -> object:
+        taken.append(str(step))
+        return await read(engine, step)  # type: ignore[arg-type] # as it came
+
+    monkeypatch.setattr(Engine, "read", noted)
+    return taken
+
+
+async def test_the_earliest_message_is_found_behind_any_number_of_expired_ones(
+    world: World, service: MessagingService, steps: list[str]
+) -> None:
+    """Behind 100,000 rows that the sweep had not come to, `earliest` was null beside live ones."""
+    for _ in range(5 * PASSED_MAX):
+        await service.publish(AUDIT, request(b"short", ttl_s=1))
+    live = await publish(service, b"live")
+    world.clock.now_ms += 2_000
+
+    assert (await service.offsets(AUDIT)).earliest == live.first
+    assert await service.truncate_topic(AUDIT, 0) == live.first
+    assert len(steps) > 2 * 3
+
+
+async def test_the_earliest_message_is_found_behind_any_number_that_were_rolled_back(
+    world: World, service: MessagingService, steps: list[str]
+) -> None:
+    world.transactions.start(7)
+    for _ in range(5 * PASSED_MAX):
+        await publish(service, b"undone", pointer=7)
+    live = await publish(service, b"live")
+    world.transactions.end(7, world.transactions.aborted)
+    await service.mark_rolled_back([7])
+
+    offsets = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+
+    assert (offsets.earliest, offsets.end) == (live.first, live.last)
+    assert steps
+
+
+async def test_nothing_but_skipped_rows_is_no_earliest_message(
+    world: World, service: MessagingService, steps: list[str]
+) -> None:
+    for _ in range(5 * PASSED_MAX):
+        await service.publish(AUDIT, request(b"short", ttl_s=1))
+    world.clock.now_ms += 2_000
+
+    assert (await service.offsets(AUDIT)).earliest is None
+    assert steps
+
+
+async def test_a_truncation_to_a_damaged_record_took_effect_and_says_so(
+    world: World, service: MessagingService
+) -> None:
+    """The floor was raised for ever, and the caller was told of a failure."""
+    places = []
+    for payload in (b"before", b"damaged", b"behind"):
+        places.append((await publish(service, payload)).first)
+        world.clock.now_ms += 10
+    _before, damaged, behind = places
+    flip_payload(world, damaged)
+
+    assert await service.truncate_topic(AUDIT, damaged) == damaged
+    offsets = await service.offsets(AUDIT)
+    assert (offsets.earliest, offsets.end) == (damaged, behind)
+    async with world.running() as again:
+        with pytest.raises(DamagedRecordError) as refused:
+            await again.poll(AUDIT, Poll())
+        assert refused.value.members["id"] == damaged.hex()
+        assert (await again.offsets(AUDIT)).earliest == damaged
+
+
+def flip_payload(world: World, at: MessageId) -> None:
+    (key,) = (each for each in world.rows if each[:1] == MESSAGES and place_in(each) == at.place)
+    world.rows[key] = world.rows[key][:-1] + b"\xff"
+
+
+async def test_a_topic_ends_where_a_reader_of_all_of_it_goes_on(
+    world: World, service: MessagingService
+) -> None:
+    """`end` was the id of a message that nobody could be handed any more, before that place."""
+    kept = await publish(service, b"kept")
+    await service.publish(AUDIT, request(b"short", ttl_s=1))
+    world.clock.now_ms += 2_000
+
+    read_to = MessageId.from_bytes((await service.poll(AUDIT, Poll())).next_id)
+
+    assert (await service.offsets(AUDIT)).end == read_to
+    assert read_to > kept.last
+    assert await polled(service) == [b"kept"]
+
+
+async def test_a_topic_ends_past_a_group_whose_last_message_expired_by_itself(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await service.store(AUDIT, request(b"first", pointer=7))
+    await service.store(AUDIT, request(b"last", pointer=7, ttl_s=1))
+    await publish(service, pointer=7)
+    world.transactions.end(7, world.transactions.committed)
+    whole = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    last = (await service.poll(AUDIT, Poll())).items[-1][0]
+    world.clock.now_ms += 2_000
+
+    cut = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+
+    assert whole.end == MessageId.from_bytes(last)
+    read = await service.poll(AUDIT, Poll(isolation=Isolation.COMMITTED))
+    assert [payload for _, payload in read.items] == [b"first"]
+    assert cut.end == MessageId.from_bytes(read.next_id)

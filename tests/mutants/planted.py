@@ -133,11 +133,39 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "missing files are an empty beginning",
         "tx/recovery.py",
-        "        if mark is not None:\n            raise DamagedFilesError(\n"
+        "        if mark is not None and mark.store_id:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
         "        if False:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
         ("tests/tx/test_files.py::test_missing_files_are_damage_and_never_an_empty_beginning",),
+    ),
+    Mutant(
+        "transaction files that are older than the messages are gone on from",
+        "tx/recovery.py",
+        "    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:\n",
+        "    if False:\n",
+        ("tests/repair/test_mixed_ages.py::test_a_transaction_log_that_ends_before_a_commit",),
+    ),
+    Mutant(
+        "messages that are older than a commit are gone on from",
+        "tx/recovery.py",
+        "        if outcome.state is EndedState.COMMITTED and not is_there:\n",
+        "        if False:\n",
+        ("tests/repair/test_mixed_ages.py::test_messages_that_are_gone",),
+    ),
+    Mutant(
+        "rows of which nobody knows the end are shown",
+        "tx/recovery.py",
+        "        if not is_known(state, pointer):\n",
+        "        if False:\n",
+        ("tests/repair/test_mixed_ages.py::test_messages_with_rows_of_which_nobody_knows_the_end",),
+    ),
+    Mutant(
+        "with --data the snapshots are nobody's",
+        "process/places.py",
+        '(data, data / "snapshots"))',
+        "(data,))",
+        ("tests/http/test_second_server.py::test_servers_that_share_nothing_but_their_snapshots_do_not_run_together",),
     ),
     Mutant(
         "a pointer leaves the invalid list while rows carry it",

@@ -222,7 +222,7 @@ async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld
         assert reason is not None
         assert "tuff salvage" in reason
         with pytest.raises(TuffError):
-            service.recorded_mark()
+            service.recorded_facts()
 
 
 async def test_the_first_batch_says_in_which_format_the_store_is_written(world: FlakyWorld) -> None:

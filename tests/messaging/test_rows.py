@@ -87,6 +87,7 @@ ROWS: dict[str, Stored] = {
     ),
     "index": INDEXED,
     "mark": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
+    "mark with edit": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123, seen_lsn=41),
     "hold": Hold(
         first=MessageId(*PLACE), set_at_ms=1_480_000_000_123, expires_at_ms=1_480_086_400_123
     ),
@@ -168,7 +169,7 @@ def test_a_flag_of_a_newer_version_is_refused_and_is_not_called_damage(name: str
     row = ROWS[name]
     key = KEYS[type(row)]
     flags, body = unframe(key, row.to_bytes(key))
-    known = {MessageRow: 0x0F, PayloadRow: 0x06}.get(type(row), 0)
+    known = {MessageRow: 0x0F, PayloadRow: 0x06, Mark: 0x01}.get(type(row), 0)
 
     for flag in [1 << bit for bit in range(8) if not known >> bit & 1]:
         with pytest.raises(NewerRowError) as raised:

@@ -165,7 +165,9 @@ MUTANTS: Sequence[Mutant] = (
         "process/places.py",
         '(data, data / "snapshots"))',
         "(data,))",
-        ("tests/http/test_second_server.py::test_servers_that_share_nothing_but_their_snapshots_do_not_run_together",),
+        (
+            "tests/http/test_second_server.py::test_servers_that_share_nothing_but_their_snapshots_do_not_run_together",
+        ),
     ),
     Mutant(
         "a pointer leaves the invalid list while rows carry it",

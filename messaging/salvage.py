@@ -76,6 +76,13 @@ class _Reference:
     found: int = 0
 
 
+def begin_store(new: Store, facts: Facts, published: Place) -> None:
+    """Write a store of which nothing is left but what is known elsewhere. Its mark has seen no edit
+    of the transactions: that messages are missing from it is known. Raises: StoreError."""
+    mark = Mark(batch_number=1, last=max(BEFORE_ALL, published))
+    new.write([(FACTS_KEY, facts.to_bytes(FACTS_KEY)), (MARK_KEY, mark.to_bytes(MARK_KEY))])
+
+
 class Salvage:
     """Reads a damaged store, and writes a new one. Blocks."""
 

@@ -12,7 +12,7 @@ from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
 from tx.files import list_files
-from tx.recovery import StoreMark, is_known
+from tx.recovery import StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 PART_SUFFIX = ".part"  # of a directory that is still being written
@@ -109,6 +109,7 @@ def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
         )
         yield Finding("both stores", reason, ADVICE)
     yield from _lost_publishes(store, state)
+    yield from _lost_commits(store, state)
 
 
 def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
@@ -123,6 +124,18 @@ def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Fi
                     f"and the message store was written up to {tuple(last)} only"
                 )
                 yield Finding("both stores", reason, ADVICE)
+
+
+def _lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
+    is_empty = store.facts is None  # or its messages are somewhere else, as in HBase
+    told = None if store.mark is None else store.mark.seen_lsn
+    lost = list(commits_without_rows(state, store.pointers, 0 if is_empty else told))
+    if lost:
+        reason = (
+            f"transaction {lost[0].transaction_id}, the last of {len(lost)} such, committed "
+            f"messages to {', '.join(lost[0].topics)} that the message store does not have"
+        )
+        yield Finding("both stores", reason, ADVICE, is_damage=not is_empty)
 
 
 @contextmanager

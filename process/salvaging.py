@@ -12,7 +12,7 @@ from pathlib import Path
 
 from messaging.check import check_store
 from messaging.rows import is_whole
-from messaging.salvage import Ending, Salvage, Salvaged
+from messaging.salvage import Ending, Salvage, Salvaged, begin_store
 from messaging.storage.leveldb import LevelDbTable
 from process.checks import Data, check, new_directory, recorded
 from tuff.disk.files import sync_directory
@@ -60,18 +60,19 @@ def _prove(data: Data, *, now_ms: int) -> Proven:
 def _salvage_rows(
     data: Data, part: Path, proven: Proven, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> Salvaged:
-    if not data.has_messages:
-        _write_files(part, proven, Salvaged(), now_ms=now_ms, new_store_id=new_store_id)
-        return Salvaged()
     store = LevelDbTable(part / "messages", is_whole=is_whole)
     try:
-        rows = Salvage(data.messages, store, ending=cache(partial(_ending, proven)))
-        account = rows.run()
+        ending = cache(partial(_ending, proven))
+        rows = Salvage(data.messages, store, ending=ending) if data.has_messages else None
+        account = Salvaged() if rows is None else rows.run()
         store_id, highest = _write_files(
             part, proven, account, now_ms=now_ms, new_store_id=new_store_id
         )
         facts = replace(account.facts, store_id=store_id, highest_pointer=highest)
-        rows.finish(facts, proven.last_published)
+        if rows is None:
+            begin_store(store, facts, proven.last_published)
+        else:
+            rows.finish(facts, proven.last_published)
     finally:
         store.close()
     sync_directory(part / "messages")  # LevelDB leaves that to whoever moves the directory

@@ -5,6 +5,7 @@ beyond what was proven durable is cut; whatever else doesn't fit together is dam
 service stays down rather than go on with an older, or an empty, state.
 """
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,7 +21,7 @@ from tx.files import (
     list_files,
 )
 from tx.logfile import LogContents, read_log
-from tx.records import EndedState
+from tx.records import EndedState, Outcome
 from tx.snapshots import read_snapshot
 from tx.state import StateImage, TransactionState
 
@@ -202,16 +203,25 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], seen: in
                 f"the message store has undecided rows of transaction {pointer}, and nobody knows "
                 f"how it ended: the messages are older than the transaction files; {_ADVICE}"
             )
+    for outcome in commits_without_rows(state, carried, seen):
+        raise DamagedFilesError(
+            f"transaction {outcome.transaction_id} committed messages to "
+            f"{', '.join(outcome.topics)} that the message store does not have: it is older "
+            f"than the transaction files; {_ADVICE}"
+        )
+
+
+def commits_without_rows(
+    state: TransactionState, carried: AbstractSet[int], seen: int | None
+) -> Iterator[Outcome]:
+    """Those whose messages are not there, the newest first: of a message store that had seen edits
+    up to this one, and whose rows carry these pointers."""
     for outcome in state.outcomes.newest_first():
         if seen is None or outcome.lsn <= seen:
             return
         is_there = not outcome.topics or not carried.isdisjoint(outcome.pointers)
         if outcome.state is EndedState.COMMITTED and not is_there:
-            raise DamagedFilesError(
-                f"transaction {outcome.transaction_id} committed messages to "
-                f"{', '.join(outcome.topics)} that the message store does not have: it is older "
-                f"than the transaction files; {_ADVICE}"
-            )
+            yield outcome
 
 
 def is_known(state: TransactionState, pointer: int) -> bool:

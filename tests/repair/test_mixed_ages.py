@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from process.checks import Data
+from process.salvaging import salvage
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, refused, until
 from tests.http.process import serve
+from tests.repair.files import found_in, now_ms
 
 FORGETFUL = "tx.outcome_retention=0.1"
 
@@ -51,7 +54,8 @@ class Stores:
         ok(tx.commit())
 
     def require_told(self, words: str) -> None:
-        """A server on these files says what is wrong, and goes on with messages alone."""
+        """Who looks at these files is told; so is a server, and goes on with messages alone."""
+        assert found_in(self.data)
         self.start()
         problem = refused(self.client.post(TRANSACTIONS), 503, "transactions_unavailable")
         assert words in problem["detail"]
@@ -86,6 +90,26 @@ def test_messages_that_are_gone(stores: Stores) -> None:
     stores.require_told("does not have")
 
 
+def test_who_has_nothing_but_the_transactions_goes_on_with_salvage(stores: Stores) -> None:
+    stores.publish_and_commit("there")
+    stores.server.kill()
+    shutil.rmtree(stores.data / "messages")
+
+    salvage(
+        Data.below(stores.data, None),
+        stores.data.with_name("new"),
+        now_ms=now_ms(),
+        new_store_id=lambda: "never needed",
+    )
+    shutil.rmtree(stores.data)
+    stores.data.with_name("new").rename(stores.data)
+
+    stores.start()
+    ok(stores.topic.create())
+    stores.publish_and_commit("and so on")
+    assert stores.topic.committed() == ["and so on"]
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_messages_from_before_a_commit(stores: Stores, *, is_clean: bool) -> None:
     stores.publish_and_commit("before")
@@ -105,6 +129,7 @@ def test_messages_with_rows_of_which_nobody_knows_the_end(forgetful: Stores) -> 
     open, and none that is invalid."""
     undone = begin(forgetful.client)
     ok(forgetful.topic.publish("never committed", tx=undone.id))
+    forgetful.publish_and_commit("and with it the start of the other is on the disk")
     forgetful.server.kill()
     aside = forgetful.put_aside("messages")
     forgetful.start()

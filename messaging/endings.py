@@ -6,26 +6,15 @@ row that the index knows; what could not be marked stays queued, and is tried ag
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from messaging.batch import Batch
 from messaging.index import MESSAGE_ROWS, IndexedRange
-from messaging.keys import place_after
 from messaging.live import Live
 from messaging.writer import Write, Writer
 from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import Place
 
-MARK_ROWS_MAX = 10_000  # rows inverted by one batch; publishes behind it wait some tens of ms
-
-
-class _Part(NamedTuple):
-    """A stretch of an indexed range that one batch marks."""
-
-    entry: IndexedRange
-    first: Place
-    last: Place
-    row_count: int
+# Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
+MARK_ROWS_MAX = 10_000
 
 
 class Endings:
@@ -73,48 +62,43 @@ class Endings:
 
     async def _mark(self, pointers: Sequence[int]) -> None:
         entries = [entry for pointer in pointers for entry in self._live.index.ranges(pointer)]
-        batches = list(_batches(_parts(entries))) or [[]]
-        for parts in batches[:-1]:
-            await self._submit(partial(self._invert, parts))
+        batches = list(_batches(entries)) or [[]]
+        for ranges in batches[:-1]:
+            await self._submit(partial(self._invert, ranges))
         await self._submit(partial(self._invert_last, batches[-1], entries))
         self._unmarked.difference_update(pointers)
 
     async def _submit(self, build: "partial[None]") -> None:
         await self._writer.submit(Write(build, internal=True))
 
-    def _invert(self, parts: Sequence[_Part], batch: Batch) -> None:
-        for entry, first, last, _ in parts:
-            batch.invert(entry.pointer, entry.prefix, first, last)
+    def _invert(self, ranges: Sequence[IndexedRange], batch: Batch) -> None:
+        for entry in ranges:
+            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
             topic = self._live.topics.maybe_find(entry.topic)
             if topic is not None:
                 batch.touched.add(topic)
 
     def _invert_last(
-        self, parts: Sequence[_Part], entries: Sequence[IndexedRange], batch: Batch
+        self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: Batch
     ) -> None:
-        self._invert(parts, batch)
+        self._invert(ranges, batch)
         for entry in entries:
             batch.delete(entry.key)
         batch.on_durable(partial(self._live.index.marked, entries))
 
 
-def _parts(entries: Iterable[IndexedRange]) -> Iterator[_Part]:
-    for entry in entries:
-        first, left = entry.first, entry.count
-        while left and entry.kind == MESSAGE_ROWS:
-            count = min(left, MARK_ROWS_MAX)
-            yield _Part(entry, first, place_after(first, count - 1), count)
-            first, left = place_after(first, count), left - count
-
-
-def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
-    gathered: list[_Part] = []
+def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
+    """The ranges of message rows for each batch. What was published at once is marked at once: a
+    transaction that ended may still be read by its own snapshot, which saw the rest of it."""
+    gathered: list[IndexedRange] = []
     count = 0
-    for part in parts:
-        if gathered and count + part.row_count > MARK_ROWS_MAX:
+    for entry in entries:
+        if entry.kind != MESSAGE_ROWS:
+            continue
+        if gathered and count + entry.count > MARK_ROWS_MAX:
             yield gathered
             gathered, count = [], 0
-        gathered.append(part)
-        count += part.row_count
+        gathered.append(entry)
+        count += entry.count
     if gathered:
         yield gathered

@@ -3,11 +3,11 @@
 from contextlib import closing
 
 from messaging.keys import PLACE_SIZE, message_key, place_after, place_number
-from messaging.query import Query
+from messaging.query import Query, before_row
 from messaging.run_table import rows_max
 from messaging.storage.seam import Store, StoreDamagedError
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import MessageId, Place, past_group
+from tuff.protocol.ids import Place, past_group
 
 
 def refusal(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
@@ -41,5 +41,5 @@ def behind_block(store: Store, query: Query, damaged: Place) -> bytes:
         except StoreDamagedError:
             step_ms *= 2
         else:
-            return MessageId.from_int(MessageId(*at).to_int() - 1).to_bytes()
+            return before_row(at)
     return past_group(query.served).to_bytes()

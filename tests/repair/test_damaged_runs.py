@@ -11,7 +11,7 @@ from messaging.keys import MESSAGES
 from messaging.runs import is_run
 from tests.http.calls import Topic, payloads
 from tests.http.client import ok
-from tests.http.process import serve
+from tests.http.process import ServerProcess, serve
 from tests.messaging.stored_runs import without_mark, without_sizes
 from tests.repair.files import flipped, found_in
 from tests.repair.test_salvage import assert_nothing_new, salvaged
@@ -22,15 +22,21 @@ HEAD_BYTES = (
 )  # flags, checksum, count, sizes, checksums (formats §8.8)
 
 
-@pytest.fixture(params=["in the log", "in a table"])
-def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """What a server leaves that took a hundred messages in one publish."""
-    server = serve(tmp_path)
+def left_with_a_run(home: Path) -> ServerProcess:
+    """A server that has ended, of whose topic all messages stand in one run."""
+    server = serve(home)
     with closing(server.client()) as client:
         topic = Topic(client, "default", "t")
         ok(topic.create())
         ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
     server.end()
+    return server
+
+
+@pytest.fixture(params=["in the log", "in a table"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """What a server leaves that took a hundred messages in one publish."""
+    server = left_with_a_run(tmp_path)
     if request.param == "in a table":
         serve(tmp_path).end()  # what was in the log is put into a table by the next start
     return server.data
@@ -125,12 +131,7 @@ def test_a_reader_through_a_run_is_told_that_it_can_not_be_read(tmp_path: Path) 
 
 def test_a_run_without_its_flags_is_read_and_salvaged(tmp_path: Path) -> None:
     """Their only flipped bit cost all messages of the run."""
-    server = serve(tmp_path / "old")
-    with closing(server.client()) as client:
-        topic = Topic(client, "default", "t")
-        ok(topic.create())
-        ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
-    server.end()
+    server = left_with_a_run(tmp_path / "old")
     change_run(server.data, without_mark)
 
     _, seen = salvaged(server.data, tmp_path / "new")
@@ -145,12 +146,7 @@ def test_a_run_without_its_flags_is_read_and_salvaged(tmp_path: Path) -> None:
 
 def test_that_an_older_version_of_a_run_was_taken_is_told(tmp_path: Path) -> None:
     """The rows of the version before it were all that `tuff fsck` spoke of."""
-    server = serve(tmp_path / "old")
-    with closing(server.client()) as client:
-        topic = Topic(client, "default", "t")
-        ok(topic.create())
-        ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
-    server.end()
+    server = left_with_a_run(tmp_path / "old")
     with closing(plyvel.DB(str(server.data / "messages"))) as database:
         ((key, run),) = [row for row in database if row[0][:1] == MESSAGES and is_run(row[1])]
         database.put(key, without_sizes(run))

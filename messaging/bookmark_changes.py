@@ -52,7 +52,7 @@ class Bookmarks:
             for over in before.holds.keys() - record.holds.keys():
                 batch.delete(key(over))
             batch.put(key(name), record.holds[name].to_bytes(key(name)))
-            self._live.change_record(batch, found, record)
+            self._change_holds(batch, found, record)
             return record.holds[name]
 
         return await self._writer.submit(Write(build))
@@ -74,7 +74,8 @@ class Bookmarks:
             if name not in alive(record, now_ms=self._live.expiry_ms()):
                 raise HoldNotFoundError(f"the topic {topic} has no hold {name}")
             rest = {each: hold for each, hold in record.holds.items() if each != name}
-            self._delete(batch, found, HOLDS, name, replace(record, holds=rest))
+            batch.delete(bookmark_key(HOLDS, found.prefix(record.generation), name))
+            self._change_holds(batch, found, replace(record, holds=rest))
 
         await self._writer.submit(Write(build))
 
@@ -119,7 +120,8 @@ class Bookmarks:
             if name not in record.positions:
                 raise _no_position(topic, name)
             rest = {each: one for each, one in record.positions.items() if each != name}
-            self._delete(batch, found, POSITIONS, name, replace(record, positions=rest))
+            batch.delete(bookmark_key(POSITIONS, found.prefix(record.generation), name))
+            self._live.change_record(batch, found, replace(record, positions=rest))
 
         await self._writer.submit(Write(build))
 
@@ -129,11 +131,12 @@ class Bookmarks:
         found.require_durable()
         return found
 
-    def _delete(
-        self, batch: Batch, topic: Topic, table: bytes, name: str, record: TopicRecord
-    ) -> None:
-        batch.delete(bookmark_key(table, topic.prefix(record.generation), name))
+    def _change_holds(self, batch: Batch, topic: Topic, record: TopicRecord) -> None:
         self._live.change_record(batch, topic, record)
+        # What is let go, or was kept by a hold that is proven not there, may be what a sleeping
+        # reader is held behind: it expires now.
+        batch.touched.add(topic)
+        batch.on_lost(topic.wake)
 
 
 def _no_position(topic: TopicId, name: str) -> PositionNotFoundError:

@@ -39,7 +39,7 @@ class Live:
         self.mark = Mark()
         self.facts = Facts()
         self._durable_facts: Facts | None = None  # until the first batch wrote them
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._may_delete = may_delete
         self._batch_number = 0
         self.seen_lsn: int | None = None  # of the transactions, durably
@@ -76,7 +76,7 @@ class Live:
     def expiry_ms(self) -> int:
         """The time by which messages expire. Region observers may have removed what had expired by
         the time they were handed, so a clock that was set back since must not show what is left."""
-        return max(self._now_ms(), self.facts.handed_ms)
+        return max(self.now_ms(), self.facts.handed_ms)
 
     @property
     def durable_facts(self) -> Facts | None:
@@ -91,7 +91,7 @@ class Live:
     def new_batch(self) -> Batch:
         """An empty batch of a number that was never used before."""
         self._batch_number += 1
-        return Batch(number=self._batch_number, now_ms=self._now_ms(), sequencer=self.sequencer)
+        return Batch(number=self._batch_number, now_ms=self.now_ms(), sequencer=self.sequencer)
 
     def finish(self, batch: Batch) -> None:
         """Put into a batch what rides along with every one: the mark, changed facts, and the end of
@@ -138,7 +138,7 @@ class Live:
         before = self.mark.clock_ms
         if not self._may_delete():
             return before
-        return max(before or 0, self._now_ms())
+        return max(before or 0, self.now_ms())
 
 
 def _told(topic: Topic, record: TopicRecord) -> None:

@@ -17,12 +17,13 @@ from messaging.live import Live
 from messaging.page import Page, arrow_form
 from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
 from messaging.reader import Reading, read
+from messaging.retention import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
 from messaging.survey import beginning, ending, first_live, newest_id
 from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions import TransactionView
-from messaging.visibility import Verdict, verdict
+from messaging.visibility import HeldRow, Verdict, verdict
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import LAST_ID, MessageId, Place, past_group
 from tuff.protocol.names import TopicId
@@ -269,7 +270,10 @@ class Polls:
                 continue
             if reading.page or self._is_vain(poll, query, reading) or loop.time() >= deadline_s:
                 return self._result(record, reading, is_expired=is_expired)
-            await self._wait(waiter, deadline_s, reading)
+            alarm_s = deadline_s
+            if reading.held is not None:
+                alarm_s = min(deadline_s, self._expires_s(topic.rule_of(record), reading.held))
+            await self._wait(waiter, alarm_s, reading)
 
     def _is_vain(self, poll: Poll, query: Query, reading: Reading) -> bool:
         """Whether waiting can't help."""
@@ -283,11 +287,17 @@ class Polls:
         # Ended, and in the index still: its rows are about to be marked, and the reader goes on.
         return not (self._holder(reading.held_by) or self._live.index.ranges(reading.held_by))
 
-    async def _wait(self, waiter: asyncio.Event, deadline_s: float, reading: Reading) -> None:
+    def _expires_s(self, rule: TopicRule, held: HeldRow) -> float:
+        """When this row expires, and holds nobody back any more, by the loop's clock. Nobody else
+        tells of that: time passes, and no transaction ends."""
+        expires_ms = rule.expires_ms(held.place, own_ttl_s=held.ttl_s)
+        return asyncio.get_running_loop().time() + max(1, expires_ms - self._live.now_ms()) / 1000
+
+    async def _wait(self, waiter: asyncio.Event, alarm_s: float, reading: Reading) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self.waiting_count += 1
-        alarm = loop.call_at(deadline_s, waiter.set)
+        alarm = loop.call_at(alarm_s, waiter.set)
         try:
             await waiter.wait()
         finally:

@@ -41,7 +41,7 @@ from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, Pay
 from messaging.run_table import scan_records
 from messaging.runs import is_run, rows_in
 from messaging.storage.seam import Store, StoreDamagedError
-from messaging.visibility import Verdict, verdict
+from messaging.visibility import HeldRow, Verdict, verdict
 from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Place
@@ -58,7 +58,7 @@ _TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it
 class Reading:
     """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
 
-    `held_by` is the pointer of the row that holds this reader back. `finished` is False when the
+    `held` is the row that holds this reader back. `finished` is False when the
     read stopped only because it had passed over so many rows. `whole_from`, where it is not None,
     is a place from which on the page is all that there is up to what is served, and nothing but
     payloads: no ending and no rollback can change what it says.
@@ -67,9 +67,14 @@ class Reading:
     next_id: bytes
     page: Page = EMPTY_PAGE
     caught_up: bool = False
-    held_by: int | None = None
+    held: HeldRow | None = None
     finished: bool = True
     whole_from: Place | None = None
+
+    @property
+    def held_by(self) -> int | None:
+        """The pointer of the row that holds this reader back."""
+        return None if self.held is None else self.held.pointer
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -257,7 +262,8 @@ class _Read:
             return True
         found = verdict(row.tx_pointer, self._query.snapshot)
         if found is Verdict.HOLD and self._query.undecided is Undecided.HOLD:
-            self._reading.held_by = row.tx_pointer
+            assert row.tx_pointer is not None
+            self._reading.held = HeldRow(row.tx_pointer, place, row.ttl_s)
             if not self._taken:
                 # What is before it is decided. Left behind at what was live when it looked, the
                 # reader would be told soon that it is too late.

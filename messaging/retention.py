@@ -58,6 +58,15 @@ class TopicRule:
         held = (each.first.place for each in self.holds if now_ms < each.expires_at_ms)
         return min((by_ttl, *held))
 
+    def expires_ms(self, place: Place, *, own_ttl_s: int | None) -> int:
+        """From what time on a message at this place, with this time to live of its own, is expired,
+        in ms, if the rule stays as it is and the floor below it."""
+        holds = (each.expires_at_ms for each in self.holds if each.first.place <= place)
+        by_topic_ms = max((place.timestamp_ms + self.ttl_s * 1000, *holds))
+        if own_ttl_s is None:
+            return by_topic_ms
+        return min(by_topic_ms, place.timestamp_ms + own_ttl_s * 1000)
+
     def without_holds(self, *, now_ms: int) -> "TopicRule":
         """What to tell those who know of no holds: a time to live by which, at this time, all is
         kept that the holds keep, and less than a second of messages more."""

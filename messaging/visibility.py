@@ -1,7 +1,9 @@
 """One verdict per row: who sees what (protocol §6). Pure."""
 
 from enum import Enum
+from typing import NamedTuple
 
+from tuff.protocol.ids import Place
 from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 
@@ -12,6 +14,14 @@ class Verdict(Enum):
     ACCEPT = "accept"
     SKIP = "skip"
     HOLD = "hold"
+
+
+class HeldRow(NamedTuple):
+    """A row that holds a reader back: whose it is, and by what it expires."""
+
+    pointer: int
+    place: Place
+    ttl_s: int | None  # of its own
 
 
 def verdict(tx_pointer: int | None, snapshot: Transaction | None) -> Verdict:

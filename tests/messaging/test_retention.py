@@ -85,6 +85,37 @@ def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
         assert at < told.live_from(now_ms=now_ms)
 
 
+@given(
+    ttl_s=st.integers(1, 20),
+    own_ttl_s=st.none() | st.integers(1, 20),
+    holds=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40_000)), max_size=3),
+    place=st.tuples(st.integers(0, 9), st.integers(0, 2)),
+)
+@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], place=(5, 3))
+@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], place=(5, 4))
+def test_a_message_is_expired_from_the_time_on_that_the_rule_tells(
+    ttl_s: int, own_ttl_s: int | None, holds: list[tuple[int, int]], place: tuple[int, int]
+) -> None:
+    rule = TopicRule(
+        generation=1,
+        ttl_s=ttl_s,
+        holds=tuple(
+            Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
+            for first_ms, expires_at_ms in holds
+        ),
+    )
+    row = RetainedRow(table=Table.MESSAGE, generation=1, place=Place(*place), ttl_s=own_ttl_s)
+
+    expires_ms = rule.expires_ms(row.place, own_ttl_s=own_ttl_s)
+
+    def found(now_ms: int) -> Fate:
+        state = RetentionState(now_ms=now_ms, longest_transaction_ms=0, in_progress=(), invalid=())
+        return fate(row, rule, state)
+
+    assert found(expires_ms - 1) is Fate.KEEP
+    assert found(expires_ms) is Fate.DROP
+
+
 ROWS: dict[str, Any] = GOLDEN["rows"]
 
 

@@ -12,7 +12,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, Store, StoreError
 from messaging.transactions import VisibilityState, WritePermit
-from tuff.disk.group import Arrivals
+from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
@@ -30,12 +30,14 @@ AUDIT = TopicId("default", "audit")
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock that a test sets. `asked` tells that somebody looked at it."""
 
     def __init__(self, now_ms: int = NOON_MS) -> None:
         self.now_ms = now_ms
+        self.asked = asyncio.Event()
 
     def __call__(self) -> int:
+        self.asked.set()
         return self.now_ms
 
 
@@ -191,6 +193,7 @@ class World:
         self.may_delete = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
+        self.in_thread_write: InThread = in_thread
         self.open_store: Callable[[], Store] = open_store or (
             lambda: RunTable(MemoryTable(self.rows))
         )
@@ -201,7 +204,7 @@ class World:
             self.settings,
             transactions=self.transactions,
             now_ms=self.clock,
-            in_thread_write=in_thread,
+            in_thread_write=self.in_thread_write,
             in_thread_read=in_thread,
             arrivals=Arrivals(),
             longest_transaction_s=self.longest_transaction_s,

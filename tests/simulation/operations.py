@@ -35,7 +35,8 @@ OCCASIONAL = {
     "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "forgotten": 1, "commit_bare": 2,
     "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
     "keep": 4, "keep_no_more": 1, "note": 4, "note_no_more": 1, "overtaken": 1, "asleep": 1,
-    "fail_names": 2, "outlived": 1, "unnamed": 1,
+    "fail_names": 2, "outlived": 1, "unnamed": 1, "marked": 1,
+    "expiring": 1,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (

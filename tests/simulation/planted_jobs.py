@@ -103,7 +103,7 @@ JOB_BUGS = (
         (
             Change(
                 "messaging/bookmark_changes.py",
-                "batch.delete(bookmark_key(table, topic.prefix(record.generation), name))",
+                "batch.delete(bookmark_key(HOLDS, found.prefix(record.generation), name))",
                 "pass",
             ),
         ),

@@ -79,6 +79,7 @@ PROFILES = (
         {
             "start": 8, "publish_tx": 10, "hold": 5, "invalidate": 8, "abort": 2, "poll": 10,
             "clear_invalid": 8, "tick": 3, "store": 1, "reference": 1, "heal": 2, "wait": 2,
+            "marked": 2,
         },
     ),
     Profile(
@@ -125,6 +126,16 @@ PROFILES = (
             "wait_long": 3, "lifetime": 1, "sweep": 6, "truncate": 2, "delete": 1, "create": 1,
             "restart": 3, "kill": 4, "start": 2, "publish_tx": 3, "commit": 2, "abort": 1,
             "read_all": 3, "keep": 1, "note": 4, "note_no_more": 1,
+        },
+        {"messaging.default_ttl": 2},
+    ),
+    Profile(
+        "readers who sleep behind rows that expire, or that a hold keeps until it is let go",
+        {
+            "start": 4, "publish_tx": 6, "publish": 6, "long_poll": 10, "wait": 12, "keep": 5,
+            "keep_no_more": 3, "read_all": 6, "lifetime": 2, "truncate": 1, "commit": 1, "tick": 1,
+            "sweep": 1, "hold": 2, "fail_write": 1, "heal": 2, "restart": 1,
+            "expiring": 3,
         },
         {"messaging.default_ttl": 2},
     ),

@@ -12,7 +12,7 @@ from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
 from tests.simulation.operations import LONG_WAITS_MS
 from tests.simulation.player import HOLD_AGES_MS, KEYS, Player
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import FIRST_ID, MessageId
 from tx.ledger import ServiceState
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
@@ -172,12 +172,67 @@ def overtaken(player: Player) -> None:
         world.life.threads.release()
 
 
+def marked(player: Player) -> None:
+    """While the messages of a transaction that ended are marked, step by step, who reads with its
+    object, which sees its own, is handed each publish whole or not at all (promise 4)."""
+    world, topic, known = player.world, player.topic(), len(player.facts.transactions)
+    player.a = -1
+    player.start()
+    world.run(player.chance, None)
+    player.publish_tx()
+    world.run(player.chance, None)
+    for tx in list(player.facts.transactions.values())[known:]:
+        player.send(player.client.invalidate(tx))
+        for _ in range(6):
+            world.run(player.chance, 1 + below(6, player.chance))
+            poll = Poll(transaction=tx.snapshot_now())
+            player.send(player.client.readers.read(topic, poll, tx))
+
+
 def asleep(player: Player) -> None:
     """A poll sleeps behind a commit whose sync fails; should the log have it all the same, the poll
     wakes once the log is taken up again (promise 6)."""
-    world, topic = player.world, player.topic()
+    world = player.world
     if world.disk.cut_in is not None:
         return
+    _sleep_behind_a_row(player)
+    world.disk.faults[SNAPSHOTS].failing_syncs = 1
+    player.commit()
+    world.run(player.chance, None)
+    world.advance(LONG_WAITS_MS[0])
+    world.life.tick()
+    world.run(player.chance, None)
+    world.require_awake(player.chance)
+
+
+def expiring(player: Player) -> None:
+    """A poll sleeps behind a row of a transaction that goes on; the row expires in its time, or as
+    soon as the hold on it is let go, and the poll wakes for what comes after it (promise 6)."""
+    world, topic, bookmarks = player.world, player.topic(), player.client.bookmarks
+    if world.disk.cut_in is not None:
+        return
+    player.send(player.client.give_lifetime(topic, 2))
+    _sleep_behind_a_row(player)
+    is_held = player.b // 2 % 2 == 0
+    if is_held:
+        player.send(bookmarks.hold(topic, "h2", FIRST_ID, HOLD_AGES_MS[-1]))
+    world.advance(1_500)
+    player.send(player.client.publish(player.new_publish(topic, None)))
+    world.run(player.chance, None)
+    world.advance(1_000)
+    world.run(player.chance, None)
+    if is_held and player.c % 2:
+        player.send(bookmarks.release(topic, "h2"))
+    elif is_held:
+        now = MessageId(world.life.now_ms(), 0)
+        player.send(bookmarks.hold(topic, "h2", now, HOLD_AGES_MS[-1]))
+    world.run(player.chance, None)
+    world.require_awake(player.chance)
+
+
+def _sleep_behind_a_row(player: Player) -> None:
+    """Somebody has read the topic, and waits behind what a new transaction publishes to it."""
+    world, topic = player.world, player.topic()
     world.life.threads.release()
     player.send(player.client.readers.read(topic, Poll()))
     player.a = -1
@@ -189,13 +244,6 @@ def asleep(player: Player) -> None:
     world.run(player.chance, None)
     player.send(player.client.readers.read(topic, poll))
     world.run(player.chance, None)
-    world.disk.faults[SNAPSHOTS].failing_syncs = 1
-    player.commit()
-    world.run(player.chance, None)
-    world.advance(LONG_WAITS_MS[0])
-    world.life.tick()
-    world.run(player.chance, None)
-    world.require_awake(player.chance)
 
 
 def outlived(player: Player) -> None:
@@ -259,7 +307,9 @@ SCENES: Mapping[str, Callable[[Player], None]] = {
     "asleep": asleep,
     "beside": beside,
     "forgotten": forgotten,
+    "expiring": expiring,
     "kept": kept,
+    "marked": marked,
     "outlived": outlived,
     "overdue": overdue,
     "overtaken": overtaken,

@@ -9,9 +9,10 @@ from tests.simulation.planted import BUGS as GENERAL_BUGS
 from tests.simulation.planted import PlantedBug
 from tests.simulation.planted_failures import FAILURE_BUGS
 from tests.simulation.planted_jobs import JOB_BUGS
+from tests.simulation.planted_readers import READER_BUGS
 from tests.simulation.planting import found_by, has_its_place, plant, said_of
 
-BUGS = (*GENERAL_BUGS, *JOB_BUGS, *FAILURE_BUGS)
+BUGS = (*GENERAL_BUGS, *JOB_BUGS, *FAILURE_BUGS, *READER_BUGS)
 HISTORIES = Path(__file__).parent / "histories"
 SEED_COUNT_MAX = 2_000  # a round of a minute or two
 

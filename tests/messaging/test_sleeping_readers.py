@@ -1,0 +1,125 @@
+"""A reader sleeps behind a row that is not decided: once that row expires, it is handed what lies
+behind it, though no transaction ended (protocol §3.4, `wait`)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from messaging.polls import Isolation, Poll, PollResult
+from messaging.service import MessagingService
+from messaging.storage.memory import MemoryTable
+from tests.messaging.world import (
+    AUDIT,
+    FlakyTable,
+    World,
+    in_thread,
+    payloads,
+    publish,
+    settle_down,
+)
+from tuff.protocol.errors import StorageUnavailableError
+
+T = TypeVar("T")
+TTL_MS = 100_000  # the fixture's topic
+SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+
+
+async def asleep(
+    world: World, service: MessagingService, *, ttl_s: int | None = None, left_ms: int = TTL_MS
+) -> "asyncio.Future[PollResult]":
+    """A reader behind a row that has so much time left, and a message after that."""
+    world.transactions.start(7)
+    first = await publish(service, b"open", pointer=7, ttl_s=ttl_s)
+    world.clock.now_ms = first.first.publish_timestamp_ms + (ttl_s or 100) * 1000 - left_ms
+    await publish(service, b"next")
+    waiting = await settle_down(service.poll(AUDIT, SLEEPS))
+    assert not waiting.done()
+    return waiting
+
+
+async def looked_again(world: World) -> None:
+    """Whoever looks asks for the time; nobody else does here."""
+    world.clock.asked.clear()
+    await world.clock.asked.wait()
+    await settle_down(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("ttl_s", [None, 5], ids=["of the topic", "its own"])
+async def test_a_row_expires_while_a_reader_sleeps_behind_it(
+    world: World, service: MessagingService, ttl_s: int | None
+) -> None:
+    waiting = await asleep(world, service, ttl_s=ttl_s, left_ms=30)
+
+    world.clock.now_ms += 30
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_a_reader_that_looks_too_early_sleeps_on(
+    world: World, service: MessagingService
+) -> None:
+    """The time of messages may be slower than that of alarms."""
+    waiting = await asleep(world, service, left_ms=3)
+    await looked_again(world)
+
+    assert (waiting.done(), service.waiting_count()) == (False, 1)
+    world.clock.now_ms += 3
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_a_hold_that_kept_the_row_ends(world: World, service: MessagingService) -> None:
+    await service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=TTL_MS + 30)
+    waiting = await asleep(world, service, left_ms=0)
+
+    world.clock.now_ms += 30
+
+    assert payloads(await waiting) == [b"next"]
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "set anew behind it"])
+async def test_a_hold_that_kept_the_row_is_let_go(
+    world: World, service: MessagingService, is_released: bool
+) -> None:
+    await service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=10 * TTL_MS)
+    waiting = await asleep(world, service, left_ms=0)
+
+    if is_released:
+        await service.bookmarks.release(AUDIT, "job")
+    else:
+        await service.bookmarks.hold(AUDIT, "job", world.clock.now_ms, max_age_ms=TTL_MS)
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
+    """On its way to the disk it counted."""
+    table = FlakyTable(MemoryTable(world.rows))
+    world.open_store, gate = lambda: table, asyncio.Event()
+    gate.set()
+
+    async def through_the_gate(function: Callable[[], T]) -> T:
+        await gate.wait()
+        return await in_thread(function)
+
+    world.in_thread_write = through_the_gate
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {"ttl": "100"})
+        waiting = await asleep(world, service, left_ms=3)
+        gate.clear()
+        table.writes_left = 0
+        setting = await settle_down(service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=TTL_MS))
+        await looked_again(world)  # and now the hold counts
+        world.clock.now_ms += 3
+        await settle_down(asyncio.sleep(0))
+        assert not waiting.done()
+
+        gate.set()
+        with pytest.raises(StorageUnavailableError):
+            await setting
+        table._inner = MemoryTable(world.rows)
+        await service.tick()
+
+        assert payloads(await waiting) == [b"next"]

@@ -49,7 +49,7 @@ class Batch:
         self.runs: list[Run] = []
         self.stored: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
         self.inversions: list[Inversion] = []
-        self.touched: set[Topic] = set()
+        self.touched: dict[Topic, None] = {}
         self.published: dict[Topic, tuple[int, int]] = {}
         self._sequencer = sequencer
         self._when_durable: list[Callable[[], None]] = []
@@ -101,7 +101,11 @@ class Batch:
         """Note what was published to a topic, which is then woken."""
         before = self.published.get(topic, (0, 0))
         self.published[topic] = (before[0] + messages, before[1] + payload_bytes)
-        self.touched.add(topic)
+        self.touch(topic)
+
+    def touch(self, topic: Topic) -> None:
+        """Have whoever sleeps on the topic look again, once the batch is there."""
+        self.touched[topic] = None
 
     def on_durable(self, then: Callable[[], None]) -> None:
         """What to do on the event loop once the batch is on stable storage."""

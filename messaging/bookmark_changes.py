@@ -133,10 +133,8 @@ class Bookmarks:
 
     def _change_holds(self, batch: Batch, topic: Topic, record: TopicRecord) -> None:
         self._live.change_record(batch, topic, record)
-        # What is let go, or was kept by a hold that is proven not there, may be what a sleeping
-        # reader is held behind: it expires now.
-        batch.touched.add(topic)
-        batch.on_lost(topic.wake)
+        # What is let go may be what a sleeping reader is held behind: it expires now.
+        batch.touch(topic)
 
 
 def _no_position(topic: TopicId, name: str) -> PositionNotFoundError:

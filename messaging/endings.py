@@ -55,7 +55,7 @@ class Endings:
 
     def wake_readers(self, pointers: Collection[int]) -> None:
         """These durably ended: readers that wait on their topics look again."""
-        for topic in self._live.index.ended_topics(pointers):
+        for topic in sorted(self._live.index.ended_topics(pointers)):
             found = self._live.topics.maybe_find(topic)
             if found is not None:
                 found.wake()
@@ -76,7 +76,7 @@ class Endings:
             batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
             topic = self._live.topics.maybe_find(entry.topic)
             if topic is not None:
-                batch.touched.add(topic)
+                batch.touch(topic)
 
     def _invert_last(
         self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: Batch

@@ -147,3 +147,5 @@ def _told(topic: Topic, record: TopicRecord) -> None:
 
 def _took_back(topic: Topic, record: TopicRecord | None) -> None:
     topic.decided = record
+    # What only this change kept may be what a sleeping reader is held behind: it expires now.
+    topic.wake()

@@ -131,11 +131,11 @@ class Polls:
         found = self._live.topics.find(topic)
         generation = found.require_durable().generation
         waiter = asyncio.Event()
-        found.waiters.add(waiter)
+        found.waiters[waiter] = None
         try:
             return await self._poll(found, generation, poll, waiter)
         finally:
-            found.waiters.discard(waiter)
+            del found.waiters[waiter]
 
     def stop_waiting(self) -> None:
         """End every long poll, now and from now on, with what it has: nothing."""
@@ -272,7 +272,10 @@ class Polls:
                 return self._result(record, reading, is_expired=is_expired)
             alarm_s = deadline_s
             if reading.held is not None:
-                alarm_s = min(deadline_s, self._expires_s(topic.rule_of(record), reading.held))
+                left_s = self._left_s(topic.rule_of(record), reading.held)
+                if left_s <= 0:  # it expired while it was read
+                    continue
+                alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, reading)
 
     def _is_vain(self, poll: Poll, query: Query, reading: Reading) -> bool:
@@ -287,11 +290,11 @@ class Polls:
         # Ended, and in the index still: its rows are about to be marked, and the reader goes on.
         return not (self._holder(reading.held_by) or self._live.index.ranges(reading.held_by))
 
-    def _expires_s(self, rule: TopicRule, held: HeldRow) -> float:
-        """When this row expires, and holds nobody back any more, by the loop's clock. Nobody else
-        tells of that: time passes, and no transaction ends."""
+    def _left_s(self, rule: TopicRule, held: HeldRow) -> float:
+        """In how many seconds this row expires, and holds nobody back any more. Nobody else tells
+        of that: time passes, and no transaction ends."""
         expires_ms = rule.expires_ms(held.place, own_ttl_s=held.ttl_s)
-        return asyncio.get_running_loop().time() + max(1, expires_ms - self._live.now_ms()) / 1000
+        return (expires_ms - self._live.now_ms()) / 1000
 
     async def _wait(self, waiter: asyncio.Event, alarm_s: float, reading: Reading) -> None:
         loop = asyncio.get_running_loop()

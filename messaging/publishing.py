@@ -221,7 +221,7 @@ class Publisher:
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
             if (entry.topic, entry.generation) == (topic.id, generation) and first <= last:
                 batch.invert(detail.pointer, topic.prefix(generation), first, last)
-                batch.touched.add(topic)
+                batch.touch(topic)
 
     def _require_same(self, target: _Target) -> TopicRecord:
         record = target.topic.require_decided()

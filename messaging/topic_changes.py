@@ -141,4 +141,4 @@ class TopicChanges:
 
     def _put(self, topic: Topic, decide: Decide, batch: Batch) -> None:
         self._live.change_topic(batch, topic, decide(batch), key=topic_key(topic.id))
-        batch.touched.add(topic)
+        batch.touch(topic)

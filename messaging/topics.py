@@ -32,6 +32,7 @@ from tuff.protocol.names import TopicId
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
+_NEVER_MS = 1 << 64  # a time that does not come
 _GENERATION = struct.Struct(">i")
 assert _GENERATION.size == 4
 
@@ -256,14 +257,14 @@ class Topic:
 
     `decided` is what the writer decides by; `durable` what readers are told. They differ while a
     change is on its way to the disk. `damage` says what is wrong with its row and what to do.
-    `waiters` are the long polls that sleep on the topic.
+    `waiters` are the long polls that sleep on the topic, in the order in which they came.
     """
 
     id: TopicId
     decided: TopicRecord | None = None
     durable: TopicRecord | None = None
     damage: str | None = None
-    waiters: set[asyncio.Event] = field(default_factory=set)
+    waiters: dict[asyncio.Event, None] = field(default_factory=dict)
     messages_published: int = 0
     bytes_published: int = 0
     _prefix: tuple[int, bytes] = (0, b"")
@@ -275,13 +276,17 @@ class Topic:
         return self._prefix[1]
 
     def rule_of(self, record: TopicRecord) -> TopicRule:
-        """What readers and retention go by, with this durable record. A hold on its way to the disk
-        counts already: what a reader was told is expired must not come back once it is there. One
-        on its way out counts until it is gone, as it may stay."""
+        """What readers and retention go by, with this durable record. A hold or a longer time to
+        live on its way to the disk counts already: what a reader was told is expired must not come
+        back once it is there. A hold on its way out counts until it is gone, as it may stay."""
         decided, rule = self.decided, record.rule
         if decided is record or decided is None or decided.generation != record.generation:
             return rule
-        return replace(rule, holds=(*rule.holds, *decided.holds.values()))
+        holds = (*rule.holds, *decided.holds.values())
+        if decided.ttl_s > record.ttl_s:
+            # Its floor is where that which was live began when this was decided.
+            holds = (*holds, Hold(first=decided.floor, set_at_ms=0, expires_at_ms=_NEVER_MS))
+        return replace(rule, holds=holds)
 
     def require_decided(self) -> TopicRecord:
         """What the next write goes by. Raises: TopicNotFoundError, DamagedRecordError."""

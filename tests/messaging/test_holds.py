@@ -1,6 +1,7 @@
 """Holds keep messages from the topic's time to live, and from nothing else (protocol §3.8)."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 
 import pytest
 
@@ -271,14 +272,21 @@ async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_
     assert (await service.poll(AUDIT, Poll(start=place))).expired
 
 
-async def test_a_hold_on_its_way_to_the_disk_counts_for_readers_already(world: World) -> None:
+async def longer_ttl(service: MessagingService) -> None:
+    await service.update_topic(AUDIT, {"ttl": "1000"})
+
+
+@pytest.mark.parametrize("change", [hold, longer_ttl])
+async def test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already(
+    world: World, change: Callable[[MessagingService], Coroutine[None, None, object]]
+) -> None:
     """A reader that was told a message is expired, and another that is handed it a moment later,
     would have seen two orders."""
     async with world.running() as service:
         await service.create_topic(AUDIT, {"ttl": "100"})
         await publish(service, b"a")
         world.clock.now_ms += TTL_MS - 1
-        setting = await settle_down_until_decided(service)
+        setting = await settle_down_until_decided(service, change(service))
         world.clock.now_ms += 1
 
         result = payloads(await service.poll(AUDIT, Poll()))
@@ -287,8 +295,10 @@ async def test_a_hold_on_its_way_to_the_disk_counts_for_readers_already(world: W
         assert result == [b"a"] == await polled(service)
 
 
-async def settle_down_until_decided(service: MessagingService) -> "asyncio.Future[MessageId]":
-    setting = asyncio.ensure_future(hold(service))
+async def settle_down_until_decided(
+    service: MessagingService, change: Coroutine[None, None, object]
+) -> "asyncio.Task[object]":
+    setting = asyncio.ensure_future(change)
     topic = service._live.topics.find(AUDIT)
     for _ in range(100):
         if topic.decided is topic.durable:

@@ -23,7 +23,7 @@ from tuff.protocol.errors import StorageUnavailableError
 
 T = TypeVar("T")
 TTL_MS = 100_000  # the fixture's topic
-SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=5)
 
 
 async def asleep(

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from tests.mutants.planted import Mutant
 
 _HOLDS = "tests/messaging/test_holds.py"
+_KEEPS_ON_ITS_WAY = (
+    f"{_HOLDS}::test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already"
+)
+_SLEEPING = "tests/messaging/test_sleeping_readers.py"
 _ARROW = "tests/messaging/test_arrow.py"
 _FAST = "tests/messaging/test_fast_ways.py"
 _EPOCHS = "tests/tx/test_epochs.py"
@@ -44,9 +48,23 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a hold counts for readers only once it is durable",
         "messaging/topics.py",
-        "        return replace(rule, holds=(*rule.holds, *decided.holds.values()))\n",
-        "        return rule\n",
-        (f"{_HOLDS}::test_a_hold_on_its_way_to_the_disk_counts_for_readers_already",),
+        "        holds = (*rule.holds, *decided.holds.values())\n",
+        "        holds = rule.holds\n",
+        (f"{_KEEPS_ON_ITS_WAY}[hold]",),
+    ),
+    Mutant(
+        "a longer ttl counts for readers only once it is durable",
+        "messaging/topics.py",
+        "        if decided.ttl_s > record.ttl_s:\n",
+        "        if False:\n",
+        (f"{_KEEPS_ON_ITS_WAY}[longer_ttl]",),
+    ),
+    Mutant(
+        "a reader sleeps on behind a row that expired",
+        "messaging/polls.py",
+        "                alarm_s = min(deadline_s, loop.time() + left_s)\n",
+        "",
+        (f"{_SLEEPING}::test_a_row_expires_while_a_reader_sleeps_behind_it",),
     ),
     Mutant(
         "a truncation takes what is held",

@@ -8,8 +8,8 @@ READER_BUGS = (
         (
             Change(
                 "messaging/polls.py",
-                "alarm_s = min(deadline_s, self._expires_s(topic.rule_of(record), reading.held))",
-                "alarm_s = deadline_s",
+                "alarm_s = min(deadline_s, loop.time() + left_s)",
+                "pass",
             ),
         ),
         "reader-asleep-behind-a-row-that-expires",
@@ -19,11 +19,22 @@ READER_BUGS = (
         (
             Change(
                 "messaging/bookmark_changes.py",
-                "        batch.touched.add(topic)\n",
+                "        batch.touch(topic)\n",
                 "",
             ),
         ),
         "reader-asleep-behind-a-hold-that-is-let-go",
+    ),
+    PlantedBug(
+        "a-longer-ttl-counts-only-once-it-is-on-the-disk",
+        (
+            Change(
+                "messaging/topics.py",
+                "        if decided.ttl_s > record.ttl_s:\n",
+                "        if False:\n",
+            ),
+        ),
+        "ttl-made-longer-while-messages-expire",
     ),
     PlantedBug(
         "a-publish-is-marked-in-parts",

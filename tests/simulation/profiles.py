@@ -135,7 +135,7 @@ PROFILES = (
             "start": 4, "publish_tx": 6, "publish": 6, "long_poll": 10, "wait": 12, "keep": 5,
             "keep_no_more": 3, "read_all": 6, "lifetime": 2, "truncate": 1, "commit": 1, "tick": 1,
             "sweep": 1, "hold": 2, "fail_write": 1, "heal": 2, "restart": 1,
-            "expiring": 3,
+            "expiring": 3, "lengthened": 2,
         },
         {"messaging.default_ttl": 2},
     ),

@@ -11,7 +11,7 @@ from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
 from tests.simulation.operations import LONG_WAITS_MS
-from tests.simulation.player import HOLD_AGES_MS, KEYS, Player
+from tests.simulation.player import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
 from tuff.protocol.ids import FIRST_ID, MessageId
 from tx.ledger import ServiceState
 
@@ -230,6 +230,33 @@ def expiring(player: Player) -> None:
     world.require_awake(player.chance)
 
 
+def lengthened(player: Player) -> None:
+    """While a longer time to live waits for the disk, the time by the shorter one ends; nobody goes
+    on behind what others are handed later (promise 2)."""
+    world, topic, life = player.world, player.topic(), player.world.life
+    if world.disk.cut_in is not None:
+        return
+    for change in (
+        player.client.give_lifetime(topic, 2),
+        player.client.readers.read(topic, Poll()),
+    ):
+        player.send(change)
+        world.run(player.chance, None)
+    start = MessageId.from_bytes(topic.covered) if topic.covered else None
+    player.send(player.client.publish(player.new_publish(topic, None)))
+    world.run(player.chance, None)
+    life.threads.hold_named("store-writer")
+    player.send(player.client.give_lifetime(topic, LIFETIMES_S[-1]))
+    world.run(player.chance, None)
+    world.advance(3_000)
+    poll = Poll(start=start, inclusive=False, wait_s=600.0)
+    player.send(player.client.readers.read(topic, poll))
+    world.run(player.chance, None)
+    life.threads.release()
+    world.run(player.chance, None)
+    world.require_awake(player.chance)
+
+
 def _sleep_behind_a_row(player: Player) -> None:
     """Somebody has read the topic, and waits behind what a new transaction publishes to it."""
     world, topic = player.world, player.topic()
@@ -309,6 +336,7 @@ SCENES: Mapping[str, Callable[[Player], None]] = {
     "forgotten": forgotten,
     "expiring": expiring,
     "kept": kept,
+    "lengthened": lengthened,
     "marked": marked,
     "outlived": outlived,
     "overdue": overdue,

@@ -37,6 +37,17 @@ READER_BUGS = (
         "ttl-made-longer-while-messages-expire",
     ),
     PlantedBug(
+        "a-read-that-began-in-the-store-goes-on-in-memory",
+        (
+            Change(
+                "messaging/polls.py",
+                "reading = None if goes_on else self._live.tails.read(query)",
+                "reading = self._live.tails.read(query)",
+            ),
+        ),
+        "read-that-began-in-the-store-went-on-in-memory",
+    ),
+    PlantedBug(
         "a-publish-is-marked-in-parts",
         (
             Change(

@@ -44,36 +44,44 @@ class RetainedRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRule:
     """What retention must know of a topic. `generation` is negative while it is deleted; nothing
-    before `floor` is ever shown again."""
+    before `floor` is ever shown again. `coming` is the rule that is on its way to the disk: until
+    it is there, or lost, what either of the two keeps is kept."""
 
     generation: int
     ttl_s: int
     floor: Place = NO_FLOOR
     holds: tuple[Hold, ...] = ()
+    coming: "TopicRule | None" = None
 
     def live_from(self, *, now_ms: int) -> Place:
         """The first place that the topic's time to live has left, or that a hold keeps from it; the
         floor is another matter, and so is a message's own time to live."""
         by_ttl = Place(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
         held = (each.first.place for each in self.holds if now_ms < each.expires_at_ms)
-        return min((by_ttl, *held))
+        live_from = min((by_ttl, *held))
+        if self.coming is None:
+            return live_from
+        return min(live_from, max(self.coming.floor, self.coming.live_from(now_ms=now_ms)))
 
     def expires_ms(self, place: Place, *, own_ttl_s: int | None) -> int:
         """From what time on a message at this place, with this time to live of its own, is expired,
         in ms, if the rule stays as it is and the floor below it."""
-        holds = (each.expires_at_ms for each in self.holds if each.first.place <= place)
-        by_topic_ms = max((place.timestamp_ms + self.ttl_s * 1000, *holds))
-        if own_ttl_s is None:
-            return by_topic_ms
-        return min(by_topic_ms, place.timestamp_ms + own_ttl_s * 1000)
+        if own_ttl_s is not None:
+            own_ms = place.timestamp_ms + own_ttl_s * 1000
+            return min(own_ms, self.expires_ms(place, own_ttl_s=None))
+        kept_ms = [place.timestamp_ms + self.ttl_s * 1000]
+        kept_ms += [each.expires_at_ms for each in self.holds if each.first.place <= place]
+        if self.coming is not None and self.coming.floor <= place:
+            kept_ms.append(self.coming.expires_ms(place, own_ttl_s=None))
+        return max(kept_ms)
 
     def without_holds(self, *, now_ms: int) -> "TopicRule":
         """What to tell those who know of no holds: a time to live by which, at this time, all is
         kept that the holds keep, and less than a second of messages more."""
-        if not self.holds:
+        if not (self.holds or self.coming):
             return self
         held_ms = now_ms - self.live_from(now_ms=now_ms).timestamp_ms
-        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=())
+        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

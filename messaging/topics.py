@@ -32,7 +32,6 @@ from tuff.protocol.names import TopicId
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
-_NEVER_MS = 1 << 64  # a time that does not come
 _GENERATION = struct.Struct(">i")
 assert _GENERATION.size == 4
 
@@ -282,11 +281,7 @@ class Topic:
         decided, rule = self.decided, record.rule
         if decided is record or decided is None or decided.generation != record.generation:
             return rule
-        holds = (*rule.holds, *decided.holds.values())
-        if decided.ttl_s > record.ttl_s:
-            # Its floor is where that which was live began when this was decided.
-            holds = (*holds, Hold(first=decided.floor, set_at_ms=0, expires_at_ms=_NEVER_MS))
-        return replace(rule, holds=holds)
+        return replace(rule, coming=decided.rule)
 
     def require_decided(self) -> TopicRecord:
         """What the next write goes by. Raises: TopicNotFoundError, DamagedRecordError."""

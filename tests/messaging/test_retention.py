@@ -89,16 +89,24 @@ def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
     ttl_s=st.integers(1, 20),
     own_ttl_s=st.none() | st.integers(1, 20),
     holds=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40_000)), max_size=3),
+    coming=st.none() | st.tuples(st.integers(1, 40), st.integers(0, 9)),
     place=st.tuples(st.integers(0, 9), st.integers(0, 2)),
 )
-@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], place=(5, 3))
-@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], place=(5, 4))
+@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], coming=None, place=(5, 3))
+@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], coming=None, place=(5, 4))
+@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), place=(5, 0))
+@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), place=(4, 9))
 def test_a_message_is_expired_from_the_time_on_that_the_rule_tells(
-    ttl_s: int, own_ttl_s: int | None, holds: list[tuple[int, int]], place: tuple[int, int]
+    ttl_s: int,
+    own_ttl_s: int | None,
+    holds: list[tuple[int, int]],
+    coming: tuple[int, int] | None,
+    place: tuple[int, int],
 ) -> None:
     rule = TopicRule(
         generation=1,
         ttl_s=ttl_s,
+        coming=coming and TopicRule(generation=1, ttl_s=coming[0], floor=Place(coming[1], 0)),
         holds=tuple(
             Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
             for first_ms, expires_at_ms in holds

@@ -17,8 +17,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "nobody asks the holds what is live",
         "messaging/retention.py",
-        "        return min((by_ttl, *held))\n",
-        "        return by_ttl\n",
+        "        live_from = min((by_ttl, *held))\n",
+        "        live_from = by_ttl\n",
         (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_is_over",),
     ),
     Mutant(
@@ -48,15 +48,15 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a hold counts for readers only once it is durable",
         "messaging/topics.py",
-        "        holds = (*rule.holds, *decided.holds.values())\n",
-        "        holds = rule.holds\n",
+        "        return replace(rule, coming=decided.rule)\n",
+        "        return rule\n",
         (f"{_KEEPS_ON_ITS_WAY}[hold]",),
     ),
     Mutant(
         "a longer ttl counts for readers only once it is durable",
         "messaging/topics.py",
-        "        if decided.ttl_s > record.ttl_s:\n",
-        "        if False:\n",
+        "        return replace(rule, coming=decided.rule)\n",
+        "        return replace(rule, holds=(*rule.holds, *decided.holds.values()))\n",
         (f"{_KEEPS_ON_ITS_WAY}[longer_ttl]",),
     ),
     Mutant(
@@ -76,8 +76,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "region observers are told of no hold",
         "messaging/retention.py",
-        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=())\n",
-        "        return replace(self, holds=())\n",
+        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)\n",
+        "        return replace(self, holds=(), coming=None)\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(

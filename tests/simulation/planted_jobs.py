@@ -8,8 +8,8 @@ JOB_BUGS = (
         (
             Change(
                 "messaging/retention.py",
-                "        return min((by_ttl, *held))\n",
-                "        return by_ttl\n",
+                "        live_from = min((by_ttl, *held))\n",
+                "        live_from = by_ttl\n",
             ),
         ),
     ),

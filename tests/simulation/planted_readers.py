@@ -30,8 +30,8 @@ READER_BUGS = (
         (
             Change(
                 "messaging/topics.py",
-                "        if decided.ttl_s > record.ttl_s:\n",
-                "        if False:\n",
+                "return replace(rule, coming=decided.rule)",
+                "return replace(rule, holds=(*rule.holds, *decided.holds.values()))",
             ),
         ),
         "ttl-made-longer-while-messages-expire",
@@ -46,6 +46,26 @@ READER_BUGS = (
             ),
         ),
         "read-that-began-in-the-store-went-on-in-memory",
+    ),
+    PlantedBug(
+        "parts-of-a-topic-leave-rows-out",
+        (
+            Change(
+                "messaging/splits.py",
+                "starts, ends = [start, *bounds], [*bounds, ",
+                "starts, ends = [start, *bounds], [*(MessageId(*each.place) for each in bounds), ",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-topic-ends-behind-what-is-undecided",
+        (
+            Change(
+                "messaging/survey.py",
+                "verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD",
+                "False",
+            ),
+        ),
     ),
     PlantedBug(
         "a-publish-is-marked-in-parts",

@@ -8,6 +8,7 @@ from tests.simulation import writers
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
+from tests.simulation.readers import range_of
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, Place
@@ -250,12 +251,10 @@ class Player:
         self._poll((0.05, 3.0, 60.0)[self.a % 3])
 
     def _poll(self, wait_s: float) -> None:
-        topic, reads = self.topic(), self.topic().reads
-        start = None
-        if reads and self.c % 3 == 0:
-            start = MessageId.from_bytes(reads[self.c % len(reads)].next_id)
-        limit = 1 + self.c % 4 if self.c % 5 == 0 else None
-        rest = {"start": start, "inclusive": start is None, "limit": limit, "wait_s": wait_s}
+        topic, rest = (
+            self.topic(),
+            {**range_of(self.topic(), self.a, self.b, self.c), "wait_s": wait_s},
+        )
         tx = self.tx()
         match self.a % 4:
             case 0:

@@ -79,7 +79,7 @@ PROFILES = (
         {
             "start": 8, "publish_tx": 10, "hold": 5, "invalidate": 8, "abort": 2, "poll": 10,
             "clear_invalid": 8, "tick": 3, "store": 1, "reference": 1, "heal": 2, "wait": 2,
-            "marked": 2,
+            "marked": 5,
         },
     ),
     Profile(
@@ -93,6 +93,17 @@ PROFILES = (
             "restart": 1,
         },
         {"messaging.default_ttl": 30, "tx.long_timeout": 60, "tx.max_timeout": 60},
+    ),
+    Profile(
+        "changes of topics that wait for the disk while others read, sweep and publish",
+        {
+            "hold": 6, "heal": 6, "lifetime": 6, "truncate": 4, "keep": 5, "keep_no_more": 3,
+            "sweep": 7, "publish": 8, "long_poll": 6, "poll": 6, "wait": 10, "read_all": 3,
+            "delete": 2, "create": 3, "fail_write": 2, "start": 2, "publish_tx": 3, "store": 3,
+            "reference": 4, "commit": 3, "wait_long": 2, "tick": 2, "surveyed": 2, "kill": 1,
+            "power": 1, "lengthened": 1,
+        },
+        {"messaging.default_ttl": 2},
     ),
     Profile(
         "named positions of topics that are deleted and made again, and crashes between",

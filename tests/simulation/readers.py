@@ -1,8 +1,10 @@
 """Readers of a simulated server: polls, and what is learnt from what they are handed."""
 
 from collections.abc import Callable
+from typing import Any
 
 from messaging.polls import Isolation, Poll, Undecided
+from messaging.query import start_number
 from tests.simulation import invariants
 from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError
@@ -18,7 +20,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Place
 
 _STATES: dict[type[TuffError], str] = {
     TransactionCommittedError: "committed",
@@ -78,20 +80,20 @@ class Readers:
             if is_plain and error.code == "transactions_unavailable":
                 raise BrokenPromiseError(f"promise 7: a plain read was told {error}") from error
             return None
-        start = poll.start.to_bytes() if isinstance(poll.start, MessageId) else _BEGINNING
+        behind = max(0, start_number(poll.start, inclusive=poll.inclusive) - 1)
         committed = poll.isolation is Isolation.COMMITTED
         read = Read(
             topic=topic.id.name,
             kind="committed" if committed else "all" if reader is None else "snapshot",
             snapshot=None if reader is None else reader.snapshot_now(),
             skips=poll.undecided is Undecided.SKIP,
-            start=start,
+            start=behind.to_bytes(MESSAGE_ID_SIZE, "big"),
             asked=asked,
             told=facts.moment(),
             now_ms=now_ms,
             items=found.items,
             next_id=found.next_id,
-            caught_up=found.caught_up,
+            caught_up=found.caught_up and poll.through is None,
             blocked_by=found.blocked_by,
         )
         self._learn(topic, read)
@@ -135,6 +137,23 @@ class Readers:
                 first = Place(place.timestamp_ms, place.seq_id - before)
                 last = Place(first.timestamp_ms, first.seq_id + len(publish.payloads) - 1)
                 publish.first, publish.last = first, last
+
+
+def range_of(topic: TopicFacts, a: int, b: int, c: int) -> dict[str, Any]:
+    """What part of a topic a poll asks for: from the beginning, from where somebody was, or from a
+    time on; now and then with an end, or a limit."""
+    places = [MessageId.from_bytes(read.next_id) for read in topic.reads]
+    start: MessageId | int | None = None
+    if places and c % 3 == 0:
+        start = places[c % len(places)]
+    elif places and c % 7 == 1:
+        start = places[c % len(places)].publish_timestamp_ms
+    return {
+        "start": start,
+        "inclusive": start is None or (isinstance(start, int) and a % 8 < 4),
+        "through": places[b % len(places)] if places and c % 8 == 5 else None,
+        "limit": 1 + c % 4 if c % 5 == 0 else None,
+    }
 
 
 def _settle_what_is_missing(facts: Facts, topic: TopicFacts, read: Read) -> None:

@@ -12,6 +12,7 @@ from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
 from tests.simulation.operations import LONG_WAITS_MS
 from tests.simulation.player import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
+from tests.simulation.surveys import surveyed
 from tuff.protocol.ids import FIRST_ID, MessageId
 from tx.ledger import ServiceState
 
@@ -342,6 +343,7 @@ SCENES: Mapping[str, Callable[[Player], None]] = {
     "overdue": overdue,
     "overtaken": overtaken,
     "renewed": renewed,
+    "surveyed": surveyed,
     "unnamed": unnamed,
     "unproven": unproven,
 }

@@ -1,0 +1,93 @@
+"""What offsets and splits say of a topic at rest, beside what a reader is handed (protocol §3.6,
+§3.7)."""
+
+from dataclasses import replace
+from typing import Any
+
+from messaging.polls import Isolation, Poll
+from tests.simulation.facts import Read, Tx
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.life import Work
+from tests.simulation.player import Player
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import MessageId
+
+
+def surveyed(player: Player) -> None:
+    """Ask for the extent of a topic, and for parts of it, and read it whole and part by part."""
+    world = player.world
+    if world.disk.cut_in is not None:
+        return
+    world.life.threads.release()
+    world.run(player.chance, None)
+    tx = player.tx()
+    _extent(player, Poll(), None)
+    _extent(player, Poll(isolation=Isolation.COMMITTED), None)
+    if tx is not None:
+        _extent(player, Poll(tx=tx.pointers[-1]), tx)
+    _parts(player, count=1 + player.c % 4)
+
+
+def _extent(player: Player, poll: Poll, reader: Tx | None) -> None:
+    messaging, topic = player.world.life.messaging, player.topic()
+    offsets = _told(player, messaging.offsets(topic.id, isolation=poll.isolation, tx=poll.tx))
+    found = _read_on(player, poll, reader)
+    if offsets is None or found is None:
+        return
+    ids, last = found
+    earliest = None if offsets.earliest is None else offsets.earliest.to_bytes()
+    _require(earliest == (ids[0] if ids else None), f"{offsets}, and {poll} begins with {ids[:1]}")
+    _require(offsets.blocked_by == last.blocked_by, f"{offsets}, and {poll} waits: {last}")
+    if offsets.end is None:
+        _require(not ids, f"{offsets}, and {poll} hands out {ids}")
+        return
+    found = _read_on(player, replace(poll, through=offsets.end), reader)
+    assert found is not None
+    is_all = found[0] == ids and found[1].blocked_by is None
+    _require(is_all, f"{offsets}, and up to its end {poll} hands out {found[0]} of {ids}")
+
+
+def _parts(player: Player, *, count: int) -> None:
+    messaging, topic = player.world.life.messaging, player.topic()
+    told = _told(player, messaging.splits(topic.id, start=None, end=None, count=count))
+    found = _read_on(player, Poll(), None)
+    if told is None or found is None:
+        return
+    _, splits = told
+    _require(len(splits) <= count, f"{len(splits)} parts, and {count} were asked for")
+    ids: list[bytes] = []
+    behind: MessageId | None = None
+    for each in splits:
+        _require(each.start == behind, f"a part begins at {each.start}, not behind {behind}")
+        behind = each.end
+        part = _read_on(player, Poll(start=each.start, inclusive=False, through=each.end), None)
+        assert part is not None
+        ids += part[0]
+    _require(ids == found[0], f"the parts {splits} have {ids}, and the topic has {found[0]}")
+
+
+def _read_on(player: Player, poll: Poll, reader: Tx | None) -> tuple[list[bytes], Read] | None:
+    """The ids of all that this reader is handed, page by page, and its last page."""
+    ids: list[bytes] = []
+    while True:
+        work = player.client.readers.read(player.topic(), poll, reader)
+        read: Read | None = player.world.life.complete(work, player.chance)
+        if read is None:
+            return None
+        ids += [id_bytes for id_bytes, _ in read.items]
+        if read.caught_up or not read.items:
+            return ids, read
+        poll = replace(poll, start=MessageId.from_bytes(read.next_id), inclusive=False)
+
+
+def _told(player: Player, work: Work) -> Any:
+    """What was answered, or None for a refusal."""
+    try:
+        return player.world.life.complete(work, player.chance)
+    except TuffError:
+        return None
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise BrokenPromiseError(f"promise 2: {sentence}")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.page import Page, arrow_form
@@ -15,7 +15,7 @@ from messaging.query import Undecided
 from messaging.reader import Reading, read
 from messaging.routes import TOPIC_PATH, routes
 from messaging.service import MessagingService
-from tests.messaging.test_reader import ModelRow, build, query, snapshots, topics
+from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.avro import encode_message
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
@@ -24,6 +24,7 @@ from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.media import MediaType
 from tuff.protocol.transaction import Transaction
 
+GROUP = ModelRow(950_000, COMMITTED, ((b"a", None), (b"b", None)), is_reference=True)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXPECTED_SCHEMA = pa.schema(
     [
@@ -76,6 +77,7 @@ def pointers_of(rows: list[ModelRow], places: list[tuple[Place, list[Place]]]) -
     bytes_max=st.integers(1, 12),
     lost=st.none() | st.integers(0, 20),
 )
+@example(rows=[GROUP], reader=(None, Undecided.HOLD), limit=5, bytes_max=12, lost=None)
 def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
     rows: list[ModelRow],
     reader: tuple[Transaction | None, Undecided],

@@ -58,10 +58,10 @@ _TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it
 class Reading:
     """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
 
-    `held` is the row that holds this reader back. `finished` is False when the
-    read stopped only because it had passed over so many rows. `whole_from`, where it is not None,
-    is a place from which on the page is all that there is up to what is served, and nothing but
-    payloads: no ending and no rollback can change what it says.
+    `held` is the row that holds this reader back. `finished` is False when the read stopped only
+    because it had passed over so many rows. `whole_from`, where it is not None, is a place from
+    which on the page is all that there is up to what is served, and nothing but payloads: no ending
+    and no rollback can change what it says.
     """
 
     next_id: bytes

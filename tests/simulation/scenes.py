@@ -6,7 +6,7 @@ from dataclasses import replace
 from messaging.polls import Isolation, Poll
 from tests.simulation import writers
 from tests.simulation.disk import Faults
-from tests.simulation.facts import Fate
+from tests.simulation.facts import Fate, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
@@ -243,7 +243,7 @@ def lengthened(player: Player) -> None:
     ):
         player.send(change)
         world.run(player.chance, None)
-    start = MessageId.from_bytes(topic.covered) if topic.covered else None
+    start = _covered(topic)
     player.send(player.client.publish(player.new_publish(topic, None)))
     world.run(player.chance, None)
     life.threads.hold_named("store-writer")
@@ -258,6 +258,11 @@ def lengthened(player: Player) -> None:
     world.require_awake(player.chance)
 
 
+def _covered(topic: TopicFacts) -> MessageId | None:
+    """Up to where somebody has read the topic from its beginning."""
+    return MessageId.from_bytes(topic.covered) if topic.covered else None
+
+
 def _sleep_behind_a_row(player: Player) -> None:
     """Somebody has read the topic, and waits behind what a new transaction publishes to it."""
     world, topic = player.world, player.topic()
@@ -267,7 +272,7 @@ def _sleep_behind_a_row(player: Player) -> None:
     for step in (player.start, player.publish_tx):
         world.run(player.chance, None)
         step()
-    start = MessageId.from_bytes(topic.covered) if topic.covered else None
+    start = _covered(topic)
     poll = replace(COMMITTED, start=start, inclusive=False, wait_s=600.0)
     world.run(player.chance, None)
     player.send(player.client.readers.read(topic, poll))
@@ -334,8 +339,8 @@ SCENES: Mapping[str, Callable[[Player], None]] = {
     "alone": alone,
     "asleep": asleep,
     "beside": beside,
-    "forgotten": forgotten,
     "expiring": expiring,
+    "forgotten": forgotten,
     "kept": kept,
     "lengthened": lengthened,
     "marked": marked,

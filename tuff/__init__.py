@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuff.commit import OutcomeUnknownError
     from tuff.context import AsyncTransactionContext, TransactionContext
     from tuff.hbase_table import HBaseTransactionalTable
-    from tuff.participants import AsyncTransactionAware, TransactionAware
+    from tuff.participants import AsyncTransactionAware, TransactionAware, hook_transaction_id
     from tuff.positions import TablePositions
     from tuff.protocol.errors import (
         BadRequestError,
@@ -77,7 +77,7 @@ _HOMES = {
     "tuff.commit": ("OutcomeUnknownError",),
     "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
     "tuff.hbase_table": ("HBaseTransactionalTable",),
-    "tuff.participants": ("AsyncTransactionAware", "TransactionAware"),
+    "tuff.participants": ("AsyncTransactionAware", "TransactionAware", "hook_transaction_id"),
     "tuff.positions": ("TablePositions",),
     "tuff.protocol.errors": (
         "BadRequestError", "DamagedRecordError", "EmptyPublishError", "InternalError",
@@ -113,7 +113,7 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
     "TablePositions", "TransactionalTable", "HBaseTransactionalTable",
-    "PublishEntry", "Outcome",
+    "hook_transaction_id", "PublishEntry", "Outcome",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
     "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",

@@ -6,16 +6,16 @@
 An error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
 from tuff import calls, transaction_calls
 from tuff.calls import Payload, PollQuestion, payloads_of
-from tuff.flows import Flow, Hook, attempt, hook, run_all, unless
+from tuff.flows import Flow, attempt, run_all, unless
 from tuff.outgoing import Outgoing
-from tuff.participants import AsyncTransactionAware
+from tuff.participants import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
@@ -70,6 +70,8 @@ class CommitProtocol:
         self._current: Transaction | None = None
         self._entry: object | None = None  # whose block it is, from its begin to its end
         self._was_aborted = False
+        self._has_committed = False
+        self._interrupts: list[BaseException] = []  # that are notes on another error
         self._messages = Outgoing()
         self._doom: BadRequestError | None = None  # why the transaction can't commit any more
 
@@ -87,6 +89,17 @@ class CommitProtocol:
         """Whether there is a current transaction."""
         return self._current is not None
 
+    @property
+    def has_committed(self) -> bool:
+        """Whether the latest transaction did, also where a `post_commit` failed after it."""
+        return self._has_committed
+
+    @property
+    def interrupt(self) -> BaseException | None:
+        """An interrupt, or a cancellation, that came while an error was cleaned up after, and is
+        only a note on it. Whoever catches that error and goes on ends for this one instead."""
+        return self._interrupts[0] if self._interrupts else None
+
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
         """Start a transaction for the block `entry`, and let every participant know.
 
@@ -100,6 +113,8 @@ class CommitProtocol:
                 "context, as each belongs to one thread or task at a time"
             )
         self._entry = entry
+        self._has_committed = False
+        self._interrupts = []
         try:
             transaction = yield from self._begun(stop)
         except BaseException:
@@ -115,14 +130,14 @@ class CommitProtocol:
         started: list[AsyncTransactionAware] = []
         try:
             for participant in self._participants:
-                yield from hook(partial(participant.start_tx, transaction))
+                yield from hook_of(transaction, partial(participant.start_tx, transaction))
                 started.append(participant)
         except GeneratorExit:
             raise
         except BaseException as error:
             # Nothing was written yet, so there is nothing to roll back.
-            yield from attempt(_leave(started), cause=error)
-            yield from attempt(self._abort(transaction), cause=error)
+            yield from self._attempt(self._leave(transaction, started), cause=error)
+            yield from self._attempt(self._abort(transaction), cause=error)
             raise
         return transaction
 
@@ -169,11 +184,12 @@ class CommitProtocol:
             raise cause
         self._current = None
         if cause is not None and ending.committed is None:
-            yield from attempt(_leave(self._participants), cause=cause)
+            yield from self._attempt(self._leave(transaction, self._participants), cause=cause)
             _raise_unknown(transaction, cause)
-        after = run_all([participant.post_commit for participant in self._participants])
+        self._has_committed = True
+        after = self._each(transaction, [one.post_commit for one in self._participants])
         if cause is not None:
-            yield from attempt(after, cause=cause)
+            yield from self._attempt(after, cause=cause)
             raise cause
         yield from after
 
@@ -191,7 +207,7 @@ class CommitProtocol:
 
     def _undo(self, cause: BaseException) -> Flow[None]:
         if self._current is not None:
-            yield from attempt(self._roll_back(self._current), cause=cause)
+            yield from self._attempt(self._roll_back(self._current), cause=cause)
 
     def abort(self) -> Flow[None]:
         """Roll back and end the transaction, which is no error."""
@@ -205,7 +221,7 @@ class CommitProtocol:
         if any(other is participant for other in self._participants):
             return
         if self._current is not None:
-            yield from hook(partial(participant.start_tx, self._current))
+            yield from hook_of(self._current, partial(participant.start_tx, self._current))
         self._participants.append(participant)
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
@@ -223,7 +239,7 @@ class CommitProtocol:
         self._current = current
         try:
             for participant in self._participants:
-                yield from hook(partial(participant.update_tx, current))
+                yield from hook_of(current, partial(participant.update_tx, current))
         except BaseException as error:
             # Some go on under the old pointer, and would write what others take for their own past.
             self._doom = _doomed(
@@ -258,12 +274,12 @@ class CommitProtocol:
             raise self._doom
         changes: frozenset[bytes] = frozenset()
         for participant in self._participants:
-            changes |= frozenset((yield Hook(participant.tx_changes)))
+            changes |= frozenset((yield from hook_of(transaction, participant.tx_changes)))
         if self._participants:
             pointer = transaction.transaction_id
             yield from self._retries.ask(transaction_calls.can_commit(pointer, changes))
         for participant in self._participants:
-            yield from hook(participant.commit_tx)
+            yield from hook_of(transaction, participant.commit_tx)
         return changes, self._messages.entries()
 
     def _commit(
@@ -306,6 +322,8 @@ class CommitProtocol:
             raise
         except BaseException as error:  # noqa: BLE001 - noted on its cause, which is raised
             cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                self._interrupts.append(error)
             return None
         return False
 
@@ -313,29 +331,40 @@ class CommitProtocol:
         self._current = None
         self._messages = Outgoing()
         try:
-            yield from run_all([participant.rollback_tx for participant in self._participants])
+            yield from self._each(transaction, [one.rollback_tx for one in self._participants])
         except GeneratorExit:
             raise
         except BaseException as error:
-            yield from attempt(self._invalidate(transaction), cause=error)
+            yield from self._attempt(self._invalidate(transaction), cause=error)
             raise
         yield from self._abort(transaction)
+
+    def _leave(
+        self, transaction: Transaction, participants: Collection[AsyncTransactionAware]
+    ) -> Flow[None]:
+        """Tell those that nest transactions, by a `leave_tx`, that this one is over; it undoes
+        nothing.
+
+        Without it what the program wrote next, into the transaction around this one, went into the
+        one that had ended, and was lost.
+        """
+        hooks = [getattr(participant, "leave_tx", None) for participant in participants]
+        yield from self._each(transaction, [leave for leave in hooks if leave is not None])
+
+    def _each(
+        self, transaction: Transaction, functions: Sequence[Callable[[], object]]
+    ) -> Flow[None]:
+        hooks = [hook_of(transaction, function) for function in functions]
+        yield from run_all(hooks, interrupts=self._interrupts)
+
+    def _attempt(self, flow: Flow[object], *, cause: BaseException) -> Flow[None]:
+        yield from attempt(flow, cause=cause, interrupts=self._interrupts)
 
     def _abort(self, transaction: Transaction) -> Flow[None]:
         yield from self._retries.ask(transaction_calls.abort(transaction.transaction_id))
 
     def _invalidate(self, transaction: Transaction) -> Flow[None]:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
-
-
-def _leave(participants: Collection[AsyncTransactionAware]) -> Flow[None]:
-    """Tell those that nest transactions, by a `leave_tx`, that this one is over; it undoes nothing.
-
-    Without it what the program wrote next, into the transaction around this one, went into the
-    one that had ended, and was lost.
-    """
-    hooks = [getattr(participant, "leave_tx", None) for participant in participants]
-    yield from run_all([leave for leave in hooks if leave is not None])
 
 
 def _doomed(what: str, call: str, cause: BaseException) -> BadRequestError:

@@ -116,29 +116,36 @@ def unless(stop: Stop, flow: Flow[T]) -> Flow[T | None]:
             error = raised
 
 
-def attempt(flow: Flow[object], *, cause: BaseException) -> Flow[None]:
-    """Run a part of the clean-up; what it raises becomes a note on the error that led to it."""
+def attempt(
+    flow: Flow[object], *, cause: BaseException, interrupts: list[BaseException]
+) -> Flow[None]:
+    """Run a part of the clean-up; what it raises becomes a note on the error that led to it.
+
+    An interrupt, or a cancellation, that becomes a note is put among `interrupts` too: whoever
+    catches the error and goes on has to end for that one.
+    """
     try:
         yield from flow
     except GeneratorExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the cause is raised, and this must not hide it
-        _note(error, on=cause)
+        _note(error, on=cause, interrupts=interrupts)
 
 
-def run_all(functions: Sequence[Callable[[], object]]) -> Flow[None]:
-    """Run every hook, whatever the others do; the first error is raised, later ones are notes."""
+def run_all(flows: Sequence[Flow[object]], *, interrupts: list[BaseException]) -> Flow[None]:
+    """Run every one, whatever the others do; the first error is raised, later ones are notes, and
+    interrupts that become notes are put among `interrupts`."""
     first: BaseException | None = None
-    for function in functions:
+    for flow in flows:
         try:
-            yield Hook(function)
+            yield from flow
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - raised below, after all have run
             if first is None:
                 first = error
             else:
-                _note(error, on=first)
+                _note(error, on=first, interrupts=interrupts)
     if first is not None:
         raise first
 
@@ -148,9 +155,11 @@ def is_under_way(flow: Flow[object]) -> bool:
     return getattr(flow, "gi_frame", None) is not None
 
 
-def _note(error: BaseException, *, on: BaseException) -> None:
+def _note(error: BaseException, *, on: BaseException, interrupts: list[BaseException]) -> None:
     if error is on:
         return
+    if not isinstance(error, Exception):
+        interrupts.append(error)
     on.add_note(f"and then: {type(error).__name__}: {error}".rstrip(": "))
     for note in getattr(error, "__notes__", ()):
         on.add_note(note)

@@ -4,6 +4,7 @@ A connection that two threads share hands each the other's answers, silently. On
 way is never used again: after a time-out it would serve the answer to the call before.
 """
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -101,7 +102,21 @@ class Gateways:
         # Weakly: with the thread that used it a connection goes too, and closes by itself.
         self._open: WeakSet[Connection] = WeakSet()
         self._is_over = False
-        self._users = Users(closed=lambda: StoreError("the store is closed"))
+        self._users = _users()
+        _all.add(self)
+
+    def connections(self) -> list[Connection]:
+        """All that are open."""
+        with self._lock:
+            return list(self._open)
+
+    def leave_inherited(self) -> None:
+        """In a process that was forked: open connections of its own. What either of the two reads
+        from one that they share the other lacks."""
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._open = WeakSet()
+        self._users = _users()
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of this thread's connection; tried again where that can help, so it
@@ -203,6 +218,27 @@ class Gateways:
         _close(connection)
 
 
+_all: WeakSet[Gateways] = WeakSet()
+_forking: list[Connection] = []  # kept over a fork, or those of other threads closed themselves
+
+
+def _keep() -> None:
+    _forking.extend(connection for gateways in list(_all) for connection in gateways.connections())
+
+
+def _leave_inherited() -> None:
+    for gateways in list(_all):
+        gateways.leave_inherited()
+    for connection in _forking:
+        # Closed without a shutdown, which would end the parent's connection too.
+        with suppress(OSError, AttributeError):
+            os.close(connection.transport.sock.detach())
+    _forking.clear()
+
+
+os.register_at_fork(before=_keep, after_in_parent=_forking.clear, after_in_child=_leave_inherited)
+
+
 def is_passing(error: StoreError) -> bool:
     """Whether HBase's answer says that it may be asked again soon."""
     text = _text(error.__cause__) if error.__cause__ is not None else ""
@@ -226,6 +262,10 @@ def _text(error: BaseException) -> str:
     if isinstance(message, bytes):
         return message.decode("utf-8", "replace")
     return str(message or error)
+
+
+def _users() -> Users:
+    return Users(closed=lambda: StoreError("the store is closed"))
 
 
 def _cut(connection: Connection) -> None:

@@ -3,10 +3,37 @@
 Raising is failing; what a hook returns is ignored, but for `tx_changes`.
 """
 
-from collections.abc import Awaitable, Collection
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection
+from contextvars import ContextVar
+from typing import Any, Protocol
 
+from tuff.flows import Flow, hook
 from tuff.protocol.transaction import Transaction
+
+# Most hooks have no argument that says whose they are, and two transactions over one participant
+# may end in any order.
+_hook_of: ContextVar[int | None] = ContextVar("transaction whose hook runs", default=None)
+
+
+def hook_transaction_id() -> int | None:
+    """Which transaction the hook that runs is about; None outside of a context's hooks.
+
+    A participant that keeps something for each transaction finds it by this, and not by which of
+    them began last.
+    """
+    return _hook_of.get()
+
+
+def hook_of(transaction: Transaction, function: Callable[[], object]) -> Flow[Any]:
+    """Run a hook of a participant, which can ask whose it is."""
+    around = _hook_of.get()
+    _hook_of.set(transaction.transaction_id)
+    try:
+        return (yield from hook(function))
+    finally:
+        # A flow that is dropped half-way may end in the context of somebody else.
+        if _hook_of.get() == transaction.transaction_id:
+            _hook_of.set(around)
 
 
 class TransactionAware(Protocol):
@@ -18,6 +45,10 @@ class TransactionAware(Protocol):
     `commit_tx`: make the writes durable, under the write pointer; they are not visible yet.
     `post_commit`: the transaction has committed.
     `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
+
+    Several transactions may use one participant at once, in one task too, and end in any order: a
+    generator that holds a `with` block is ended by whoever drops it. `tuff.hook_transaction_id()`
+    says inside of a hook which one it is about.
 
     A participant may also have `leave_tx()`: it is called where a transaction is over and none of
     the last two is (another one's start failed; the outcome is unknown), and undoes nothing.

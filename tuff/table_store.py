@@ -1,9 +1,11 @@
 """The LevelDB directory below a `TransactionalTable`: synced batches, and reads that verify."""
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 import plyvel
 
@@ -43,6 +45,7 @@ class TableStore:
             closed=lambda: StorageUnavailableError(f"the table {self.directory} is closed")
         )
         self._failure: str | None = None
+        self._is_inherited = False
         try:
             make_directory(directory)
             self._lock = DirectoryLock(directory)
@@ -56,6 +59,12 @@ class TableStore:
                 f"LevelDB can't open the table {directory}: {_text(error)}; is the disk full or "
                 "damaged? Else restore the table from a copy"
             ) from error
+        _open_ones.add(self)
+
+    def leave_inherited(self) -> None:
+        """In a process that was forked: refuse all calls. LevelDB in two processes at once took the
+        writes of both, lost those of one, and could not be read afterwards."""
+        self._is_inherited = True
 
     def get(self, key: bytes) -> bytes | None:
         """Raises: StoreDamagedError, StorageUnavailableError."""
@@ -117,6 +126,8 @@ class TableStore:
 
     def close(self) -> None:
         """Let go of the directory after the calls under way; repeating it is harmless."""
+        if self._is_inherited:
+            return
         if self._users.close():
             self._db.close()
             self._lock.close()
@@ -161,6 +172,11 @@ class TableStore:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
+        if self._is_inherited:
+            raise StorageUnavailableError(
+                f"the table {self.directory} was opened before this process was forked, and "
+                "belongs to the one that opened it; open it in one process only"
+            )
         try:
             with self._users.using():
                 yield
@@ -170,6 +186,17 @@ class TableStore:
             raise StorageUnavailableError(
                 f"the table {self.directory} can't be read: {_text(error)}"
             ) from error
+
+
+_open_ones: WeakSet[TableStore] = WeakSet()
+
+
+def _leave_inherited() -> None:
+    for store in list(_open_ones):
+        store.leave_inherited()
+
+
+os.register_at_fork(after_in_child=_leave_inherited)
 
 
 def _open(directory: Path) -> plyvel.DB:

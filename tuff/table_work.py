@@ -40,6 +40,8 @@ class Work:
         self.is_in_doubt = False  # a batch was handed to the disk, and nobody knows if it is there
         self.next_number: int | None = None  # of its next undo row; None until the disk was asked
         self.scans: WeakSet[Rows] = WeakSet()  # those that the transaction began
+        self.untold_key: bytes | None = None  # a row that was first written after `tell`
+        self._told: set[bytes] | None = None
         self._writes: dict[bytes, dict[int, bytes | None]] = {}
 
     @property
@@ -62,6 +64,8 @@ class Work:
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write under the current pointer, in memory; None deletes."""
+        if self._told is not None and key not in self._told and self.untold_key is None:
+            self.untold_key = key
         versions = self._writes.setdefault(key, {})
         pointer = self.transaction.write_pointer
         if pointer in versions:
@@ -91,6 +95,11 @@ class Work:
     def keys(self) -> set[bytes]:
         """The rows written in memory."""
         return set(self._writes)
+
+    def tell(self, keys: set[bytes] | None) -> None:
+        """These rows are looked at for conflicts; None: there is nothing to look at."""
+        self._told = keys
+        self.untold_key = None
 
     def written(self, *, is_certain: bool = True) -> None:
         """What was in memory is on disk, and an undo row with it. `is_certain`: and nothing of it

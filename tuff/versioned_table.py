@@ -7,22 +7,19 @@ takes the newest version that is visible to it. What is written waits in memory 
 
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing
-from contextvars import ContextVar
 from heapq import merge
 from itertools import groupby
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
-from weakref import WeakValueDictionary
 
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.table_current import Current
 from tuff.table_work import Found, Founds, Work, WorkState
 
 if TYPE_CHECKING:
     from tuff.client import Client
-
-NESTED_COUNT_MAX = 64  # transactions open in one task; more are left behind, and not nested
 
 
 class Versions(Protocol):
@@ -71,7 +68,9 @@ class VersionedTable:
     All threads and tasks share one object, and each works in its own current transaction; tasks and
     threads that run in a copy of the context, as asyncio's do, work in the one they were started
     in. A transaction begun inside of another one is independent of it, and the outer one is current
-    again when it has ended.
+    again when it has ended. They may end in any order, as with a generator that holds a `with`
+    block: a context's hooks act on its own transaction, wherever it was begun. Hooks called by hand
+    act on the latest one here.
 
     Every call may raise DamagedRecordError (what is stored is not what was written; members `key`
     and `next`, from which a scan may go on) and StorageUnavailableError.
@@ -84,10 +83,8 @@ class VersionedTable:
         self._versions = versions
         self._table_id = versions.table_id
         self._buffer_bytes = buffer_bytes
-        self._stack: ContextVar[tuple[Work, ...]] = ContextVar(f"table {name}", default=())
+        self._current = Current(name)
         self._compacting = Lock()  # one compaction at a time
-        self._joining = Lock()  # guards _works
-        self._works: WeakValueDictionary[int, Work] = WeakValueDictionary()
 
     def close(self) -> None:
         """Let go of what it has open, after the calls under way. Repeating it is harmless."""
@@ -109,9 +106,9 @@ class VersionedTable:
 
         Raises: BadRequestError: there is no current transaction.
         """
-        work = self._current()
+        work = self._current.get()
         with work.lock:
-            transaction = self._open(work).transaction
+            transaction = self._current.require_open(work).transaction
             own = work.find(self._checked(key))
             if own is not None and own[0].pointer == transaction.write_pointer:
                 return own[1]
@@ -153,12 +150,12 @@ class VersionedTable:
             BadRequestError: there is no current transaction, or it ended meanwhile.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
-        work = self._current()
+        work = self._current.get()
         first = b"" if start is None else self._checked(start)
         last = None if stop is None else self._checked(stop)
         # Together, since a batch that goes to disk in between would be in neither.
         with work.lock:
-            transaction = self._open(work).transaction
+            transaction = self._current.require_open(work).transaction
             own = work.found_between(first, last)
             stored = self._versions.visible(transaction, first, last)
             rows = self._merged(work, own, stored)
@@ -194,18 +191,14 @@ class VersionedTable:
 
         Raises: BadRequestError: too many are open here.
         """
-        with self._joining:
-            work = self._works.get(transaction.transaction_id)
-            if work is None or work.has_ended:
-                work = self._works[transaction.transaction_id] = Work(transaction)
-        self._push(work)
+        self._current.start(transaction)
 
     def update_tx(self, transaction: Transaction) -> None:
         """Go on under a new pointer; what was written stays under the old one.
 
         Raises: BadRequestError: another transaction is current.
         """
-        work = self._latest()
+        work = self._current.meant()
         if work.has_ended or work.transaction_id != transaction.transaction_id:
             raise BadRequestError(
                 f"transaction {transaction.transaction_id} is not current on {self.name}; "
@@ -216,39 +209,51 @@ class VersionedTable:
             work.state = WorkState.OPEN
 
     def tx_changes(self) -> Collection[bytes]:
-        """The table's id and the key, for each row that was written."""
-        work = self._latest()
+        """The table's id and the key, for each row that was written.
+
+        Raises: BadRequestError: the transaction is over here.
+        """
+        work = self._current.meant()
         with work.lock:
-            if work.has_ended:
-                return frozenset()
+            self._require_under_way(work)
             keys = work.keys()
             # A long transaction is not checked, and may have more keys than fit into memory. One
             # change still says that it wrote, or it would commit as read-only, without a sync.
             if work.transaction.type is TransactionType.LONG:
                 some = bool(keys) or any(True for _ in self._versions.keys_of(work.transaction_id))
+                work.tell(None if some else keys)
                 return frozenset({self._table_id} if some else ())
             keys.update(self._versions.keys_of(work.transaction_id))
+            work.tell(keys)
         return frozenset(self._table_id + key for key in keys)
 
     def commit_tx(self) -> None:
         """Make the writes durable under the transaction's pointers, in one synced batch.
 
-        Raises: TransactionNotInProgressError: it had ended when the table was compacted.
+        Raises:
+            BadRequestError: the transaction is over here, or wrote a row after `tx_changes`, which
+                nobody looked for conflicts in.
+            TransactionNotInProgressError: it had ended when the table was compacted.
         """
-        work = self._latest()
+        work = self._current.meant()
         with work.lock:
-            if not work.has_ended:
-                self._versions.write(work)
-                work.state = WorkState.WRITTEN
+            self._require_under_way(work)
+            if work.untold_key is not None:
+                raise BadRequestError(
+                    f"row {work.untold_key!r} of {self.name} was written while the transaction was "
+                    "committing, too late to be checked for conflicts; write before its block ends"
+                )
+            self._store(work)
+            work.state = WorkState.WRITTEN
 
     def post_commit(self) -> None:
         """The transaction has committed, and is current no more."""
-        work = self._latest()
+        work = self._current.meant()
         with work.lock:
             if not work.has_ended:
                 self._versions.settle(work)
                 work.end(WorkState.COMMITTED)
-        self._pop()
+        self._current.end(work)
 
     def rollback_tx(self) -> None:
         """Remove every version of this transaction, durably, whichever process wrote it; it is
@@ -257,7 +262,7 @@ class VersionedTable:
         Raises: BadRequestError: it committed; StorageUnavailableError, DamagedRecordError: some
             may be left, so the transaction has to be invalidated.
         """
-        work = self._latest()
+        work = self._current.meant()
         if work.state is WorkState.COMMITTED:
             raise BadRequestError(
                 f"transaction {work.transaction_id} has committed on {self.name}, and can't be "
@@ -269,69 +274,40 @@ class VersionedTable:
                     work.state = WorkState.NOT_UNDONE
                     self._versions.undo(work)
                     work.end(WorkState.UNDONE)
+                    self._current.settle(work)
             finally:
                 # The caller invalidates what can't be undone. Left current, it took the writes of
                 # the transaction around it, and of a program that forgot to begin one.
-                self._pop()
+                self._current.end(work)
 
     def leave_tx(self) -> None:
         """Let the transaction be current here no more, and undo nothing: for one that ended without
         the table's being told, as where the start of another participant failed, or where the
         outcome of its commit is unknown. Harmless where there is none."""
-        self._stack.set(self._stack.get()[:-1])
+        self._current.leave()
 
-    # Who is in which transaction
+    # Inside
 
-    def _push(self, work: Work) -> None:
-        stack = self._stack.get()
-        if len(stack) == 1 and stack[0].has_ended:
-            stack = ()
-        if len(stack) >= NESTED_COUNT_MAX:
-            stack = tuple(one for one in stack if not one.has_ended)
-        if len(stack) >= NESTED_COUNT_MAX:
+    def _require_under_way(self, work: Work) -> None:
+        if work.has_ended:
             raise BadRequestError(
-                f"{len(stack)} transactions on {self.name} were started here and never ended; end "
-                "them, or call leave_tx for each that ended without the table"
+                f"transaction {work.transaction_id} is over on {self.name} ({work.state.value})"
             )
-        self._stack.set((*stack, work))
-
-    def _pop(self) -> None:
-        # The last one stays, so that a rollback may be repeated. The same transaction may be there
-        # twice, since two participants may share the table: were both ended by the first of two
-        # hooks, the second one ended the transaction around them.
-        stack = self._stack.get()
-        if len(stack) > 1:
-            self._stack.set(stack[:-1])
-
-    def _latest(self) -> Work:
-        """Whom a hook means."""
-        stack = self._stack.get()
-        if not stack:
-            raise BadRequestError(f"no transaction was started on {self.name} here; call start_tx")
-        return stack[-1]
-
-    def _current(self) -> Work:
-        stack = self._stack.get()
-        if not stack:
-            raise self._outside()
-        return self._open(self._latest())
-
-    def _open(self, work: Work) -> Work:
-        if work.state is not WorkState.OPEN:
-            raise self._outside()
-        return work
-
-    def _outside(self) -> BadRequestError:
-        return BadRequestError(
-            f"{self.name} is in no transaction here; use it inside of `with client.transaction(…)`"
-        )
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        work = self._current()
+        work = self._current.get()
         with work.lock:
-            self._open(work).put(self._checked(key), value)
+            self._current.require_open(work).put(self._checked(key), value)
             if work.size_bytes > self._buffer_bytes and self._may_store_early(work):
-                self._versions.write(work)
+                self._store(work)
+
+    def _store(self, work: Work) -> None:
+        try:
+            self._versions.write(work)
+        except BaseException:
+            if work.is_in_doubt:
+                self._current.doubt(work)
+            raise
 
     def _may_store_early(self, work: Work) -> bool:
         return self._versions.has_views or not work.is_scanning
@@ -352,7 +328,7 @@ class VersionedTable:
         with closing(stored):
             ordered = merge(own, stored, key=lambda one: (one[0].key, -one[0].pointer))
             for key, found in groupby(ordered, key=lambda one: one[0].key):
-                self._open(work)
+                self._current.require_open(work)
                 # Of equal versions the own write comes first: it is the later one.
                 _, value = next(found)
                 if value is not None:

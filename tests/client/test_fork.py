@@ -1,4 +1,4 @@
-"""A client that was used before a fork: each process speaks over connections of its own."""
+"""What was open before a fork: connections are each process's own, a table is its opener's."""
 
 import socket
 import subprocess
@@ -60,3 +60,43 @@ def test_a_forked_process_uses_no_connection_of_its_parent() -> None:
         serving.join()
 
     assert heard == [2, 1]
+
+
+TABLE_PROGRAM = """
+import os, sys
+import tuff
+
+home = sys.argv[1]
+table = tuff.TransactionalTable(home)
+table.start_tx(tuff.Transaction(transaction_id=2, read_pointer=1, write_pointer=2))
+if os.fork() == 0:
+    for call in (lambda: table.get(b"a"), lambda: tuff.TransactionalTable(home)):
+        try:
+            call()
+        except tuff.StorageUnavailableError as error:
+            print(error)
+    table.close()
+    print("ended", flush=True)
+    sys.exit(0)
+assert os.wait()[1] == 0
+assert table.get(b"a") is None
+table.close()
+tuff.TransactionalTable(home).close()
+"""
+
+
+def test_a_forked_process_is_refused_the_table_of_its_parent(tmp_path: Path) -> None:
+    """Both wrote, and LevelDB could not read the table any more."""
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE_PROGRAM, str(tmp_path / "table")],
+        cwd=ROOT,
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+
+    first, second, *rest = done.stdout.splitlines()
+    assert "before this process was forked" in first
+    assert "is in use by process" in second
+    assert rest == ["ended"]

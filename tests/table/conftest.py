@@ -1,12 +1,14 @@
 """A table in a directory of its own, and the model of the service that its transactions are of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import tuff
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
+from tests.http.process import ServerProcess
 from tests.table.service import Service
 from tuff.table import TransactionalTable
 from tuff.versioned_table import VersionedTable
@@ -18,6 +20,12 @@ OpenTable = Callable[..., VersionedTable]
 @pytest.fixture
 def service() -> Service:
     return Service()
+
+
+@pytest.fixture
+async def loop_client(server: ServerProcess) -> AsyncIterator[tuff.AsyncClient]:
+    async with tuff.connect_async(server.url) as made:
+        yield made
 
 
 @pytest.fixture

@@ -318,6 +318,9 @@ def test_a_write_that_failed_is_undone_only_where_that_can_be_proved(
     for _ in range(2):
         with pytest.raises(StorageUnavailableError, match="opened again"):
             table.rollback_tx()
+    table.start_tx(doomed)  # as somebody who found it invalid, and wants to be sure
+    with pytest.raises(StorageUnavailableError, match="opened again"):
+        table.rollback_tx()
     service.invalidate(doomed)
     with pytest.raises(BadRequestError, match="no transaction"):
         table.put(b"a", b"lost")

@@ -11,7 +11,8 @@ from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.protocol.errors import (
     BadRequestError,
 )
-from tuff.versioned_table import NESTED_COUNT_MAX, VersionedTable
+from tuff.table_current import NESTED_COUNT_MAX
+from tuff.versioned_table import VersionedTable
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])

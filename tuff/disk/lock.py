@@ -15,7 +15,7 @@ from threading import Lock
 LOCK_FILE = "tuff.lock"
 
 _registry_lock = Lock()
-_held: set[Path] = set()
+_held: dict[Path, int] = {}  # with the descriptor that holds it
 
 
 class DirectoryLockedError(Exception):
@@ -23,7 +23,7 @@ class DirectoryLockedError(Exception):
 
 
 class DirectoryLock:
-    """Holds a directory until `close`. Guards `_held` with `_registry_lock`."""
+    """Holds a directory until `close`, which may be repeated; a forked process holds nothing."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -32,13 +32,26 @@ class DirectoryLock:
                 raise DirectoryLockedError(
                     f"{directory} is already open in this process ({os.getpid()})"
                 )
-            self._descriptor = _flock(self.directory)
-            _held.add(self.directory)
+            _held[self.directory] = _flock(self.directory)
 
     def close(self) -> None:
         with _registry_lock:
-            _held.discard(self.directory)
-            os.close(self._descriptor)
+            descriptor = _held.pop(self.directory, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _leave_inherited() -> None:
+    # A process that was forked owns nothing, and must not keep what its parent lets go of. The
+    # parent's thread that held the lock over the registry is not there to let it go.
+    global _registry_lock
+    _registry_lock = Lock()
+    for descriptor in _held.values():
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_inherited)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tuff.calls import PollQuestion
     from tuff.client import Client, connect
     from tuff.columns import PollBatch
-    from tuff.commit import OutcomeUnknownError
     from tuff.context import AsyncTransactionContext, TransactionContext
+    from tuff.endings import OutcomeUnknownError
     from tuff.hbase_table import HBaseTransactionalTable
     from tuff.participants import AsyncTransactionAware, TransactionAware, hook_transaction_id
     from tuff.positions import TablePositions
@@ -74,7 +74,7 @@ _HOMES = {
     "tuff.calls": ("PollQuestion",),
     "tuff.client": ("Client", "connect"),
     "tuff.columns": ("PollBatch",),
-    "tuff.commit": ("OutcomeUnknownError",),
+    "tuff.endings": ("OutcomeUnknownError",),
     "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
     "tuff.hbase_table": ("HBaseTransactionalTable",),
     "tuff.participants": ("AsyncTransactionAware", "TransactionAware", "hook_transaction_id"),

@@ -7,12 +7,11 @@ An error before the commit: rollback_tx of all; abort if every one succeeded, el
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 from tuff import calls, transaction_calls
 from tuff.calls import Payload, PollQuestion, payloads_of
+from tuff.endings import Ending, did_not_happen, raise_unknown
 from tuff.flows import Flow, attempt, run_all, unless
 from tuff.outgoing import Outgoing
 from tuff.participants import AsyncTransactionAware, hook_of
@@ -20,7 +19,6 @@ from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
     TransactionCommittedError,
-    TuffError,
 )
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry
@@ -28,22 +26,6 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
-from tuff.transport import ConnectionLostError
-
-
-class OutcomeUnknownError(ConnectionLostError):
-    """Neither `rollback_tx` nor `post_commit` has run: the transaction may have committed."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, outcome_unknown=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How a commit went: `committed` is None while nobody knows; `error` is what it raised."""
-
-    committed: bool | None
-    error: BaseException | None
 
 
 class CommitProtocol:
@@ -70,6 +52,7 @@ class CommitProtocol:
         self._current: Transaction | None = None
         self._entry: object | None = None  # whose block it is, from its begin to its end
         self._was_aborted = False
+        self._is_sent = False  # the commit may have been
         self._has_committed = False
         self._interrupts: list[BaseException] = []  # that are notes on another error
         self._messages = Outgoing()
@@ -113,7 +96,7 @@ class CommitProtocol:
                 "context, as each belongs to one thread or task at a time"
             )
         self._entry = entry
-        self._has_committed = False
+        self._is_sent = self._has_committed = False
         self._interrupts = []
         try:
             transaction = yield from self._begun(stop)
@@ -158,6 +141,13 @@ class CommitProtocol:
         """
         try:
             yield from self._finish()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Here, around all of it, since an interrupt that came between two blocks was nobody's.
+            if not self._is_sent:
+                yield from self._undo(error)
+            raise
         finally:
             self._entry = None
 
@@ -172,12 +162,18 @@ class CommitProtocol:
             )
         try:
             changes, entries = yield from self._write(transaction)
+            yield from self._commit(transaction, changes, entries)
+            ending = Ending(committed=True, error=None)
         except GeneratorExit:
             raise
         except BaseException as error:
-            yield from self._undo(error)
-            raise
-        ending = yield from self._commit(transaction, changes, entries)
+            if not self._is_sent:
+                raise
+            ending = yield from self._judged(transaction, error)
+        yield from self._conclude(transaction, ending)
+
+    def _conclude(self, transaction: Transaction, ending: Ending) -> Flow[None]:
+        """Let everybody do what follows from how the commit went, and raise what it raised."""
         cause = ending.error
         if cause is not None and ending.committed is False:
             yield from self._undo(cause)
@@ -185,7 +181,7 @@ class CommitProtocol:
         self._current = None
         if cause is not None and ending.committed is None:
             yield from self._attempt(self._leave(transaction, self._participants), cause=cause)
-            _raise_unknown(transaction, cause)
+            raise_unknown(transaction, cause)
         self._has_committed = True
         after = self._each(transaction, [one.post_commit for one in self._participants])
         if cause is not None:
@@ -284,29 +280,28 @@ class CommitProtocol:
 
     def _commit(
         self, transaction: Transaction, changes: frozenset[bytes], entries: list[PublishEntry]
-    ) -> Flow[_Ending]:
+    ) -> Flow[None]:
         read_only = not (changes or entries or transaction.checkpoint_write_pointers)
         commit = partial(transaction_calls.commit, transaction.transaction_id, changes, entries)
+        self._is_sent = True
         try:
-            try:
-                yield from self._retries.ask(commit(read_only=read_only))
-            except BadRequestError:
-                if not read_only:
-                    raise
-                # The program wrote in it by calls of its own, as `client.publish(…, transaction=)`,
-                # which only the server has seen; a refusal of this kind changes nothing.
-                yield from self._retries.ask(commit(read_only=False))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - how it ended decides who raises it
-            if _did_not_happen(error):
-                return _Ending(committed=False, error=error)
-            committed = yield from self._did_commit(transaction, cause=error)
-            # The program is told of an interrupt also where the commit was done; of a lost reply
-            # it is not, as all it wanted to know is known now.
-            is_over = committed is True and isinstance(error, Exception)
-            return _Ending(committed=committed, error=None if is_over else error)
-        return _Ending(committed=True, error=None)
+            yield from self._retries.ask(commit(read_only=read_only))
+        except BadRequestError:
+            if not read_only:
+                raise
+            # The program wrote in it by calls of its own, as `client.publish(…, transaction=)`,
+            # which only the server has seen; a refusal of this kind changes nothing.
+            yield from self._retries.ask(commit(read_only=False))
+
+    def _judged(self, transaction: Transaction, error: BaseException) -> Flow[Ending]:
+        """How a commit went that was sent, or nearly, and raised."""
+        if did_not_happen(error):
+            return Ending(committed=False, error=error)
+        committed = yield from self._did_commit(transaction, cause=error)
+        # The program is told of an interrupt also where the commit was done; of a lost reply
+        # it is not, as all it wanted to know is known now.
+        is_over = committed is True and isinstance(error, Exception)
+        return Ending(committed=committed, error=None if is_over else error)
 
     def _did_commit(self, transaction: Transaction, *, cause: BaseException) -> Flow[bool | None]:
         # A commit whose reply was lost may still be on its way, so merely reading its state decides
@@ -371,21 +366,3 @@ def _doomed(what: str, call: str, cause: BaseException) -> BadRequestError:
     error = BadRequestError(f"{what}, so it is rolled back; let the error of {call} end the block")
     error.__cause__ = cause
     return error
-
-
-def _did_not_happen(error: BaseException) -> bool:
-    """Whether the server, or the want of one, proves that this commit did not happen."""
-    if isinstance(error, ConnectionLostError):
-        return not error.outcome_unknown
-    return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
-
-
-def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
-    sentence = (
-        f"whether transaction {transaction.transaction_id} committed can't be learned now; ask "
-        f"`tuff tx show {transaction.transaction_id}` before going on"
-    )
-    if not isinstance(cause, Exception):
-        cause.add_note(sentence)
-        raise cause
-    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from tuff import calls
 from tuff.attempts import Opened, during
 from tuff.calls import PollQuestion
-from tuff.commit import OutcomeUnknownError
 from tuff.context import AsyncTransactionContext, TransactionContext
 from tuff.driver import Driver
+from tuff.endings import OutcomeUnknownError
 from tuff.flows import Backoff, Flow, Hook, paused, unless
 from tuff.letters import letter, letter_without_payload
 from tuff.participants import AsyncTransactionAware, TransactionAware

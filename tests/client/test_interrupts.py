@@ -1,33 +1,46 @@
-"""An interrupt at every line of the blocking driver: all is rolled back, or all is done."""
+"""An interrupt at every line of the blocking driver, and of the steps up to the commit: all is
+rolled back, or all is done."""
 
 import sys
-from types import FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType
 
 import pytest
 
 import tuff
 from tests.client.recording import Record, Service, Shelf
 from tuff import driver
+from tuff.commit import CommitProtocol
 from tuff.protocol.errors import TransactionCommittedError
 from tuff.retries import Retries
 
-LINE_COUNT_MAX = 1_000  # lines of the driver in one transaction; it takes about a hundred
+LINE_COUNT_MAX = 1_000  # lines in one transaction; it takes about a hundred
+ENDING = ("_finish", "_write", "_commit")  # what runs until the commit's answer is there
+
+
+def is_of_the_driver(code: CodeType) -> bool:
+    return code.co_filename == driver.__file__
+
+
+def is_of_the_ending(code: CodeType) -> bool:
+    return code in [getattr(CommitProtocol, name).__code__ for name in ENDING]
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt before the n-th line of the driver that is run.
+    """Raises KeyboardInterrupt before the n-th line that is run of some functions.
 
     Lines before a flow has moved do not count: an interrupt there is one that came before the
     `with` block was left. Python itself runs nothing of ours then, and the server ends the
     transaction when its time is over.
     """
 
-    def __init__(self, line_number: int) -> None:
+    def __init__(self, line_number: int, is_watched: Callable[[CodeType], bool]) -> None:
         self.left = line_number
+        self._is_watched = is_watched
         self._has_moved = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> "Interrupter | None":
-        if frame.f_code.co_filename != driver.__file__:
+        if not self._is_watched(frame.f_code):
             return None
         if event == "call":
             self._has_moved = frame.f_code.co_name != "run"
@@ -52,11 +65,11 @@ class FencedService(Service):
         return super().send(call)
 
 
-def interrupted_at(line_number: int) -> tuple[Record, bool]:
+def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> tuple[Record, bool]:
     """What had happened in the end, and whether the interrupt came at all."""
     record = Record()
     client = tuff.Client(FencedService(record), "tests", Retries(0))
-    interrupter = Interrupter(line_number)
+    interrupter = Interrupter(line_number, is_watched)
     sys.settrace(interrupter)
     try:
         with client.transaction(Shelf("a", record, changes=[b"x"])):
@@ -69,10 +82,15 @@ def interrupted_at(line_number: int) -> tuple[Record, bool]:
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage traces already")
-def test_wherever_an_interrupt_comes_nothing_is_left_half_done() -> None:
+@pytest.mark.parametrize(
+    ("is_watched", "count_min"), [(is_of_the_driver, 50), (is_of_the_ending, 15)]
+)
+def test_wherever_an_interrupt_comes_nothing_is_left_half_done(
+    is_watched: Callable[[CodeType], bool], count_min: int
+) -> None:
     """One that came between two steps of the commit left the participant in a dead transaction."""
     for line_number in range(1, LINE_COUNT_MAX):
-        record, was_interrupted = interrupted_at(line_number)
+        record, was_interrupted = interrupted_at(line_number, is_watched)
         steps = record.steps
         is_committed = "commit" in steps
         is_ended = is_committed or "abort" in steps or "invalidate" in steps
@@ -83,6 +101,6 @@ def test_wherever_an_interrupt_comes_nothing_is_left_half_done() -> None:
         is_told = "a.rollback_tx" in steps or "invalidate" in steps
         assert is_committed or is_told or "body" not in steps, (line_number, steps)
         if not was_interrupted:
-            assert line_number > 50
+            assert line_number > count_min
             return
     raise AssertionError("it never came to an end")

@@ -7,8 +7,8 @@ import pytest
 
 import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
-from tuff.commit import OutcomeUnknownError
 from tuff.context import TransactionContext
+from tuff.endings import OutcomeUnknownError
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,

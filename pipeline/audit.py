@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left
-from pipeline.frames import archived, check, in_order, move, sync_files
-from pipeline.letters import TEXT, dead_letters_of, letters
+from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left, sink_of
+from pipeline.frames import archived, check, in_order, move, sync_files, whole_json
+from pipeline.letters import dead_letters_of, letters
 from pipeline.manifest import Archive, Row
 from pipeline.running import (
     Job,
@@ -53,10 +53,9 @@ class Members:
 
 def parsed(frame: "DataFrame", members: Members) -> "DataFrame":
     """The messages, with a column for each of the members: null where there is none."""
-    from pyspark.sql.functions import expr, get_json_object
+    from pyspark.sql.functions import get_json_object
 
-    # Read as a whole first: a path alone would find its member in half an object too.
-    text = expr(f"if({TEXT} and try_parse_json(string(value)) is not null, string(value), null)")
+    text = whole_json()
     columns = {
         field.name: get_json_object(text, f"$.{getattr(members, field.name)}")
         for field in fields(members)
@@ -177,7 +176,7 @@ def main(
     **members: str,
 ) -> None:
     """Count the events of TOPIC by hour, from its archive, and find the edges of its lineage."""
-    named, archive, name = Members(**members), Archive(root), sink or f"audit/{topic}"
+    named, archive, name = Members(**members), Archive(root), sink or sink_of("audit", topic)
     archive.require(topic)
     with archive.locked(), job.client() as client:
         create(client, dead_letters_of(topic))  # before Spark, which takes its time to start

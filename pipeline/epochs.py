@@ -5,16 +5,30 @@ hour that was written, beside whether it was, and no file here has to agree with
 archived in order is what makes one number enough.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.manifest import Row
 from tuff.protocol.errors import SinkNotFoundError
+from tuff.protocol.names import SINK_NAME_LENGTH_MAX, TopicId
 
 if TYPE_CHECKING:
     from tuff.client import Client
 
+HASH_LENGTH = 32  # digits of base 16; two long names are never cut to the same
 ALL_DONE = "nothing is left: the server knows all archived hours as done by the sink {sink}"
+
+
+def sink_of(job: str, *topics: TopicId) -> str:
+    """By which name the server knows what a job has done, unless it is given another: `JOB/TOPIC`,
+    `JOB/TOPIC/TARGET`. Two topics can have longer names than a sink: what is too long ends in
+    `::` and a hash of all of it, which no name does that fits."""
+    name = "/".join((job, *map(str, topics)))
+    if len(name) <= SINK_NAME_LENGTH_MAX:
+        return name
+    end = "::" + hashlib.sha256(name.encode("ascii")).hexdigest()[:HASH_LENGTH]
+    return name[: SINK_NAME_LENGTH_MAX - len(end)] + end
 
 
 def rows_left(client: "Client", sink: str, rows: Sequence[Row]) -> list[Row]:

@@ -8,15 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.failures import failure_of_spark
+from pipeline.letters import TEXT
 from pipeline.manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.names import TopicId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS = ("id", "value", "timestamp", "generation")
 FILE_COUNT_MAX = 1_000_000  # messages of one file; a longer hour or day is several, in order
+
+# What reads JSON stops behind the first value, so that half of another may follow. In an array its
+# end or a comma may follow, in an object that one's end or a comma; and behind a comma an array has
+# what an object can't have. So only a value that nothing follows is read in both.
+_WHOLE_JSON = f"""
+    if(
+        {TEXT}
+        and try_parse_json('[' || string(value) || ']') is not null
+        and try_parse_json('{{"v":' || string(value) || '}}') is not null,
+        string(value),
+        null
+    )
+"""
 
 _FACTS = (
     "count(*) as count",
@@ -27,6 +41,13 @@ _FACTS = (
     "max(generation) as last_generation",
     f"bit_xor(xxhash64({', '.join(COLUMNS)})) as checksum",
 )
+
+
+def whole_json() -> "Column":
+    """The payload as text where all of it is one value of JSON, else null."""
+    from pyspark.sql.functions import expr
+
+    return expr(_WHOLE_JSON)
 
 
 def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:

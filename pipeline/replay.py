@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left
+from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.frames import archived, check, in_order
 from pipeline.manifest import Archive, Row
 from pipeline.running import (
@@ -81,7 +81,7 @@ def main(
         raise click.UsageError(f"{topic} would be archived again with what is replayed into it")
     archive = Archive(root)
     archive.require(topic)
-    name = sink or f"replay/{topic}/{target}"
+    name = sink or sink_of("replay", topic, target)
     with archive.locked(), job.client() as client:
         client.topics.get(target)  # before Spark, which takes its time to start
         with job.spark() as spark:

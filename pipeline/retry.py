@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.letters import TEXT, dead_letters_of, letter
+from pipeline.epochs import sink_of
+from pipeline.frames import whole_json
+from pipeline.letters import dead_letters_of, letter
 from pipeline.running import Job, counted, create, json_option, topic_argument
 from tuff.cli.output import print_json
 from tuff.protocol.names import TopicId
@@ -35,7 +37,7 @@ def sorted_out(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFra
     letter that was tried less than `attempts` times to `topic`, all else to the dead letters."""
     from pyspark.sql.functions import col, expr, get_json_object, lit, when
 
-    text = expr(f"if({TEXT} and try_parse_json(string(value)) is not null, string(value), null)")
+    text = whole_json()
     encoded = get_json_object(text, "$.payload.base64")
     plain = get_json_object(text, "$.payload").cast("binary")
     read = frame.withColumns(
@@ -77,7 +79,8 @@ def retry_topic(
     frame = reader.options(**options, subscribe=str(source)).load()
     moved = sorted_out(frame, topic, attempts=attempts)
     # A sink of this name outlives the checkpoint: who deletes that moves none twice.
-    writer = moved.writeStream.format("tuff").options(**options, sinkId=f"retry/{topic}")
+    sink = sink_of("retry", topic)
+    writer = moved.writeStream.format("tuff").options(**options, sinkId=sink)
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     query = writer.trigger(availableNow=True).start()
     try:

@@ -10,6 +10,7 @@ what the winning attempts stored, and commits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol
 
 from pyspark_tuff.storing import Stored
@@ -18,7 +19,7 @@ from tuff.protocol.errors import (
     SinkNotFoundError,
     TransactionCommittedError,
     TransactionNotInProgressError,
-    UnavailableError,
+    TuffError,
 )
 from tuff.protocol.requests import PublishEntry
 from tuff.transport import ConnectionLostError
@@ -144,10 +145,17 @@ class EpochJob:
 
 
 def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
-    """Publish and commit: all topics appear at once, or, where this raises, none does."""
+    """Publish and commit: all topics appear at once, or, where this raises, none does.
+
+    Raises:
+        ConnectionLostError: and whether they appear can't be learned, as nobody answers any more.
+        TuffError: its kind for what the server refused.
+    """
     try:
         client.transactions.commit(transaction, publish=references(winners))
-    except (ConnectionLostError, UnavailableError):
+    except TuffError as error:
+        if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
         # Whether it committed is unknown. Ending it tells, and keeps a late request out.
         try:
             client.transactions.invalidate(transaction)

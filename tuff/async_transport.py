@@ -43,7 +43,7 @@ class AsyncTransport:
             raise self._address.unreachable(error) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._address.lost(request, error, was_sent=True) from error
-        return call.answer(response)
+        return self._address.answer(call, response)
 
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""

@@ -95,7 +95,7 @@ def _pieces(address: Address) -> Iterator[bytes]:
             connection.request(_REQUEST.method, path, headers=address.headers(_REQUEST))
             reply = connection.getresponse()
             if reply.status != HTTPStatus.OK:
-                _REFUSAL.answer(Response(reply.status, {}, reply.read()))
+                address.answer(_REFUSAL, Response(reply.status, {}, reply.read()))
             while piece := reply.read(PIECE_BYTES):
                 yield piece
         except (OSError, HTTPException) as error:

@@ -67,6 +67,22 @@ class Response:
     headers: Mapping[str, str]
     body: bytes
 
+    @property
+    def problem(self) -> Mapping[str, object]:
+        """The problem that a Tuff server reports; empty where it is somebody else's page."""
+        try:
+            body = json.loads(self.body)
+        except ValueError:
+            return {}
+        return body if isinstance(body, dict) else {}
+
+    @property
+    def retry_after_s(self) -> float:
+        """How long it asks to be left alone, in seconds."""
+        told = self.headers.get("retry-after", "")
+        # A proxy may send a date here, which is nothing to wait for exactly.
+        return float(told) if told.isascii() and told.isdigit() else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
@@ -83,29 +99,28 @@ class Call(Generic[T]):
                 answer is none that the protocol knows.
         """
         if response.status >= HTTPStatus.BAD_REQUEST:
-            raise _problem(response)
+            raise _refusal(response)
+        what = f"{self.request.method} {self.request.path}"
+        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            elsewhere = response.headers.get("location")
+            sent_to = "" if elsewhere is None else f" and sent to {elsewhere}"
+            raise InternalError(
+                f"{what} was answered {response.status}{sent_to}, which no Tuff server does; check "
+                "the address"
+            )
         try:
             return self.read(response)
         except (TuffError, KeyError, AttributeError) as error:
             raise InternalError(
-                f"{self.request.method} {self.request.path} was answered in a form that no Tuff "
-                f"server uses ({error}); check the address"
+                f"{what} was answered in a form that no Tuff server uses ({error}); check the "
+                "address"
             ) from error
 
 
-def _problem(response: Response) -> TuffError:
-    try:
-        body = json.loads(response.body)
-    except ValueError:
-        body = None
-    problem = from_problem(body if isinstance(body, dict) else {}, status=response.status)
-    problem.retry_after_s = _seconds(response.headers.get("retry-after", ""))
-    return problem
-
-
-def _seconds(text: str) -> float:
-    # A proxy may send a date here, which is nothing to wait for exactly.
-    return float(text) if text.isascii() and text.isdigit() else 0.0
+def _refusal(response: Response) -> TuffError:
+    error = from_problem(response.problem, status=response.status)
+    error.retry_after_s = response.retry_after_s
+    return error
 
 
 def json_body(value: object) -> bytes:
@@ -140,8 +155,10 @@ def texts(value: object) -> list[str]:
     return [text(item) for item in json_array(value)]
 
 
-def nothing(_response: Response) -> None:
-    """Reads an empty body."""
+def nothing(response: Response) -> None:
+    """Reads an empty body. Raises: BadRequestError: it is somebody's page."""
+    if response.body:
+        _json(response)
 
 
 def maybe_pointer(value: object, *, what: str) -> int | None:

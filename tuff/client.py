@@ -229,10 +229,10 @@ class Client:
             for message in client.subscribe(orders):
                 print(message.payload)
 
-        Within one iteration nothing is skipped and nothing comes twice, also when the server is
-        restarted or away meanwhile: it waits for it. Keep `message.id` yourself to go on later, or
-        use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`; `limit` and
-        `wait` (seconds, up to 60) are of each long poll.
+        Within one iteration nothing comes twice, and nothing is skipped but what expires before it
+        is read; a server that is restarted or away is waited for. Keep `message.id` yourself to go
+        on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`;
+        `limit` and `wait` (seconds, up to 60) are of each long poll.
 
         Raises:
             TopicNotFoundError: there is none of that name, or it was deleted.
@@ -355,8 +355,8 @@ class Client:
         away count for nothing.
 
         Raises:
-            BadRequestError: `attempts` is below 1, the topic's name too long for `.dlq`, or
-                `positions` are those of another topic.
+            BadRequestError: `attempts` is below 1, `process` a coroutine function, the topic's name
+                too long for `.dlq`, or `positions` are those of another topic.
         """
         plan = Plan(
             topic=topic,

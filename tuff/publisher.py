@@ -1,7 +1,9 @@
 """Many small messages of one program, published in batches and acknowledged one by one."""
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - who sends goes on while a batch is on its way
@@ -20,6 +22,8 @@ from tuff.protocol.names import TopicId
 from tuff.replies import Published
 from tuff.retries import Retries
 from tuff.transport import ConnectionLostError
+
+log = logging.getLogger(__name__)
 
 LINGER_MS = 2.0  # milliseconds; about what a sync takes, so that it costs who is alone little
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
@@ -118,7 +122,7 @@ class Publisher:
             BadRequestError: it is neither a string nor bytes, or the publisher is closed.
         """
         (data,) = calls.payloads_of([payload])
-        receipt: Future[MessageId] = Future()
+        receipt = _Receipt()
         with self._added:
             # A callback of a future runs in the publisher's own thread, which is the one that makes
             # room: it would wait for itself.
@@ -204,12 +208,38 @@ class Publisher:
             self._thread.start()
 
     def _work(self) -> None:
-        while (batch := self._next()) is not None:
+        try:
+            while (batch := self._next()) is not None:
+                self._publish(batch)
+        finally:
+            self._give_up()
+
+    def _publish(self, batch: "Batch[Future[MessageId]]") -> None:
+        failure: BaseException | None = None
+        try:
             failure = self._driver.run(self._delivery.deliver(batch))
+        finally:
             with self._settled:
                 self._box.settled(batch)
                 self._failure = self._failure or failure
                 self._settled.notify_all()
+
+    def _give_up(self) -> None:
+        # An error ended this thread, unless it was closed; then nothing is left.
+        error = ConnectionLostError("the publisher's thread has ended", outcome_unknown=False)
+        left: list[Batch[Future[MessageId]]] = []
+        with self._settled:
+            if not self._is_closed:
+                self._failure = self._failure or error
+            self._is_closed = True
+            while not self._box.is_empty:
+                left.append(self._box.take())
+        for batch in left:
+            fail(batch, error)
+        with self._settled:
+            for batch in left:
+                self._box.settled(batch)
+            self._settled.notify_all()
 
     def _next(self) -> "Batch[Future[MessageId]] | None":
         with self._added:
@@ -220,6 +250,28 @@ class Publisher:
                 if due_in_s is None and self._is_closed:
                     return None
                 self._added.wait(due_in_s)
+
+
+class _Receipt(Future[MessageId]):
+    """One whose callbacks end nothing but themselves. A future keeps to itself what they raise, but
+    for what ends a program: after a `sys.exit` in one nobody would publish, or be told."""
+
+    def set_result(self, result: MessageId) -> None:
+        with self._contained():
+            super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        with self._contained():
+            super().set_exception(exception)
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            log.exception("a callback of %r raised", self)
 
 
 def _ids(published: Published, count: int) -> Iterator[MessageId]:

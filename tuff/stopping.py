@@ -3,7 +3,9 @@
 import os
 import select
 import weakref
+from contextlib import suppress
 
+_READ_BYTES = 4096  # bytes; more stops than anybody asks for at once
 _WAIT_MS_MAX = 1 << 30  # milliseconds; what poll takes is an int of C
 
 
@@ -14,46 +16,53 @@ class StoppedError(Exception):
 class Stop:
     """Set once, it ends every wait that watches it, until it is cleared.
 
-    It is a pipe with a byte in it: what waits for a socket can wait for both at once, and writing
-    a byte takes no lock. An Event's `set` takes one, and a signal handler that interrupted a wait
-    on the same event would wait for itself.
+    It is a pipe that has something in it as long as it is set: what waits for a socket can wait for
+    both at once, and writing a byte takes no lock. An Event's `set` takes one, and a signal handler
+    that interrupted a wait on the same event would wait for itself.
+
+    A forked process has a stop of its own, which is not set: it inherits the signal handlers too,
+    and when it is terminated that is no news for its parent.
     """
 
     def __init__(self) -> None:
-        self._is_set = False
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-        weakref.finalize(self, _close, self._read, self._write)
+        self._pipes: dict[int, _Pipe] = {}  # by process id; here only the own is used
+        self._own()
 
     @property
     def is_set(self) -> bool:
-        return self._is_set
+        poller = select.poll()
+        poller.register(self, select.POLLIN)
+        return bool(poller.poll(0))
 
     def set(self) -> None:
         """End what waits, and what begins to wait. Repeating it is harmless."""
-        if not self._is_set:
-            self._is_set = True
-            os.write(self._write, b"!")
+        with suppress(BlockingIOError):  # full, so it is set
+            os.write(self._own().write, b"!")
 
     def clear(self) -> None:
         """Let waits be waits again."""
-        if self._is_set:
-            os.read(self._read, 1)
-            self._is_set = False
+        with suppress(BlockingIOError):  # empty, so it is not set
+            while True:
+                os.read(self._own().read, _READ_BYTES)
 
     def fileno(self) -> int:
         """What can be read from as long as it is set."""
-        return self._read
+        return self._own().read
 
     def check(self) -> None:
         """Raises: StoppedError: it is set."""
-        if self._is_set:
+        if self.is_set:
             raise StoppedError
 
     def wait(self, seconds: float) -> None:
         """Let so much time pass. Raises: StoppedError: it is set, or is set meanwhile."""
         wait_for(None, self, seconds)
+
+    def _own(self) -> "_Pipe":
+        process = os.getpid()
+        found = self._pipes.get(process)
+        # In one step, as a signal handler may come in between and want it too.
+        return self._pipes.setdefault(process, _Pipe()) if found is None else found
 
 
 def wait_for(descriptor: int | None, stop: Stop, seconds: float) -> bool:
@@ -69,6 +78,16 @@ def wait_for(descriptor: int | None, stop: Stop, seconds: float) -> bool:
     ready = poller.poll(min(seconds * 1000, _WAIT_MS_MAX))
     stop.check()
     return bool(ready)
+
+
+class _Pipe:
+    """The two ends of a pipe, neither of which waits; closed when nobody has them any more."""
+
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+        os.set_blocking(self.read, False)
+        os.set_blocking(self.write, False)
+        weakref.finalize(self, _close, self.read, self.write)
 
 
 def _close(*descriptors: int) -> None:

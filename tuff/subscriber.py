@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
@@ -29,6 +30,7 @@ from tuff.protocol.errors import (
     TopicExistsError,
     TopicNotFoundError,
     TransactionConflictError,
+    TransactionInvalidatedError,
     TuffError,
 )
 from tuff.protocol.ids import MessageId
@@ -102,6 +104,9 @@ class Plan(Generic[C]):
     dead_letters: TopicId | None
 
     def __post_init__(self) -> None:
+        calls.checked_topic(self.topic)
+        if self.dead_letters is not None:
+            calls.checked_topic(self.dead_letters)
         if self.attempts < 1:
             raise BadRequestError(f"attempts is a number from 1 on, not {self.attempts}")
 
@@ -130,6 +135,16 @@ class Consumption(Generic[C]):
         server, or for the next attempt."""
         self._stop.set()
 
+    def refuse_coroutines(self) -> None:
+        """Raises: BadRequestError: what it runs is a coroutine function. Where nobody awaits it,
+        it does nothing, and each message would end up in the dead letters."""
+        for function in (self._plan.process, self._plan.load, self._plan.save):
+            if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
+                raise BadRequestError(
+                    f"{function!r} is a coroutine function, which only a subscriber of "
+                    "tuff.connect_async runs"
+                )
+
     def run(self) -> Flow[None]:
         """Step after step, until `stop`; while the server is away it waits for it."""
         away_count = 0
@@ -139,7 +154,8 @@ class Consumption(Generic[C]):
             except TuffError as error:
                 # Who does not know whether a batch was committed must not take it again in the
                 # same participants: they are still in that transaction.
-                if not is_passing(error) or isinstance(error, OutcomeUnknownError):
+                is_over = isinstance(error, OutcomeUnknownError)
+                if is_over or not (is_passing(error) or _is_of_others(error)):
                     raise
                 away_count += 1
                 at_least_s = min(error.retry_after_s, BACKOFF_MOST_S)
@@ -201,8 +217,9 @@ class Consumption(Generic[C]):
             return (yield from self._failed(poll, error))
         except _LostPlaceError:
             self._question = None
-        except TransactionConflictError:
-            # Others were faster, in the position or in the rows: it says nothing of the messages.
+        except TuffError as error:
+            if not _is_of_others(error):
+                raise
             self._question = None
             yield from self._pause(1)
         return 0
@@ -212,10 +229,10 @@ class Consumption(Generic[C]):
         opened = self._plan.open_one()
         try:
             yield from during(opened.protocol, self._process(poll, opened), self._stop)
-        except (StoppedError, _LostPlaceError, TransactionConflictError):
+        except (StoppedError, _LostPlaceError):
             raise
         except TuffError as error:
-            if is_passing(error):
+            if is_passing(error) or _is_of_others(error):
                 raise
             return error
         except Exception as error:  # noqa: BLE001 - the program's; it ends up in the dead letter
@@ -292,11 +309,20 @@ class Consumption(Generic[C]):
         return len(poll)
 
 
+def _is_of_others(error: TuffError) -> bool:
+    """Whether the transaction ended by what says nothing of the messages: others were faster, in
+    the position or in the rows, somebody invalidated it, or the server crashed (protocol §5.2)."""
+    if isinstance(error, TransactionInvalidatedError):
+        return error.members.get("reason") in {"invalidated", "lost_in_crash"}
+    return isinstance(error, TransactionConflictError)
+
+
 class Subscriber:
     """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
     respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
 
     def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
+        consumption.refuse_coroutines()
         self._consumption = consumption
         self._driver = driver
 

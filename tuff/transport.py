@@ -5,9 +5,11 @@ since what may be repeated is known to `tuff.retries` alone.
 """
 
 import os
+import re
 import select
 from collections.abc import Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ssl import SSLError
 from threading import Lock
@@ -25,6 +27,10 @@ T = TypeVar("T")
 
 TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; more of them are more than a C int has in ms
 IDLE_COUNT_MAX = 32  # connections; more threads than this at once open and close their own
+
+_NO_PLAIN_URL = re.compile(r"[?#\x00-\x20\x7f]")  # nothing may follow the path, or break a line
+# What a proxy answers for a server that does not; that of the server itself has a code.
+_OF_A_PROXY = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 
 
 class ConnectionLostError(TuffError):
@@ -90,6 +96,19 @@ class Address:
         """How long sending a request and receiving all of its answer may take."""
         return self.timeout_s + request.wait_s
 
+    def answer(self, call: Call[T], response: Response) -> T:
+        """What the server said.
+
+        Raises:
+            ConnectionLostError: a proxy answered that it had no answer from the server.
+            TuffError: as `Call.answer`.
+        """
+        if response.status in _OF_A_PROXY and "code" not in response.problem:
+            error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
+            error.retry_after_s = response.retry_after_s
+            raise error
+        return call.answer(response)
+
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
         headers = {} if request.body is None else {"Content-Type": request.content_type}
@@ -116,14 +135,17 @@ class Address:
 
     def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
         """The connection broke. Nothing happened if it was a read, or not wholly sent."""
+        return self._lost(request, _reason(error), was_sent=was_sent)
+
+    def _lost(self, request: Request, reason: str, *, was_sent: bool) -> ConnectionLostError:
         what = f"{request.method} {request.path.partition('?')[0]}"
         if request.is_read or not was_sent:
             return ConnectionLostError(
-                f"{self.url} was lost before it answered {what} ({_reason(error)}); ask again",
+                f"{self.url} was lost before it answered {what} ({reason}); ask again",
                 outcome_unknown=False,
             )
         return ConnectionLostError(
-            f"{self.url} was lost before it answered {what} ({_reason(error)}), so whether it was "
+            f"{self.url} was lost before it answered {what} ({reason}), so whether it was "
             "done is unknown; look before you repeat it",
             outcome_unknown=True,
         )
@@ -132,14 +154,15 @@ class Address:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        is_plain = "?" not in url and "#" not in url
+        (parts.hostname or "").encode("idna")
         return (
-            is_plain
+            _NO_PLAIN_URL.search(url) is None
             and parts.scheme in {"http", "https"}
             and bool(parts.hostname)
+            and parts.path.isascii()
             and parts.port != 0
         )
-    except ValueError:  # a port that is none, a bracket that is not closed
+    except ValueError:  # a port that is none, a bracket that is not closed, a label too long
         return False
 
 
@@ -187,7 +210,7 @@ class Transport:
             connection.close()
             raise
         self._give_back(connection)
-        return call.answer(response)
+        return self._address.answer(call, response)
 
     def close(self) -> None:
         """Close all connections; calling it again is harmless."""

@@ -23,6 +23,7 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.media import shown
+from tuff.protocol.names import SINK_NAME_LENGTH_MAX
 from tuff.protocol.pointers import POINTER_MAX
 from tx.edits import EpochBegun, InvalidReason
 from tx.records import EndedState, Outcome
@@ -31,7 +32,7 @@ EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is seldom older than one
 
-_NAME = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+_NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ def check_sink(name: str) -> str:
     """The name itself. Raises: InvalidNameError."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise InvalidNameError(
-            f"sink {shown(name)} is not a legal name: use 1 to 128 characters of A-Z a-z 0-9 "
-            ". _ - : / (and not . or ..)"
+            f"sink {shown(name)} is not a legal name: use 1 to {SINK_NAME_LENGTH_MAX} characters "
+            "of A-Z a-z 0-9 . _ - : / (and not . or ..)"
         )
     return name
 

@@ -14,9 +14,13 @@ HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 
 
 class Losses:
-    """Which calls are to be lost; the end of the path names them. Guarded by `_lock`."""
+    """Which calls are to be lost; the end of the path names them. Guarded by `_lock`.
 
-    def __init__(self) -> None:
+    `says`: the status with which the proxy answers what is lost; None: it hangs up.
+    """
+
+    def __init__(self, *, says: int | None = None) -> None:
+        self.says = says
         self._lock = Lock()
         self._replies: dict[str, int] = {}
         self._requests: dict[str, int] = {}
@@ -105,6 +109,8 @@ class _Between(BaseHTTPRequestHandler):
         return reply, content
 
     def hang_up(self) -> None:
+        if self.server.losses.says is not None:
+            self.send_error(self.server.losses.says)
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 

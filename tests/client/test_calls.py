@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tuff
-from tuff import calls, transaction_calls
-from tuff.calls import PollQuestion, Request, Response
+from tuff import calls, sink_calls, transaction_calls
+from tuff.calls import Call, PollQuestion, Request, Response
 from tuff.outgoing import Outgoing
 from tuff.protocol.errors import (
     BadRequestError,
@@ -182,6 +182,29 @@ def test_an_error_page_of_somebody_else_is_an_error_of_the_root_class() -> None:
 def test_an_answer_that_is_not_tuffs_says_so() -> None:
     with pytest.raises(InternalError, match="check the address"):
         calls.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        calls.create_topic(ORDERS, {}),
+        calls.delete_topic(ORDERS),
+        calls.store(ORDERS, [b"x"], pointer=5, ttl_s=None),
+        transaction_calls.can_commit(5, []),
+        transaction_calls.invalidate(5),
+        sink_calls.delete("sink"),
+    ],
+    ids=lambda call: call.request.path,
+)
+@pytest.mark.parametrize("answer", [(301, b""), (200, b"<html>hello</html>")])
+def test_an_answer_of_another_is_none_to_who_reads_nothing_from_it(
+    call: Call[None], answer: tuple[int, bytes]
+) -> None:
+    """Whatever it was, it counted as done."""
+    status, body = answer
+
+    with pytest.raises(InternalError, match="check the address"):
+        call.answer(Response(status, {}, body))
 
 
 def test_a_commit_carries_changes_and_messages() -> None:

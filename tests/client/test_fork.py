@@ -1,4 +1,5 @@
-"""What was open before a fork: connections are each process's own, a table is its opener's."""
+"""What was open before a fork: connections and stops are each process's own, a table is its
+opener's."""
 
 import socket
 import subprocess
@@ -6,7 +7,9 @@ import sys
 from pathlib import Path
 from threading import Thread
 
+import tuff
 from tests.client.test_transport import EMPTY_LIST
+from tests.http.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +26,53 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 client.topics.namespaces()
 client.close()
+"""
+
+STOPPED_CHILD = """
+import os, select
+from tuff.stopping import Stop, StoppedError
+
+stop = Stop()
+child = os.fork()
+if child == 0:
+    stop.set()
+    try:
+        stop.wait(3600)
+    except StoppedError:
+        os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert select.select([stop], [], [], 0) == ([], [], [])
+"""
+
+SUBSCRIBER = """
+import asyncio, os, signal, sys
+import tuff
+
+topic = tuff.TopicId("client", sys.argv[2])
+heard = []
+
+def process(messages, tx):
+    heard.extend(message.payload for message in messages)
+    if len(heard) == 2:
+        subscriber.stop()
+        return
+    child = os.fork()
+    if child == 0:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+async def main(table):
+    global subscriber
+    async with tuff.connect_async(sys.argv[1]) as client:
+        positions = tuff.TablePositions(table, "parent")
+        subscriber = client.subscriber(topic, process, positions=positions, batch=1)
+        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        await subscriber.run()
+
+with tuff.TransactionalTable(sys.argv[3]) as opened:
+    asyncio.run(main(opened))
+print(*heard)
 """
 
 
@@ -100,3 +150,20 @@ def test_a_forked_process_is_refused_the_table_of_its_parent(tmp_path: Path) -> 
     assert "before this process was forked" in first
     assert "is in use by process" in second
     assert rest == ["ended"]
+
+
+def test_a_stop_in_a_forked_process_is_no_news_for_its_parent() -> None:
+    """The parent's waits were woken by nobody, and then heard no stop any more."""
+    subprocess.run([sys.executable, "-c", STOPPED_CHILD], cwd=ROOT, check=True, timeout=20)
+
+
+def test_a_child_that_is_terminated_stops_no_subscriber_of_its_parent(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
+) -> None:
+    """It inherits the signal handler. The parent spun, and processed nothing any more."""
+    client.publish(topic, ["one", "two"])
+
+    command = [sys.executable, "-c", SUBSCRIBER, server.url, topic.name, str(tmp_path / "table")]
+    ended = subprocess.run(command, cwd=ROOT, check=True, timeout=20, capture_output=True)
+
+    assert ended.stdout == b"b'one' b'two'\n"

@@ -14,9 +14,11 @@ from tuff.endings import OutcomeUnknownError
 FOR_EVER = 1_000
 
 
-@pytest.fixture
-def proxied(server: ServerProcess) -> Iterator[tuple[str, Losses]]:
-    with losing(server.url) as between:
+@pytest.fixture(params=[None, 504], ids=["hangs up", "says 504"])
+def proxied(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[tuple[str, Losses]]:
+    """A proxy that hangs up, and one that answers in the server's place: a commit that it had
+    handed on was taken for refused."""
+    with losing(server.url, losses=Losses(says=request.param)) as between:
         yield between
 
 

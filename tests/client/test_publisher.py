@@ -1,7 +1,9 @@
 """Messages sent one by one: their order, their ids, what they are told, and how many wait."""
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Event, Thread
 
 import pytest
@@ -12,6 +14,7 @@ from tests.http.process import ServerProcess
 
 MINUTE_MS = 60_000  # milliseconds; only a flush, or a full batch, goes out
 SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
+ANSWER_WITHIN_S = 20.0  # seconds; where nobody is told, this ends the test
 FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
 FILL_COUNT = 80  # messages in eight such batches
 
@@ -175,6 +178,54 @@ def test_a_callback_may_send_and_never_waits_for_itself(
 
     assert len(refused) == 1
     assert len(read(client, topic)) == 1 + 2 * FILL_COUNT
+
+
+def close(publisher: tuff.Publisher) -> None:
+    with suppress(tuff.TopicNotFoundError):
+        publisher.close()
+
+
+def test_a_callback_that_ends_the_program_ends_no_publisher(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """What was published with it was never told, and what was sent later waited for ever."""
+    nowhere = tuff.TopicId("client", "nowhere")
+    publisher = client.publisher(topic, linger_ms=MINUTE_MS)
+    failing = client.publisher(nowhere, linger_ms=MINUTE_MS)
+    together = [publisher.send("a"), publisher.send("b")]
+    refused = [failing.send("a"), failing.send("b")]
+    for future in (together[0], refused[0]):
+        future.add_done_callback(lambda _: sys.exit(3))
+    for each in (publisher, failing):
+        Thread(target=close, args=(each,), daemon=True).start()
+
+    ids = [future.result(ANSWER_WITHIN_S) for future in together]
+    errors = [type(future.exception(ANSWER_WITHIN_S)) for future in refused]
+
+    assert ids == [message.id for message in client.poll(topic)]
+    assert errors == [tuff.TopicNotFoundError] * 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_publisher_whose_thread_has_ended_says_so(
+    client: tuff.Client, topic: tuff.TopicId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(call: object, **_named: object) -> None:
+        waiting.append(publisher.send("behind it"))
+        sys.exit(3)
+
+    waiting: list[Future[tuff.MessageId]] = []
+    publisher = client.publisher(topic)
+    monkeypatch.setattr(client._transport, "send", end)
+    under_way = publisher.send("on its way")
+
+    told = under_way.exception(ANSWER_WITHIN_S), waiting[0].exception(ANSWER_WITHIN_S)
+
+    assert [getattr(error, "outcome_unknown", None) for error in told] == [True, False]
+    with pytest.raises(tuff.BadRequestError, match="closed"):
+        publisher.send("late")
+    with pytest.raises(tuff.ConnectionLostError, match="has ended"):
+        publisher.close()
 
 
 def test_what_was_sent_is_published_also_where_the_block_fails(

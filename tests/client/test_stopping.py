@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,33 @@ def test_a_stop_that_is_set_ends_every_wait_until_it_is_cleared() -> None:
             stop.wait(HOUR_S)
     stop.clear()
     stop.wait(0)
+
+
+def test_a_stop_that_many_set_is_cleared_at_once() -> None:
+    stop = Stop()
+    for _ in range(100_000):  # more than a pipe holds
+        stop.set()
+
+    stop.clear()
+
+    assert not stop.is_set
+    assert select.select([stop], [], [], 0) == ([], [], [])
+
+
+def test_who_sees_a_stop_set_can_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called set before it was, and a subscriber that ended just then raised an error."""
+    stop = Stop()
+    write = os.write
+
+    def clear_and_write(descriptor: int, data: bytes) -> int:
+        if stop.is_set:
+            stop.clear()
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", clear_and_write)
+    stop.set()
+
+    assert stop.is_set
 
 
 def test_what_a_stop_holds_open_is_closed_with_it() -> None:

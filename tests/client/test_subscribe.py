@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from tests.client.proxy import losing
+from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
 from tuff.calls import PollQuestion
 from tuff.subscription import Subscription
@@ -84,11 +84,13 @@ async def test_a_task_is_handed_what_is_published_while_it_waits(
         await messages.aclose()
 
 
+@pytest.mark.parametrize("says", [None, 502])
 def test_replies_that_are_lost_cost_no_message_and_bring_none_twice(
-    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, says: int | None
 ) -> None:
     client.publish(topic, [str(number) for number in range(6)])
-    with losing(server.url) as (url, losses), tuff.connect(url) as through:
+    losses = Losses(says=says)
+    with losing(server.url, losses=losses) as (url, _), tuff.connect(url) as through:
         losses.lose_reply("poll", times=2)
         messages = through.subscribe(topic, limit=2)
         first = payloads(messages, 2)

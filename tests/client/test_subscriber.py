@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -336,9 +337,28 @@ async def test_with_asyncio_everything_may_be_a_coroutine(
     assert seen == [b"a", b"b", b"c"]
 
 
+class Coroutines:
+    async def process(self, messages: object, tx: object) -> None: ...
+    async def __call__(self, messages: object, tx: object) -> None: ...
+
+
+@pytest.mark.parametrize("process", [Coroutines().process, Coroutines()])
+def test_a_blocking_one_refuses_coroutine_functions(
+    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, process: Any
+) -> None:
+    """Nobody ran them, and each message went to the dead letters."""
+    with pytest.raises(tuff.BadRequestError, match="a coroutine function"):
+        client.subscriber(topic, process, positions=positions)
+
+
 def test_what_can_not_be_is_refused_at_once(
     client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, counter: Counter
 ) -> None:
+    name: Any = str(topic)
+    with pytest.raises(tuff.BadRequestError, match=r"a topic is a tuff\.TopicId"):
+        client.subscriber(name, counter.process, positions=positions)
+    with pytest.raises(tuff.BadRequestError, match=r"a topic is a tuff\.TopicId"):
+        client.subscriber(topic, counter.process, positions=positions, dead_letters=name)
     with pytest.raises(tuff.BadRequestError, match="attempts"):
         client.subscriber(topic, counter.process, positions=positions, attempts=0)
     long = tuff.TopicId("client", "x" * 126)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tuff
+from tuff.protocol.errors import InternalError
 
 EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
 
@@ -126,6 +127,42 @@ def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes)
         namespaces(url)
 
 
+def of_another(status: int, *, body: bytes = b"<html>", headers: bytes = b"") -> bytes:
+    """An answer that no Tuff server gives."""
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"HTTP/1.1 %d No\r\n" % status + length + headers + b"\r\n" + body
+
+
+@BOTH
+@pytest.mark.parametrize("said", [of_another(502), of_another(504), of_another(503, body=b"{}")])
+def test_a_proxy_that_has_no_answer_is_a_lost_connection(
+    namespaces: Namespaces, said: bytes
+) -> None:
+    """A subscription ended with it, while its server was restarted."""
+    with answering(said) as (url, _), pytest.raises(tuff.ConnectionLostError) as caught:
+        namespaces(url)
+
+    assert (caught.value.outcome_unknown, caught.value.retry_safe) == (False, True)
+    assert "a proxy says 50" in caught.value.detail
+
+
+def test_a_proxy_can_ask_to_be_left_alone() -> None:
+    said = of_another(503, headers=b"Retry-After: 7\r\n")
+
+    with answering(said) as (url, _), pytest.raises(tuff.ConnectionLostError) as caught:
+        namespaces_blocking(url)
+
+    assert caught.value.retry_after_s == 7
+
+
+@BOTH
+def test_who_is_sent_elsewhere_is_told_where(namespaces: Namespaces) -> None:
+    said = of_another(301, headers=b"Location: https://elsewhere\r\n")
+
+    with answering(said) as (url, _), pytest.raises(InternalError, match="to https://elsewhere"):
+        namespaces(url)
+
+
 @pytest.mark.parametrize("connect", [tuff.connect, tuff.connect_async])
 @pytest.mark.parametrize(
     ("settings", "match"),
@@ -138,6 +175,11 @@ def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes)
         ({"url": "http://[::1"}, "no address"),
         ({"url": "http://127.0.0.1:7411/?q"}, "no address"),
         ({"url": "http://127.0.0.1:7411#part"}, "no address"),
+        ({"url": "http://a b"}, "no address"),
+        ({"url": "http://127.0.0.1:7411/a b"}, "no address"),
+        ({"url": "http://127.0.0.1:7411/ü"}, "no address"),
+        ({"url": "http://a..b"}, "no address"),
+        ({"url": "http://" + "a" * 64}, "no address"),
         ({"url": "http://me:secret@127.0.0.1"}, "no user and no password"),
         ({"timeout": 0}, "above 0"),
         ({"timeout": math.inf}, "up to 1,000,000"),

@@ -111,6 +111,55 @@ def test_a_conflict_does_not_forget_the_attempts_that_were(
     assert [told["attempts"] for told in letters(client, topic)] == [3]
 
 
+def test_a_transaction_that_somebody_ended_counts_for_no_message(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    """A good message was in the dead letters, as an operator had invalidated two transactions."""
+    client.publish(topic, ["good", "too slow"])
+    tried: list[bytes] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        tried.append(messages[0].payload)
+        if messages[0].payload == b"good" and len(tried) < 4:
+            client.transactions.invalidate(tx.transaction)
+        if messages[0].payload == b"too slow":
+            raise tuff.TransactionInvalidatedError("", members={"reason": "blocked_readers"})
+
+    positions = tuff.TablePositions(table, "me")
+    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=2)
+
+    assert [subscriber.step(), subscriber.step()] == [1, 1]
+    assert tried == [b"good"] * 4 + [b"too slow"] * 2
+    assert [told["payload"] for told in letters(client, topic)] == ["too slow"]
+
+
+class LostStart(tuff.TablePositions):
+    """Finds, once, that its transaction was lost in a crash of the server."""
+
+    is_lost = True
+
+    def load(self) -> tuff.MessageId | None:
+        if self.is_lost:
+            self.is_lost = False
+            raise tuff.TransactionInvalidatedError("", members={"reason": "lost_in_crash"})
+        return super().load()
+
+
+def test_a_crash_while_the_place_is_read_ends_no_subscriber(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    client.publish(topic, "one")
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        subscriber.stop()
+
+    subscriber = client.subscriber(topic, process, positions=LostStart(table, "me"))
+
+    subscriber.run()
+
+    assert letters(client, topic) == []
+
+
 class Notebook:
     """Positions of a user's own, that keep what they are told outside of a transaction too."""
 

@@ -111,7 +111,15 @@ KINDS: dict[bytes, str | None] = {
     b'{"type":{"deep":1}}': '{"deep":1}',
     b'{"type":null}': None,
     b'{"kind":"run"}': None,
+    b' {"type":"run"}\n': "run",
     b'["type"]': None,
+    b'[{"type":"run"}]': None,
+    b'{"type":"run"}{"type":"stop"}': None,
+    b'{"type":"run"},{"type":"stop"}': None,
+    b'{"type":"run"},"type":"stop"': None,
+    b'{"type":"run"} and half of another': None,
+    b'{"type":"run"}}': None,
+    b'{"type":"run"}]': None,
     b'{"type":"run"': None,
     b"": None,
     b"\xff": None,
@@ -119,6 +127,7 @@ KINDS: dict[bytes, str | None] = {
 
 
 def test_an_event_is_a_whole_object_with_a_kind(spark: "SparkSession") -> None:
+    """Two in one message were one event, and the second was never heard of."""
     frame = spark.createDataFrame([(payload,) for payload in KINDS], "value binary")
 
     found = parsed(frame, Members()).select("value", "kind").collect()

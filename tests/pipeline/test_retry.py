@@ -1,6 +1,7 @@
 """Letters that are to be tried again: back, or dead, and each once."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ import pytest
 
 import tuff
 from pipeline.checkpoints import written_up_to
-from pipeline.retry import retry_topic
+from pipeline.retry import retry_topic, sorted_out
 from tests.pipeline.conftest import Place
 from tests.spark.test_stream import forget_commit
 
@@ -22,6 +23,22 @@ def letter(payload: object, attempts: int) -> str:
 
 def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
     return retry_topic(spark, place.client, place.topic, checkpoint, place.options, attempts=3)
+
+
+def test_what_follows_a_letter_makes_it_none(spark: "SparkSession") -> None:
+    """It was cut off, and the letter was tried again without it."""
+    topic = tuff.TopicId("shop", "orders")
+    whole, cut = letter("x", 1).encode(), letter("x", 1).encode() + b" trailing"
+    row = (bytes(20), datetime(2026, 11, 22, tzinfo=UTC))
+    frame = spark.createDataFrame(
+        [(*row, whole), (*row, cut)], "id binary, timestamp timestamp, value binary"
+    )
+
+    again, dead = sorted_out(frame, topic, attempts=5).collect()
+
+    assert (again.topic, bytes(again.value)) == ("shop:orders", b"x")
+    told = json.loads(bytes(dead.value))
+    assert (dead.topic, told["payload"]) == ("shop:orders.dlq", cut.decode())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Names of namespaces and topics (protocol §1, Names)."""
+"""Names of namespaces and topics (protocol §1, Names), and how long those of sinks may be."""
 
 import re
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from functools import lru_cache
 from tuff.protocol.errors import InvalidNameError
 
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
+SINK_NAME_LENGTH_MAX = 128  # characters; as many as one of these
 TOPIC_IDS_COUNT_MAX = 4_096  # topics whose names were found legal and are not checked again
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")

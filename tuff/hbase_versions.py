@@ -120,10 +120,17 @@ class HBaseVersions:
 
         Raises:
             TransactionNotInProgressError: it had ended when a compaction was announced.
-            StorageUnavailableError: what is there, and what may still come, is unknown.
+            StorageUnavailableError: what is there, and what may still come, is unknown. It was
+                unknown of an earlier write already: then the transaction takes no more.
         """
         if not work.has_writes:
             return
+        if work.in_doubt:
+            # It could come after this one, at the same timestamp, and after the commit.
+            raise StorageUnavailableError(
+                f"transaction {work.transaction_id} can't go on: not every write of it was "
+                "acknowledged in time; roll it back, and start another one"
+            )
         self._announced().require_writable(work.transaction_id)
         written = list(work.writes())
         versions = [version for version, _ in written]
@@ -132,15 +139,14 @@ class HBaseVersions:
             for _ in undo[1:]:
                 next(self._numbers)
         self._cells.put_others(undo)
-        was_certain, work.is_in_doubt = not work.is_in_doubt, True
+        work.in_doubt = versions
         for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
             rows = [
                 (version_row(version.key), pack_value(version.stored_key, value))
                 for version, value in group
             ]
             self._cells.put(rows, pointer=pointer)
-        # Of an earlier batch that failed, nobody knows still.
-        work.written(is_certain=was_certain)
+        work.written()
 
     def undo(self, work: Work) -> None:
         """Take back every version that a transaction wrote, durably, whichever process wrote it.
@@ -149,11 +155,11 @@ class HBaseVersions:
         """
         for row, data in self._cells.others(*undo_range(work.transaction_id)):
             self._take_back(versions_undone(row, data))
-        if work.is_in_doubt:
+        if work.in_doubt:
             # A gateway may put what it did not acknowledge later, over what takes it back.
             raise StorageUnavailableError(
-                f"transaction {work.transaction_id} can't be rolled back for certain: HBase did "
-                "not say what became of a write; invalidate it"
+                f"transaction {work.transaction_id} can't be rolled back for certain: not every "
+                "write of it was acknowledged in time; invalidate it"
             )
 
     def settle(self, work: Work) -> None:

@@ -37,7 +37,7 @@ class Work:
         self.transaction = transaction
         self.state = WorkState.OPEN
         self.size_bytes = 0
-        self.is_in_doubt = False  # a batch was handed to the disk, and nobody knows if it is there
+        self.in_doubt: list[Version] = []  # handed to the disk, and nobody knows if they are there
         self.next_number: int | None = None  # of its next undo row; None until the disk was asked
         self.scans: WeakSet[Rows] = WeakSet()  # those that the transaction began
         self._writes: dict[bytes, dict[int, bytes | None]] = {}
@@ -92,11 +92,9 @@ class Work:
         """The rows written in memory."""
         return set(self._writes)
 
-    def written(self, *, is_certain: bool = True) -> None:
-        """What was in memory is on disk, and an undo row with it. `is_certain`: and nothing of it
-        can come once more."""
+    def written(self) -> None:
+        """What was in memory is on disk, and an undo row with it."""
         self._forget()
-        self.is_in_doubt = not is_certain
 
     def end(self, state: WorkState) -> None:
         """Nothing more is read or written in it."""
@@ -106,7 +104,7 @@ class Work:
     def _forget(self) -> None:
         self._writes = {}
         self.size_bytes = 0
-        self.is_in_doubt = False
+        self.in_doubt = []
 
 
 def _cost(key: bytes, value: bytes | None) -> int:

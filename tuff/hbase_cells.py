@@ -135,21 +135,19 @@ class HBaseCells:
             for row, cell in page:
                 yield row, cell.data
 
-    def put(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
-        """Put rows under a timestamp, each at most once: a failure leaves it open what is there.
+    def put(self, part: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
+        """Put one of the `parts` of rows under a timestamp, at most once: a failure leaves it open
+        what is there.
 
         Raises: StorageUnavailableError.
         """
-        for part in _parts(versions):
-            batch = [_put(row, VERSION_COLUMN, data) for row, data in part]
-            with _refused(self.name):
-                self._gateways.call_once(self._mutation(batch, pointer))
+        with _refused(self.name):
+            self._gateways.call_once(self._mutation(_puts(part), pointer))
 
     def put_again(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
-        """The same for what does no harm when it is put twice, or late."""
-        for part in _parts(versions):
-            batch = [_put(row, VERSION_COLUMN, data) for row, data in part]
-            self._call(self._mutation(batch, pointer))
+        """Put rows, however many, that do no harm when they are put twice, or late."""
+        for part in parts(versions):
+            self._call(self._mutation(_puts(part), pointer))
 
     def delete_through(self, row: bytes, pointer: int) -> None:
         """Remove every version of a row up to a timestamp, included."""
@@ -157,12 +155,12 @@ class HBaseCells:
 
     def put_others(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Put undo rows."""
-        for part in _parts(rows):
+        for part in parts(rows):
             self._call(self._mutation([_put(row, OTHER_COLUMN, data) for row, data in part]))
 
     def delete_others(self, rows: Sequence[bytes]) -> None:
         """Remove undo rows, for good: none is ever put again."""
-        for part in _parts([(row, b"") for row in rows]):
+        for part in parts([(row, b"") for row in rows]):
             self._call(self._mutation([_delete(row, OTHER_COLUMN) for row, _ in part]))
 
     def fact(self, row: bytes) -> bytes | None:
@@ -288,8 +286,8 @@ class HBaseCells:
             return self._gateways.call(work)
 
 
-def _parts(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """What goes out in one call each."""
+def parts(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Rows as they go out, in one call each."""
     part: list[tuple[bytes, bytes]] = []
     size_bytes = 0
     for row, data in rows:
@@ -317,6 +315,10 @@ def _unfit(family: Any, versions: int) -> str | None:
             "rows in transactions"
         )
     return None
+
+
+def _puts(versions: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+    return [_put(row, VERSION_COLUMN, data) for row, data in versions]
 
 
 def _put(row: bytes, column: bytes, data: bytes) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count, groupby
 from threading import Lock
 
-from tuff.hbase_cells import HBaseCells, Page
+from tuff.hbase_cells import HBaseCells, Page, parts
 from tuff.hbase_rows import (
     KEY_BYTES_MAX,
     ROWS_START,
@@ -131,7 +131,7 @@ class HBaseVersions:
                 f"transaction {work.transaction_id} can't go on: not every write of it was "
                 "acknowledged in time; roll it back, and start another one"
             )
-        self._announced().require_writable(work.transaction_id)
+        self._require_writable(work)
         written = list(work.writes())
         versions = [version for version, _ in written]
         with self._lock:
@@ -139,13 +139,18 @@ class HBaseVersions:
             for _ in undo[1:]:
                 next(self._numbers)
         self._cells.put_others(undo)
-        work.in_doubt = versions
         for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
             rows = [
                 (version_row(version.key), pack_value(version.stored_key, value))
                 for version, value in group
             ]
-            self._cells.put(rows, pointer=pointer)
+            for part in parts(rows):
+                # A process may stand still anywhere, and a call takes long where HBase is slow.
+                self._require_writable(work)
+                work.in_doubt = versions
+                self._cells.put(part, pointer=pointer)
+        # If it was too late for one, `undo` has to know what was put.
+        self._require_writable(work)
         work.written()
 
     def undo(self, work: Work) -> None:
@@ -153,8 +158,13 @@ class HBaseVersions:
 
         Raises: StorageUnavailableError, DamagedRecordError: some may be left, or still come.
         """
+        left = set(work.in_doubt)
         for row, data in self._cells.others(*undo_range(work.transaction_id)):
-            self._take_back(versions_undone(row, data))
+            undone = versions_undone(row, data)
+            self._take_back(undone)
+            left.difference_update(undone)
+        # Of one that had ended, a compaction may have removed the undo rows.
+        self._take_back(left)
         if work.in_doubt:
             # A gateway may put what it did not acknowledge later, over what takes it back.
             raise StorageUnavailableError(
@@ -253,6 +263,9 @@ class HBaseVersions:
             if asked_s >= self._seen_s:
                 self._seen, self._seen_s = found, asked_s
         return found
+
+    def _require_writable(self, work: Work) -> None:
+        self._announced().require_writable(work.transaction_id)
 
     # Compacting
 

@@ -2,30 +2,72 @@
 
 Everything goes through Thrift1, as happybase does. Its scans and reads of many rows show one
 version of each; which one, says a timestamp that is not reached.
+
+A gateway holds an answer whole, several times over, and Thrift1 bounds one by rows alone. So none
+is asked for more rows than may come if all are as large as allowed: some eight, or more of them
+through a filter that leaves large values out, which are asked for once they are due.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from tuff.disk.failures import StoreError
 from tuff.hbase_gateway import Connection, Gateways
-from tuff.hbase_rows import FAMILY, OTHER_COLUMN, OTHERS, VERSION_COLUMN, Cell
+from tuff.hbase_rows import (
+    FAMILY,
+    OTHER_BYTES_MAX,
+    OTHER_COLUMN,
+    OTHERS,
+    VALUE_BYTES_MAX,
+    VERSION_COLUMN,
+    Cell,
+)
 from tuff.hbase_wire import BatchMutation, ColumnDescriptor, Mutation, TScan
 from tuff.protocol.errors import BadRequestError, StorageUnavailableError
+from tuff.protocol.pointers import POINTER_MAX
+from tuff.table_rows import STORED_BYTES_MIN
 
 T = TypeVar("T")
 
 VERSIONS_MAX = (1 << 31) - 1  # HBase's word for: keep them all
 FOREVER_S = (1 << 31) - 1
-PAGE_ROWS_FIRST = 64  # rows of a scan's first answer, as nobody knows how large they are
-PAGE_ROWS_MAX = 1_024  # rows of any answer
-PAGE_BYTES = 4 << 20  # bytes of values in an answer, if the next rows are as large as the last
-VERSIONS_PER_CALL = 32  # versions of one row in an answer
+ANSWER_BYTES_MAX = 64 << 20  # bytes of values in any answer of a gateway, whatever they are
+VALUES_PER_ANSWER = ANSWER_BYTES_MAX // VALUE_BYTES_MAX  # of versions of any size
+OTHERS_PER_ANSWER = ANSWER_BYTES_MAX // OTHER_BYTES_MAX
+FILTERED_PER_ANSWER = 64  # rows; were all large, HBase would read 512 MiB to leave them out
+SMALL_BYTES = 1 << 10  # bytes of rows, on average, for which the filter costs less than answers
+PAGE_ROWS = 64  # rows of a page in answers of a few
+FILTERED_PAGE_ROWS = 1_024
+PAGE_BYTES = 4 << 20  # bytes of values after which a page asks for nothing more
 PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
 PUT_BYTES_MAX = 2 << 20  # bytes in one call
 
-Rows = Generator[tuple[bytes, Cell], None, None]
+Page = Sequence[tuple[bytes, Cell | None]]  # never empty; None: the row has no such version
+
+_Cells = list[tuple[bytes, Cell]]
+
+# The filter decodes a value as UTF-8, and looks whether it has so many characters. Java knows of a
+# shorter one at once, and \G keeps it from looking again behind the beginning of a longer one.
+_BYTES_PER_CHARACTER = 4
+_CHARACTERS = ANSWER_BYTES_MAX // FILTERED_PER_ANSWER // _BYTES_PER_CHARACTER
+_LARGE = b"'regexstring:\\G.{%d}'" % _CHARACTERS
+# Of what is large, the length comes in place of the value, and so less than any value has.
+_FILTER = b"ValueFilter(!=, %b) OR (ValueFilter(=, %b) AND KeyOnlyFilter(true))" % (_LARGE, _LARGE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a scan reads: one column of `start <= row < stop`, below a timestamp."""
+
+    column: bytes
+    start: bytes
+    stop: bytes
+    before: int
+    per_answer: int  # rows, of any size
 
 
 class HBaseCells:
@@ -63,51 +105,49 @@ class HBaseCells:
         with _refused(self.name):
             self._gateways.require_open()
 
-    def newest(self, rows: Sequence[bytes], *, before: int) -> dict[bytes, Cell]:
-        """For each row that has one, the newest version below a timestamp."""
-        found = self._call(
-            lambda on: on.client.getRowsWithColumnsTs(
-                self.name, list(rows), [VERSION_COLUMN], before, {}
-            )
-        )
-        return {each.row: cell for each in found for cell in _cells(each, VERSION_COLUMN)}
+    def newest(self, rows: Sequence[bytes], *, before: int) -> Iterator[Page]:
+        """Page by page, for each of these rows, in key order, the newest version below a timestamp;
+        None: it has none."""
+        if len(rows) > PAGE_ROWS:
+            yield from self._newest_between(rows, before)
+            return
+        for at in range(0, len(rows), VALUES_PER_ANSWER):
+            part = rows[at : at + VALUES_PER_ANSWER]
+            found = self._newest_of(VERSION_COLUMN, part, before)
+            yield [(row, found.get(row)) for row in part]
 
     def versions(self, row: bytes, *, before: int) -> list[Cell]:
         """The newest versions of a row below a timestamp, newest first, and not many of them."""
         found = self._call(
             lambda on: on.client.getVerTs(
-                self.name, row, VERSION_COLUMN, before, VERSIONS_PER_CALL, {}
+                self.name, row, VERSION_COLUMN, before, VALUES_PER_ANSWER, {}
             )
         )
         return [Cell(cell.timestamp, cell.value) for cell in found]
 
-    def scan(
-        self, start: bytes, stop: bytes, *, before: int
-    ) -> Generator[dict[bytes, Cell], None, None]:
+    def scan(self, start: bytes, stop: bytes, *, before: int) -> Iterator[Page]:
         """Page by page, the newest version below a timestamp of `start <= row < stop`."""
-        yield from self._pages(VERSION_COLUMN, start, stop, before)
+        return self._pages(_Range(VERSION_COLUMN, start, stop, before, VALUES_PER_ANSWER))
 
     def others(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Undo rows or facts, `start <= row < stop`, with what they hold."""
-        for page in self._pages(OTHER_COLUMN, start, stop, None):
-            for row, cell in page.items():
+        for page in self._pages(_Range(OTHER_COLUMN, start, stop, POINTER_MAX, OTHERS_PER_ANSWER)):
+            for row, cell in page:
                 yield row, cell.data
 
-    def put(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
-        """Put rows under a timestamp, each at most once: a failure leaves it open what is there.
+    def put(self, part: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
+        """Put one of the `parts` of rows under a timestamp, at most once: a failure leaves it open
+        what is there.
 
         Raises: StorageUnavailableError.
         """
-        for part in _parts(versions):
-            batch = [_put(row, VERSION_COLUMN, data) for row, data in part]
-            with _refused(self.name):
-                self._gateways.call_once(self._mutation(batch, pointer))
+        with _refused(self.name):
+            self._gateways.call_once(self._mutation(_puts(part), pointer))
 
     def put_again(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
-        """The same for what does no harm when it is put twice, or late."""
-        for part in _parts(versions):
-            batch = [_put(row, VERSION_COLUMN, data) for row, data in part]
-            self._call(self._mutation(batch, pointer))
+        """Put rows, however many, that do no harm when they are put twice, or late."""
+        for part in parts(versions):
+            self._call(self._mutation(_puts(part), pointer))
 
     def delete_through(self, row: bytes, pointer: int) -> None:
         """Remove every version of a row up to a timestamp, included."""
@@ -115,12 +155,12 @@ class HBaseCells:
 
     def put_others(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Put undo rows."""
-        for part in _parts(rows):
+        for part in parts(rows):
             self._call(self._mutation([_put(row, OTHER_COLUMN, data) for row, data in part]))
 
     def delete_others(self, rows: Sequence[bytes]) -> None:
         """Remove undo rows, for good: none is ever put again."""
-        for part in _parts([(row, b"") for row in rows]):
+        for part in parts([(row, b"") for row in rows]):
             self._call(self._mutation([_delete(row, OTHER_COLUMN) for row, _ in part]))
 
     def fact(self, row: bytes) -> bytes | None:
@@ -128,7 +168,7 @@ class HBaseCells:
         found = self._call(
             lambda on: on.client.getRowWithColumns(self.name, row, [OTHER_COLUMN], {})
         )
-        return next((cell.data for each in found for cell in _cells(each, OTHER_COLUMN)), None)
+        return next((cell.data for _, cell in _cells(found, OTHER_COLUMN)), None)
 
     def swap_fact(self, row: bytes, *, old: bytes | None, new: bytes) -> bytes:
         """Put a fact if it is still `old`; what it is then, whoever put that."""
@@ -158,37 +198,81 @@ class HBaseCells:
             if self.name not in self._gateways.call(lambda on: on.client.getTableNames()):
                 raise
 
-    def _pages(
-        self, column: bytes, start: bytes, stop: bytes, before: int | None
-    ) -> Generator[dict[bytes, Cell], None, None]:
-        count = PAGE_ROWS_FIRST
-        while True:
-            page = self._page(column, start, stop, before, count)
-            yield page
-            if len(page) < count:
-                return
-            start = max(page) + b"\x00"
-            size_bytes = sum(len(cell.data) for cell in page.values())
-            fitting = PAGE_BYTES * len(page) // max(1, size_bytes)
-            count = max(2, min(count * 4, PAGE_ROWS_MAX, fitting))
-
-    def _page(
-        self, column: bytes, start: bytes, stop: bytes, before: int | None, count: int
-    ) -> dict[bytes, Cell]:
-        scan = TScan(
-            startRow=start, stopRow=stop, timestamp=before, columns=[column], caching=count
+    def _newest_of(self, column: bytes, rows: Sequence[bytes], before: int) -> dict[bytes, Cell]:
+        found = self._call(
+            lambda on: on.client.getRowsWithColumnsTs(self.name, list(rows), [column], before, {})
         )
+        return dict(_cells(found, column))
+
+    def _newest_between(self, rows: Sequence[bytes], before: int) -> Iterator[Page]:
+        # Those in between are read too: it is neighbours that are asked for, of one transaction.
+        at = 0
+        for page in self.scan(rows[0], rows[-1] + b"\x00", before=before):
+            found = dict(page)
+            stop = bisect_right(rows, page[-1][0])
+            if stop > at:
+                yield [(row, found.get(row)) for row in rows[at:stop]]
+            at = stop
+            if at == len(rows):
+                return
+        yield [(row, None) for row in rows[at:]]
+
+    def _pages(self, rows: _Range) -> Iterator[_Cells]:
+        count, is_filtered = rows.per_answer, False
+        while True:
+            page, is_last = self._page(rows, count, is_filtered=is_filtered)
+            for part in self._whole(page, rows):
+                yield part
+                last = part[-rows.per_answer :]
+                is_filtered = _size_bytes(last) <= SMALL_BYTES * len(last)
+            if is_last:
+                return
+            rows = replace(rows, start=page[-1][0] + b"\x00")
+            count = FILTERED_PAGE_ROWS if is_filtered else PAGE_ROWS
+
+    def _page(self, rows: _Range, count: int, *, is_filtered: bool) -> tuple[_Cells, bool]:
+        """The next rows, and whether they are the last."""
+        scan = TScan(
+            startRow=rows.start,
+            stopRow=rows.stop,
+            timestamp=rows.before,
+            columns=[rows.column],
+            caching=min(count, FILTERED_PER_ANSWER),
+            filterString=_FILTER if is_filtered else None,
+        )
+        per_answer = FILTERED_PER_ANSWER if is_filtered else rows.per_answer
 
         # All in one call here: a scanner belongs to the connection, and so to the thread, that
         # opened it, and a scan may be read on in another thread.
-        def fetch(on: Connection) -> list[Any]:
+        def fetch(on: Connection) -> tuple[_Cells, bool]:
+            page: _Cells = []
             scanner = on.client.scannerOpenWithScan(self.name, scan, {})
             try:
-                return list(on.client.scannerGetList(scanner, count))
+                while len(page) < count and _size_bytes(page) < PAGE_BYTES:
+                    answer = on.client.scannerGetList(scanner, per_answer)
+                    page += _cells(answer, rows.column)
+                    if len(answer) < per_answer:
+                        return page, True
             finally:
                 on.client.scannerClose(scanner)
+            return page, False
 
-        return {each.row: cell for each in self._call(fetch) for cell in _cells(each, column)}
+        return self._call(fetch)
+
+    def _whole(self, page: _Cells, rows: _Range) -> Iterator[_Cells]:
+        """A page part by part, with what was left out; what is gone meanwhile is left away."""
+        left_out = [at for at, each in enumerate(page) if _is_left_out(each)]
+        starts = [0, *left_out[rows.per_answer :: rows.per_answer]]
+        for start, stop in pairwise([*starts, len(page)]):
+            yield from self._completed(page[start:stop], rows)
+
+    def _completed(self, part: _Cells, rows: _Range) -> Iterator[_Cells]:
+        wanted = {each[0] for each in part if _is_left_out(each)}
+        found = self._newest_of(rows.column, sorted(wanted), rows.before) if wanted else {}
+        gone = wanted.difference(found)
+        whole = [(row, found.get(row, cell)) for row, cell in part if row not in gone]
+        if whole:
+            yield whole
 
     def _mutation(
         self, batch: list[Any], pointer: int | None = None
@@ -200,6 +284,20 @@ class HBaseCells:
     def _call(self, work: Callable[[Connection], T]) -> T:
         with _refused(self.name):
             return self._gateways.call(work)
+
+
+def parts(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Rows as they go out, in one call each."""
+    part: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for row, data in rows:
+        part.append((row, data))
+        size_bytes += len(row) + len(data)
+        if len(part) >= PUT_ROWS_MAX or size_bytes >= PUT_BYTES_MAX:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
 
 
 def _unfit(family: Any, versions: int) -> str | None:
@@ -219,6 +317,10 @@ def _unfit(family: Any, versions: int) -> str | None:
     return None
 
 
+def _puts(versions: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+    return [_put(row, VERSION_COLUMN, data) for row, data in versions]
+
+
 def _put(row: bytes, column: bytes, data: bytes) -> Any:
     return BatchMutation(row, [Mutation(isDelete=False, column=column, value=data)])
 
@@ -227,24 +329,19 @@ def _delete(row: bytes, column: bytes) -> Any:
     return BatchMutation(row, [Mutation(isDelete=True, column=column)])
 
 
-def _cells(found: Any, column: bytes) -> list[Cell]:
-    columns: Mapping[bytes, Any] = found.columns
-    cell = columns.get(column)
-    return [] if cell is None else [Cell(cell.timestamp, cell.value)]
+def _cells(found: Any, column: bytes) -> Iterator[tuple[bytes, Cell]]:
+    for each in found:
+        cell = each.columns.get(column)
+        if cell is not None:
+            yield each.row, Cell(cell.timestamp, cell.value)
 
 
-def _parts(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """What goes out in one call each."""
-    part: list[tuple[bytes, bytes]] = []
-    size_bytes = 0
-    for row, data in rows:
-        part.append((row, data))
-        size_bytes += len(row) + len(data)
-        if len(part) >= PUT_ROWS_MAX or size_bytes >= PUT_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-    if part:
-        yield part
+def _is_left_out(found: tuple[bytes, Cell]) -> bool:
+    return len(found[1].data) < STORED_BYTES_MIN
+
+
+def _size_bytes(cells: _Cells) -> int:
+    return sum(len(cell.data) for _, cell in cells)
 
 
 @contextmanager

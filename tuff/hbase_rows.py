@@ -15,7 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tuff.table_compaction import droppable
-from tuff.table_rows import Version, is_taken_back, pack_undo, read_undo, read_value
+from tuff.table_rows import (
+    UNDO_ENTRY_BYTES,
+    Version,
+    is_taken_back,
+    pack_undo,
+    read_undo,
+    read_value,
+)
 
 FAMILY, OTHERS = b"d", b"u"  # of versions; of undo rows and facts, of which one version counts
 VERSION_COLUMN, OTHER_COLUMN = b"d:v", b"u:v"
@@ -27,6 +34,7 @@ WRITER_BYTES = 8
 KEY_BYTES_MAX = 32_000  # bytes; HBase takes rows of 32,767, and names them in more than one place
 VALUE_BYTES_MAX = 8 << 20  # bytes; HBase refuses a cell of more than 10 MB
 UNDO_BYTES_MAX = 1 << 20  # bytes of an undo row's body, about
+OTHER_BYTES_MAX = 2 << 20  # bytes of an undo row as HBase holds it
 
 _UNDO_ROW = struct.Struct(f">cQ{WRITER_BYTES}sI")
 assert _UNDO_ROW.size == 21
@@ -126,7 +134,7 @@ def _parts(versions: Iterable[Version]) -> Iterator[list[Version]]:
     size_bytes = 0
     for version in versions:
         part.append(version)
-        size_bytes += len(version.key)
+        size_bytes += len(version.key) + UNDO_ENTRY_BYTES
         if size_bytes >= UNDO_BYTES_MAX:
             yield part
             part, size_bytes = [], 0

@@ -4,9 +4,9 @@ A version is a cell, and its timestamp the write pointer it was written under.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tuff.table_rows import TABLE_ID_BYTES
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 GRACE_S = 3_600.0  # seconds; nothing that a gateway was told is done later
 
+# Other clocks of Linux stand still while the machine is suspended, and by them an announcement that
+# was acted on long ago was not yet due to be looked up. Elsewhere there is only the other one.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 _new_id = partial(os.urandom, TABLE_ID_BYTES)
+
+
+def _elapsed_s() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 class HBaseTransactionalTable(VersionedTable):
@@ -42,7 +50,7 @@ class HBaseTransactionalTable(VersionedTable):
         buffer_bytes: int = BUFFER_BYTES_MAX,
         grace_s: float = GRACE_S,
         new_id: Callable[[], bytes] = _new_id,
-        elapsed_s: Callable[[], float] = perf_counter,
+        elapsed_s: Callable[[], float] = _elapsed_s,
     ) -> None:
         """Open the table of that name, or make one.
 
@@ -51,7 +59,7 @@ class HBaseTransactionalTable(VersionedTable):
         its own. A transaction's writes beyond `buffer_bytes` are stored before it commits. What
         `compact` announces it does when `grace_s` seconds have gone by, in a later call; no gateway
         may hold a write for longer. `new_id` gives 16 random bytes, `elapsed_s` is a clock that
-        only goes forward.
+        only goes forward, also while the machine is suspended.
 
         Raises:
             StorageUnavailableError: no gateway answers, or HBase can't use the table.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count, groupby
 from threading import Lock
 
-from tuff.hbase_cells import HBaseCells
+from tuff.hbase_cells import HBaseCells, Page, parts
 from tuff.hbase_rows import (
     KEY_BYTES_MAX,
     ROWS_START,
@@ -54,6 +54,8 @@ SWAPS_MAX = 10  # tries; others that compact at the same moment win as often
 
 _COMPACTED_ROW = fact_row(COMPACTED)
 _Undo = tuple[bytes, list[Version]]
+# For each row that was asked for: what is read of it; None: nothing; or whose next entry says so.
+_Entries = Iterator["Found | _Entries | None"]
 
 
 class HBaseVersions:
@@ -92,11 +94,8 @@ class HBaseVersions:
 
         Raises: DamagedRecordError, TransactionNotInProgressError, StorageUnavailableError.
         """
-        row = version_row(key)
-        newest = self._cells.newest([row], before=_above(transaction))
-        found = self._resolved(newest, transaction).get(row)
-        self._announced().require_readable(transaction)
-        return found
+        newest = self._cells.newest([version_row(key)], before=_above(transaction))
+        return next(self._resolved(newest, transaction), None)
 
     def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
         """The version that a transaction reads of every `start <= key < stop`, delete markers too,
@@ -105,14 +104,10 @@ class HBaseVersions:
         last = ROWS_STOP if stop is None else version_row(stop)
         if first >= last:
             return
-        for page in self._cells.scan(first, last, before=_above(transaction)):
-            found = self._resolved(page, transaction)
-            # Asked after the page was read: what goes from now on is in it still.
-            self._announced().require_readable(transaction)
-            for row in page:
-                if row in found:
-                    self._cells.require_open()
-                    yield found[row]
+        newest = self._cells.scan(first, last, before=_above(transaction))
+        for found in self._resolved(newest, transaction):
+            self._cells.require_open()
+            yield found
 
     def keys_of(self, transaction_id: int) -> Iterator[bytes]:
         """The rows of which HBase holds a version that could be undone."""
@@ -125,11 +120,18 @@ class HBaseVersions:
 
         Raises:
             TransactionNotInProgressError: it had ended when a compaction was announced.
-            StorageUnavailableError: what is there, and what may still come, is unknown.
+            StorageUnavailableError: what is there, and what may still come, is unknown. It was
+                unknown of an earlier write already: then the transaction takes no more.
         """
         if not work.has_writes:
             return
-        self._announced().require_writable(work.transaction_id)
+        if work.in_doubt:
+            # It could come after this one, at the same timestamp, and after the commit.
+            raise StorageUnavailableError(
+                f"transaction {work.transaction_id} can't go on: not every write of it was "
+                "acknowledged in time; roll it back, and start another one"
+            )
+        self._require_writable(work)
         written = list(work.writes())
         versions = [version for version, _ in written]
         with self._lock:
@@ -137,28 +139,37 @@ class HBaseVersions:
             for _ in undo[1:]:
                 next(self._numbers)
         self._cells.put_others(undo)
-        was_certain, work.is_in_doubt = not work.is_in_doubt, True
         for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
             rows = [
                 (version_row(version.key), pack_value(version.stored_key, value))
                 for version, value in group
             ]
-            self._cells.put(rows, pointer=pointer)
-        # Of an earlier batch that failed, nobody knows still.
-        work.written(is_certain=was_certain)
+            for part in parts(rows):
+                # A process may stand still anywhere, and a call takes long where HBase is slow.
+                self._require_writable(work)
+                work.in_doubt = versions
+                self._cells.put(part, pointer=pointer)
+        # If it was too late for one, `undo` has to know what was put.
+        self._require_writable(work)
+        work.written()
 
     def undo(self, work: Work) -> None:
         """Take back every version that a transaction wrote, durably, whichever process wrote it.
 
         Raises: StorageUnavailableError, DamagedRecordError: some may be left, or still come.
         """
+        left = set(work.in_doubt)
         for row, data in self._cells.others(*undo_range(work.transaction_id)):
-            self._take_back(versions_undone(row, data))
-        if work.is_in_doubt:
+            undone = versions_undone(row, data)
+            self._take_back(undone)
+            left.difference_update(undone)
+        # Of one that had ended, a compaction may have removed the undo rows.
+        self._take_back(left)
+        if work.in_doubt:
             # A gateway may put what it did not acknowledge later, over what takes it back.
             raise StorageUnavailableError(
-                f"transaction {work.transaction_id} can't be rolled back for certain: HBase did "
-                "not say what became of a write; invalidate it"
+                f"transaction {work.transaction_id} can't be rolled back for certain: not every "
+                "write of it was acknowledged in time; invalidate it"
             )
 
     def settle(self, work: Work) -> None:
@@ -192,38 +203,53 @@ class HBaseVersions:
 
     # Reading
 
-    def _resolved(self, newest: dict[bytes, Cell], transaction: Transaction) -> dict[bytes, Found]:
-        """The visible version of each row, given the newest that could be."""
-        found: dict[bytes, Found] = {}
-        left = {row: [cell] for row, cell in newest.items()}
-        while left:
-            older: dict[int, list[bytes]] = {}
-            for row, cells in left.items():
-                key = row[len(ROWS_START) :]
-                seen = (
-                    held
-                    for held in (read_cell(key, cell) for cell in cells)
-                    if not held.is_undone and transaction.is_visible(held.version.pointer)
-                )
-                one = next(seen, None)
-                if one is not None:
-                    found[row] = one.version, one.value
-                else:
-                    older.setdefault(cells[-1].pointer, []).append(row)
-            left = self._older(older)
-        return found
+    def _resolved(self, newest: Iterator[Page], transaction: Transaction) -> Iterator[Found]:
+        """The visible version of each row, given the newest that could be, in their order."""
+        for each in self._looked_at(newest, transaction):
+            entry = each
+            while isinstance(entry, Iterator):
+                entry = next(entry)
+            if entry is not None:
+                yield entry
 
-    def _older(self, rows_by_pointer: dict[int, list[bytes]]) -> dict[bytes, list[Cell]]:
-        """What is below these pointers: as a rule, one transaction hides many rows at once."""
-        found: dict[bytes, list[Cell]] = {}
-        for pointer, rows in rows_by_pointer.items():
-            if len(rows) == 1:
-                cells = self._cells.versions(rows[0], before=pointer)
-                found.update({rows[0]: cells} if cells else {})
-            else:
-                newest = self._cells.newest(rows, before=pointer)
-                found.update({row: [cell] for row, cell in newest.items()})
-        return found
+    def _looked_at(self, newest: Iterator[Page], transaction: Transaction) -> _Entries:
+        # One page of each layer at a time: below what hides them, rows may be of any size.
+        for page in newest:
+            # Asked after the page was read: what goes from now on is in it still.
+            self._announced().require_readable(transaction)
+            entries: list[Found | int | None] = []
+            hidden: dict[int, list[bytes]] = {}
+            for row, cell in page:
+                held = None if cell is None else _read(row, cell)
+                if held is None or _is_visible(held, transaction):
+                    entries.append(None if held is None else (held.version, held.value))
+                else:
+                    entries.append(held.version.pointer)
+                    hidden.setdefault(held.version.pointer, []).append(row)
+            # As a rule, one transaction hides many rows at once.
+            below = {
+                pointer: self._below(pointer, rows, transaction) for pointer, rows in hidden.items()
+            }
+            for entry in entries:
+                yield below[entry] if isinstance(entry, int) else entry
+
+    def _below(self, pointer: int, rows: list[bytes], transaction: Transaction) -> _Entries:
+        if len(rows) > 1:
+            return self._looked_at(self._cells.newest(rows, before=pointer), transaction)
+        return self._below_one(pointer, rows[0], transaction)
+
+    def _below_one(self, pointer: int, row: bytes, transaction: Transaction) -> _Entries:
+        versions = self._held(row, before=pointer)
+        held = next((one for one in versions if _is_visible(one, transaction)), None)
+        self._announced().require_readable(transaction)
+        yield None if held is None else (held.version, held.value)
+
+    def _held(self, row: bytes, *, before: int = POINTER_MAX) -> Iterator[Held]:
+        """All versions of a row below a pointer, newest first."""
+        while cells := self._cells.versions(row, before=before):
+            for cell in cells:
+                yield _read(row, cell)
+            before = cells[-1].pointer
 
     def _announced(self) -> Compacted:
         """The announcement of the last compaction, looked up often enough to be in time."""
@@ -237,6 +263,9 @@ class HBaseVersions:
             if asked_s >= self._seen_s:
                 self._seen, self._seen_s = found, asked_s
         return found
+
+    def _require_writable(self, work: Work) -> None:
+        self._announced().require_writable(work.transaction_id)
 
     # Compacting
 
@@ -270,21 +299,13 @@ class HBaseVersions:
     def _drop(self, batch: Iterable[_Undo], going: Compacted, invalids: list[int]) -> None:
         for key in sorted({version.key for _, versions in batch for version in versions}):
             row = version_row(key)
-            goes = removal(list(self._held(key)), bound=going.bound, invalids=invalids)
+            goes = removal(list(self._held(row)), bound=going.bound, invalids=invalids)
             self._take_back([Version(key, pointer) for pointer in goes.undone])
             if goes.through is not None:
                 self._cells.delete_through(row, goes.through)
         # What is above the bound has to be looked at once more, when it is not.
         done = [row for row, versions in batch if _is_below(versions, going.bound)]
         self._cells.delete_others(done)
-
-    def _held(self, key: bytes) -> Iterator[Held]:
-        """All versions of a row, newest first."""
-        before = POINTER_MAX
-        while cells := self._cells.versions(version_row(key), before=before):
-            for cell in cells:
-                yield read_cell(key, cell)
-            before = cells[-1].pointer
 
     def _take_back(self, versions: Iterable[Version]) -> None:
         for pointer, group in groupby(sorted(versions, key=_by_pointer), key=_by_pointer):
@@ -307,6 +328,14 @@ class HBaseVersions:
 def _above(transaction: Transaction) -> int:
     """The timestamp that nothing reaches which the transaction can see."""
     return max(transaction.read_pointer, transaction.write_pointer) + 1
+
+
+def _read(row: bytes, cell: Cell) -> Held:
+    return read_cell(row[len(ROWS_START) :], cell)
+
+
+def _is_visible(held: Held, transaction: Transaction) -> bool:
+    return not held.is_undone and transaction.is_visible(held.version.pointer)
 
 
 def _is_below(versions: Iterable[Version], bound: int) -> bool:

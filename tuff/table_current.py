@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 from tuff.participants import hook_transaction_id
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.transaction import Transaction
+from tuff.table_rows import Version
 from tuff.table_work import Work, WorkState
 
 NESTED_COUNT_MAX = 64  # transactions open in one task; more are left behind, and not nested
@@ -24,7 +25,7 @@ class Current:
         self._stack: ContextVar[tuple[Work, ...]] = ContextVar(f"table {table_name}", default=())
         self._joining = Lock()
         self._works: WeakValueDictionary[int, Work] = WeakValueDictionary()
-        self._doubtful: set[int] = set()
+        self._doubtful: dict[int, Version] = {}  # one that nobody knows of, of each of them
 
     def start(self, transaction: Transaction) -> None:
         """Make it current here; one that is current elsewhere too is shared.
@@ -35,19 +36,20 @@ class Current:
             work = self._works.get(transaction.transaction_id)
             if work is None or work.has_ended:
                 work = self._works[transaction.transaction_id] = Work(transaction)
-                work.is_in_doubt = transaction.transaction_id in self._doubtful
+                if (doubt := self._doubtful.get(transaction.transaction_id)) is not None:
+                    work.in_doubt = [doubt]
         self._push(work)
 
     def doubt(self, work: Work) -> None:
         """Nobody knows what is on disk of it. Whoever starts it anew, as to roll it back, has to
         know: what was taken for nothing came to light when the table was opened again."""
         with self._joining:
-            self._doubtful.add(work.transaction_id)
+            self._doubtful[work.transaction_id] = work.in_doubt[0]
 
     def settle(self, work: Work) -> None:
         """It is known now."""
         with self._joining:
-            self._doubtful.discard(work.transaction_id)
+            self._doubtful.pop(work.transaction_id, None)
 
     def get(self) -> Work:
         """The one that reads and writes go to. Raises: BadRequestError: there is none."""

@@ -27,9 +27,11 @@ from tuff.protocol.transaction import Transaction
 
 FORMAT_VERSION = 1
 TABLE_ID_BYTES = 16
+STORED_BYTES_MIN = 5  # bytes of any stored value: flags and checksum
 
 ROWS_START, ROWS_STOP = b"r", b"s"
 UNDO_START, UNDO_STOP = b"u", b"v"
+UNDO_ENTRY_BYTES = 12  # bytes of an undo row for each version that it lists, beside its key
 FORMAT, TABLE_ID, COMPACTED = b"format", b"id", b"compacted"  # names of facts
 
 _PLAIN, _DELETED, _TAKEN_BACK = 0, 1, 2  # the last one is HBase's alone
@@ -39,7 +41,8 @@ _POINTER = struct.Struct(">Q")
 _UNDO_KEY = struct.Struct(">cQI")
 _UNDO_ENTRY = struct.Struct(">QI")
 _COMPACTED = struct.Struct(">QQI")
-assert (_HEAD.size, _UNDO_KEY.size, _UNDO_ENTRY.size, _COMPACTED.size) == (5, 13, 12, 20)
+assert (_HEAD.size, _UNDO_KEY.size, _COMPACTED.size) == (STORED_BYTES_MIN, 13, 20)
+assert _UNDO_ENTRY.size == UNDO_ENTRY_BYTES
 
 
 class MalformedKeyError(Exception):

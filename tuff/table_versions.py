@@ -113,7 +113,7 @@ class VersionStore:
             batch.append((stored_key, pack_value(stored_key, value)))
         batch.append((undo, pack_undo(undo, (version for version, _ in written))))
         with self._writing(work.transaction_id) as settled:
-            work.is_in_doubt = True
+            work.in_doubt = [version for version, _ in written]
             self._store.write([*batch, *((key, None) for key in settled)])
         work.next_number += 1
         work.written()
@@ -123,11 +123,11 @@ class VersionStore:
 
         Raises: StorageUnavailableError, DamagedRecordError: some may be left.
         """
-        if work.is_in_doubt:
+        if work.in_doubt:
             # A batch that failed may come back with LevelDB's log when the table is next opened,
             # although nothing of it can be read now. Passed over, an aborted transaction's rows
             # came to light then; deleting them raises where the table takes no more.
-            self._store.write([(version.stored_key, None) for version, _ in work.writes()])
+            self._store.write([(version.stored_key, None) for version in work.in_doubt])
         for key, data in self._undo_rows(*undo_range(work.transaction_id)):
             gone = [version.stored_key for version in read_undo(key, data)]
             self._store.write([*((stored_key, None) for stored_key in gone), (key, None)])

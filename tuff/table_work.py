@@ -37,7 +37,7 @@ class Work:
         self.transaction = transaction
         self.state = WorkState.OPEN
         self.size_bytes = 0
-        self.is_in_doubt = False  # a batch was handed to the disk, and nobody knows if it is there
+        self.in_doubt: list[Version] = []  # handed to the disk, and nobody knows if they are there
         self.next_number: int | None = None  # of its next undo row; None until the disk was asked
         self.scans: WeakSet[Rows] = WeakSet()  # those that the transaction began
         self.untold_key: bytes | None = None  # a row that was first written after `tell`
@@ -101,11 +101,9 @@ class Work:
         self._told = keys
         self.untold_key = None
 
-    def written(self, *, is_certain: bool = True) -> None:
-        """What was in memory is on disk, and an undo row with it. `is_certain`: and nothing of it
-        can come once more."""
+    def written(self) -> None:
+        """What was in memory is on disk, and an undo row with it."""
         self._forget()
-        self.is_in_doubt = not is_certain
 
     def end(self, state: WorkState) -> None:
         """Nothing more is read or written in it."""
@@ -115,7 +113,7 @@ class Work:
     def _forget(self) -> None:
         self._writes = {}
         self.size_bytes = 0
-        self.is_in_doubt = False
+        self.in_doubt = []
 
 
 def _cost(key: bytes, value: bytes | None) -> int:

@@ -305,7 +305,7 @@ class VersionedTable:
         try:
             self._versions.write(work)
         except BaseException:
-            if work.is_in_doubt:
+            if work.in_doubt:
                 self._current.doubt(work)
             raise
 

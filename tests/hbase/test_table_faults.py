@@ -1,7 +1,7 @@
 """Tables in HBase when it fails, and when many work on one at once."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from itertools import count
@@ -77,6 +77,43 @@ def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
             context.__exit__(None, None, None)
 
         assert client.transactions.outcome(pointer).state == "invalid"
+        with client.transaction(table):
+            assert list(table.scan()) == []
+
+
+@pytest.mark.parametrize("second", [b"thought again", None])
+def test_a_program_that_catches_the_error_of_a_put_can_not_commit_what_it_puts_again(
+    hbase: LocalHBase,
+    client: tuff.Client,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    second: bytes | None,
+) -> None:
+    """A gateway that hung would carry the first put out after the commit, over the second one."""
+    late: list[Callable[[], None]] = []
+    put_really = HBaseCells.put
+
+    def put_later(self: HBaseCells, part: list[tuple[bytes, bytes]], *, pointer: int) -> None:
+        late.append(lambda: put_really(self, part, pointer=pointer))
+        raise StorageUnavailableError("the HBase gateway did not answer")
+
+    def work(table: tuff.HBaseTransactionalTable) -> None:
+        with client.transaction(table):
+            with monkeypatch.context() as patch:
+                patch.setattr(HBaseCells, "put", put_later)
+                with pytest.raises(StorageUnavailableError):
+                    table.put(b"a", b"first")
+            if second is None:
+                table.delete(b"a")
+            else:
+                table.put(b"a", second)
+
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, buffer_bytes=260) as table:
+        with pytest.raises(StorageUnavailableError, match="start another one"):
+            work(table)
+        for land in late:
+            land()
+
         with client.transaction(table):
             assert list(table.scan()) == []
 

@@ -1,6 +1,8 @@
 """What a table in HBase does beyond what every table does, and what HBase can bring about."""
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -18,13 +20,14 @@ from tests.table.test_compaction import (
     write,
 )
 from tests.table.working import fill, read, transaction
-from tuff.hbase_cells import VERSIONS_MAX
+from tuff.hbase_cells import VERSIONS_MAX, HBaseCells
 from tuff.hbase_versions import POINTERS_PER_S
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
+from tuff.protocol.transaction import Transaction
 
 pytestmark = [
     pytest.mark.slow,
@@ -189,6 +192,75 @@ def test_another_process_sees_an_announcement_long_before_it_is_acted_on(
             writing.commit_tx()
         writing.rollback_tx()
         assert cells(hbase, name) == []
+
+
+def let_it_be_forgotten(
+    service: Service, compacting: tuff.HBaseTransactionalTable, late: Transaction
+) -> None:
+    """A transaction times out, and is compacted away until its pointer is off the invalid list."""
+    service.invalidate(late)
+    for _ in range(2):
+        gone = compacting.compact(service)
+        pass_time(service, GRACE_S)
+    assert gone == [late.transaction_id]
+    service.truncate(gone)
+
+
+def test_the_age_of_an_announcement_counts_while_the_machine_is_suspended(
+    hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept_s = [0.0]
+    really = time.clock_gettime
+
+    def clock_gettime(clock: int) -> float:
+        return really(clock) + (slept_s[0] if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    with (
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
+        tuff.HBaseTransactionalTable(gateway(hbase), name) as suspended,
+    ):
+        late = service.start()
+        suspended.start_tx(late)
+        suspended.put(b"a", b"late")
+        let_it_be_forgotten(service, compacting, late)
+        slept_s[0] = 3 * 3_600.0
+
+        with pytest.raises(TransactionNotInProgressError, match="start another"):
+            suspended.commit_tx()
+        assert read(service, compacting) == []
+
+
+@pytest.mark.parametrize("call", ["put_others", "put"])
+def test_a_process_that_stands_still_in_a_write_leaves_nothing_for_others_to_read(
+    hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Behind its look at the announcement, and before a call goes out."""
+    now_s = [0.0]
+    with (
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
+        tuff.HBaseTransactionalTable(
+            gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]
+        ) as writing,
+    ):
+        late = service.start()
+        writing.start_tx(late)
+        writing.put(b"a", b"late")
+        really = getattr(HBaseCells, call)
+
+        def stand_still(*arguments: object, **options: object) -> None:
+            monkeypatch.undo()
+            let_it_be_forgotten(service, compacting, late)
+            now_s[0] += 2 * GRACE_S
+            really(*arguments, **options)
+
+        monkeypatch.setattr(HBaseCells, call, stand_still)
+        with pytest.raises(TransactionNotInProgressError, match="start another"):
+            writing.commit_tx()
+        with suppress(StorageUnavailableError):
+            writing.rollback_tx()
+
+        assert read(service, compacting) == []
 
 
 # Tables that can't do

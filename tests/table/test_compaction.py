@@ -39,11 +39,13 @@ def write(service: Service, table: VersionedTable, **rows: bytes | None) -> Tran
     return transaction
 
 
-def left_invalid(service: Service, table: VersionedTable, key: bytes) -> Transaction:
+def left_invalid(
+    service: Service, table: VersionedTable, key: bytes, value: bytes = b"never"
+) -> Transaction:
     """A transaction that wrote, timed out, and was never heard of again."""
     transaction = service.start()
     table.start_tx(transaction)
-    table.put(key, b"never")
+    table.put(key, value)
     table.commit_tx()
     table.leave_tx()
     service.invalidate(transaction)

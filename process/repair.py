@@ -44,7 +44,7 @@ def _with_data(options: argparse.Namespace, *, now_ms: int, new_store_id: Callab
     place = Data.below if options.command == "restore" else Data.found
     data = place(options.directory, options.snapshots)
     with ExitStack() as held:
-        data.require_there()
+        data.require_there(with_messages=not options.without_messages)
         data.hold(held)
         if options.command == "fsck":
             return _fsck(data, now_ms=now_ms)
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (fsck, saving, backup, restore):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")
+        command.add_argument("--without-messages", action="store_true")
     for command in (saving, backup, restore):
         command.add_argument("new", type=Path, metavar="NEW")
     return parser

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from messaging.check import check_store
+from messaging.check import StoreAccount, check_store
 from messaging.rows import is_whole
 from messaging.salvage import Ending, Salvage, Salvaged, begin_store
 from messaging.storage.leveldb import LevelDbTable
-from process.checks import Data, check, new_directory, recorded
+from process.checks import Data, check, lost_commits, new_directory, recorded
 from tuff.disk.files import sync_directory
 from tuff.disk.findings import Decision, Finding
 from tx.records import EndedState
@@ -47,7 +47,8 @@ def _write(data: Data, part: Path, *, now_ms: int, new_store_id: Callable[[], st
     _, findings = check(Data.below(part, None), now_ms=now_ms)
     assert not findings, f"what was written is not whole: {findings}"
     decided = [*proven.decided, *rows.decided, *_hidden(rows)]
-    return Account(rows.kept, [*proven.lost, *rows.lost], decided)
+    missing = () if data.has_messages else lost_commits(StoreAccount(), proven.state)
+    return Account(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
 
 
 def _prove(data: Data, *, now_ms: int) -> Proven:

@@ -12,14 +12,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from messaging.storage.seam import StoreError
-from process.backups import DamagedDataError, copy, unpack
+from process.backups import DamagedDataError, NewerDataError, copy, unpack
 from process.checks import Data, NoDataError, check
 from process.salvaging import salvage
 from tuff.disk.findings import Finding
 from tuff.disk.lock import DirectoryLockedError
+from tx.files import NewerFilesError
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
+_REFUSED = (NoDataError, NewerDataError, NewerFilesError, DirectoryLockedError, StoreError)
 COPIES = {"backup": "backed up", "restore": "restored"}  # the command, and what it has done
 
 
@@ -33,7 +35,7 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
     except DamagedDataError as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_DAMAGED
-    except (NoDataError, DirectoryLockedError, StoreError) as error:
+    except _REFUSED as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or options.directory} can't be used: {error.strerror}")

@@ -35,6 +35,7 @@ def salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[],
 
     Raises:
         NoDataError: the new directory holds something.
+        NewerFilesError: a newer version wrote some of it. (A row of one is a StoreError.)
         OSError, StoreError: something can't be read or written.
     """
     with new_directory(target) as part:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from process.backup_form import write_data
-from process.checks import Data, check, new_directory
+from process.checks import Data, check
+from process.new_directory import new_directory
 from tuff.disk.archive import ArchiveError, NewerArchiveError
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.findings import NEWER
@@ -40,7 +41,7 @@ def copy(data: Data, target: Path, *, now_ms: int) -> Copied:
     Raises:
         DamagedDataError: the data, or the copy, is damaged.
         NewerDataError: a newer version wrote some of it.
-        NoDataError: the new directory holds something.
+        NotNewError: the new directory holds something.
         OSError: something can't be read or written.
     """
     _require_whole(data, now_ms=now_ms)
@@ -62,7 +63,7 @@ def unpack(archive: Path, target: Path, *, now_ms: int) -> int:
     Raises:
         DamagedDataError: the archive is not whole, or what is in it does not fit together.
         NewerDataError: a newer version made it.
-        NoDataError: the new directory holds something.
+        NotNewError: the new directory holds something.
         OSError, StoreError: something can't be read or written.
     """
     with new_directory(target) as part, archive.open("rb") as file:

@@ -1,14 +1,12 @@
 """Both stores of a data directory looked at together: what `tuff fsck` finds (promise 8)."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from messaging.check import StoreAccount, check_store
-from tuff.disk.files import make_directory, sync_directory
 from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
@@ -18,12 +16,11 @@ from tx.state import TransactionState
 
 # What LevelDB's own files are called; of its log for people, and its lock, nothing is to be kept.
 ENGINE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.(?:log|ldb|sst)")
-PART_SUFFIX = ".part"  # of a directory that is still being written
 ADVICE = "put files of one backup together, or use `tuff salvage`"
 
 
 class NoDataError(Exception):
-    """A directory that was named has no data, or has some already; the sentence says which."""
+    """A directory that was named is not the data, or has no data; the sentence says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +167,3 @@ def lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Findi
             f"messages to {', '.join(lost[0].topics)} that the message store does not have"
         )
         yield Finding("both stores", reason, ADVICE, is_damage=not is_empty)
-
-
-@contextmanager
-def new_directory(target: Path) -> Iterator[Path]:
-    """Where to write what will be the new directory, once all of it is there.
-
-    Raises:
-        NoDataError: there is something in it already.
-    """
-    part = target.with_name(target.name + PART_SUFFIX)
-    for directory in (target, part):
-        if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-            raise NoDataError(f"{directory} holds something already; name a directory that is new")
-    make_directory(part)
-    try:
-        yield part
-        part.replace(target)
-    except BaseException:
-        shutil.rmtree(part)
-        raise
-    sync_directory(target.parent)

@@ -14,8 +14,8 @@ from messaging.check import StoreAccount, check_store
 from messaging.rows import is_whole
 from messaging.salvage import Ending, Salvage, Salvaged, begin_store
 from messaging.storage.leveldb import LevelDbTable
-from process.checks import Data, check, lost_commits, new_directory, recorded
-from tuff.disk.files import sync_directory
+from process.checks import Data, check, lost_commits, recorded
+from process.new_directory import new_directory
 from tuff.disk.findings import Decision, Finding
 from tx.records import EndedState
 from tx.salvage import Proven, Rest, finish, prove, write_files
@@ -34,7 +34,7 @@ def salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[],
     """Write what is whole to a new directory, which is there whole or not at all. Blocks.
 
     Raises:
-        NoDataError: the new directory holds something.
+        NotNewError: the new directory holds something.
         NewerFilesError: a newer version wrote some of it. (A row of one is a StoreError.)
         OSError, StoreError: something can't be read or written.
     """
@@ -77,7 +77,6 @@ def _salvage_rows(
             rows.finish(facts, proven.last_published)
     finally:
         store.close()
-    sync_directory(part / "messages")  # LevelDB leaves that to whoever moves the directory
     return account
 
 

@@ -1,6 +1,8 @@
 """A backup is of whole data, of both stores at once; one that mixes ages is refused at start."""
 
+import os
 import shutil
+from errno import ENOSPC
 from pathlib import Path
 
 import plyvel
@@ -8,11 +10,12 @@ import pytest
 
 from messaging.keys import prefix_of
 from messaging.rows import frame
+from process import repair
 from tests.cli.command import tuff_command as tuff
 from tests.http.calls import Topic, begin
 from tests.http.client import ok, refused
 from tests.http.process import serve
-from tests.repair.files import Past, found_in, stored_files
+from tests.repair.files import Past, found_in, now_ms, stored_files
 from tests.repair.judge import look
 from tuff.disk.archive import MAGIC, VERSION
 from tuff.disk.findings import NEWER
@@ -66,6 +69,30 @@ def test_a_copy_replaces_nothing(data: Path, tmp_path: Path, command: str) -> No
     assert done.returncode == 2
     assert "holds something already" in done.stderr
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_disk_that_is_full_is_named_and_not_the_source(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").resolve().is_file():
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code = repair.main(
+        [command, str(data), str(tmp_path / "copy")], now_ms=now_ms(), new_store_id=str
+    )
+
+    assert code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tuff: {tmp_path}/copy.part/messages/")
+    assert said.endswith(" can't be used: No space left on device\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_running_server_is_not_backed_up(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from process.places import require_utf8
 from tuff.disk.files import make_directory, remove_file, sync_directory
 from tuff.disk.lock import LOCK_FILE, DirectoryLock
 
@@ -27,9 +28,11 @@ def new_directory(target: Path) -> Iterator[Path]:
 
     Raises:
         NotNewError: there is something in it already, or nothing can be moved there.
+        DirectoryNameError: it has a name that can't be used.
         DirectoryLockedError: somebody is making it.
     """
     target = Path(os.path.realpath(target))
+    require_utf8(target)
     _require_new(target)
     part = target.with_name(target.name + PART_SUFFIX)
     _require_ours(part)

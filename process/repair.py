@@ -15,6 +15,7 @@ from messaging.storage.seam import StoreError
 from process.backups import DamagedDataError, NewerDataError, copy, unpack
 from process.checks import Data, NoDataError, check
 from process.new_directory import NotNewError
+from process.places import DirectoryNameError
 from process.salvaging import salvage
 from tuff.disk.findings import Finding
 from tuff.disk.lock import DirectoryLockedError
@@ -23,7 +24,8 @@ from tx.files import NewerFilesError
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
 _REFUSED = (
-    NoDataError, NotNewError, NewerDataError, NewerFilesError, DirectoryLockedError, StoreError,
+    NoDataError, NotNewError, NewerDataError, NewerFilesError, DirectoryLockedError,
+    DirectoryNameError, StoreError,
 )  # fmt: skip
 COPIES = {"backup": "backed up", "restore": "restored"}  # the command, and what it has done
 

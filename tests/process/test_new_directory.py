@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from process.new_directory import NotNewError, new_directory
+from process.places import DirectoryNameError
 from tests.cli.command import tuff_command as tuff
 from tuff.disk.lock import LOCK_FILE, DirectoryLockedError
 
@@ -136,6 +137,13 @@ def test_a_mount_point_is_refused_before_anything_is_written(
         make(tmp_path / "mounted")
 
     assert [path.name for path in tmp_path.iterdir()] == ["mounted"]
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryNameError, match=r"odd\\udcff' is not UTF-8"):
+        make(tmp_path / "odd\udcff")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_names_in_it_are_durable_before_its_own_is(

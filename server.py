@@ -58,7 +58,7 @@ import uvloop
 from process.clock import SteadyClock
 from process.http import Listener, explain
 from process.logs import log_to
-from process.places import Places
+from process.places import DirectoryNameError, Places
 from process.rooms import Rooms
 from process.settings import ServerSettings, Settings, SettingsError, load
 from process.workers import Workers
@@ -212,12 +212,12 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(options.config, _assignments(options))
-    except SettingsError as error:
+        places = Places.below(options.data)
+    except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
     log_to(sys.stderr)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
-    places = Places.below(options.data)
     with ExitStack() as held:
         try:
             places.lock(held)

@@ -29,12 +29,11 @@ from messaging.rows import MessageRow, PayloadRange
 from messaging.sequence import BEFORE_ALL
 from messaging.storage.leveldb_files import Hole
 from messaging.topics import TopicRecord
-from tuff.disk.findings import Finding
+from tuff.disk.findings import NEWER, Finding
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 
 SALVAGE = "read what is whole into a new directory with `tuff salvage`, or restore a backup"
-NEWER = "use the version of tuff that wrote it, or a later one"
 
 _Owned = tuple[bytes, int]  # a prefix, and the pointer of its rows
 

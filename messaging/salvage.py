@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from messaging.check import NEWER, SALVAGE, hole_finding
+from messaging.check import SALVAGE, hole_finding
 from messaging.facts import Facts, Mark
 from messaging.index import IndexedRange
 from messaging.keys import (
@@ -36,7 +36,7 @@ from messaging.sequence import BEFORE_ALL
 from messaging.storage.leveldb_files import Version
 from messaging.storage.seam import Store, StoreError
 from messaging.topics import TTL_S_MAX, TopicRecord
-from tuff.disk.findings import Decision, Finding
+from tuff.disk.findings import NEWER, Decision, Finding
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 

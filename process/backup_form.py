@@ -18,8 +18,8 @@ from messaging.keys import ALL_TABLES, prefix_stop
 from messaging.rows import is_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store
-from tuff.disk.archive import ArchiveError, pack_part, read_parts
-from tx.files import DamagedFilesError
+from tuff.disk.archive import ArchiveError, NewerArchiveError, pack_part, read_parts
+from tx.files import DamagedFilesError, NewerFilesError, without_advice
 from tx.snapshots import read_snapshot
 
 Row = tuple[bytes, bytes]
@@ -78,6 +78,7 @@ def write_data(archive: BinaryIO, messages: Path, snapshots: Path, *, now_ms: in
 
     Raises:
         ArchiveError: it is no whole backup; what was written so far is to be thrown away.
+        NewerArchiveError: a newer version made it.
         OSError, StoreError: something can't be read or written.
     """
     snapshot_file = bytearray()
@@ -89,8 +90,10 @@ def write_data(archive: BinaryIO, messages: Path, snapshots: Path, *, now_ms: in
     if snapshot_file:
         try:
             header, image = read_snapshot("the backup's snapshot", bytes(snapshot_file))
+        except NewerFilesError as error:
+            raise NewerArchiveError(without_advice(error)) from None
         except DamagedFilesError as error:
-            raise ArchiveError(str(error)) from None
+            raise ArchiveError(without_advice(error)) from None
         # Here, since a server's start loads this module, and needs none of what that one loads.
         from tx.salvage import write_files
 

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from process.backup_form import write_data
-from process.checks import Data, check, new_directory
-from tuff.disk.archive import ArchiveError
+from process.checks import Data, check
+from process.new_directory import new_directory
+from tuff.disk.archive import ArchiveError, NewerArchiveError
 from tuff.disk.files import make_directory, write_file
+from tuff.disk.findings import NEWER
 from tuff.disk.lock import LOCK_FILE
 from tx.files import list_files
+
+
+class NewerDataError(Exception):
+    """A newer version wrote what should be copied; the sentence says so, and what to do."""
 
 
 class DamagedDataError(Exception):
@@ -34,7 +40,8 @@ def copy(data: Data, target: Path, *, now_ms: int) -> Copied:
 
     Raises:
         DamagedDataError: the data, or the copy, is damaged.
-        NoDataError: the new directory holds something.
+        NewerDataError: a newer version wrote some of it.
+        NotNewError: the new directory holds something.
         OSError: something can't be read or written.
     """
     _require_whole(data, now_ms=now_ms)
@@ -55,13 +62,16 @@ def unpack(archive: Path, target: Path, *, now_ms: int) -> int:
 
     Raises:
         DamagedDataError: the archive is not whole, or what is in it does not fit together.
-        NoDataError: the new directory holds something.
+        NewerDataError: a newer version made it.
+        NotNewError: the new directory holds something.
         OSError, StoreError: something can't be read or written.
     """
     with new_directory(target) as part, archive.open("rb") as file:
         data = Data.below(part, None)
         try:
             row_count = write_data(file, data.messages, data.snapshots, now_ms=now_ms)
+        except NewerArchiveError as error:
+            raise NewerDataError(f"{archive} can't be restored here: {error}; {NEWER}") from None
         except ArchiveError as error:
             raise DamagedDataError(
                 f"{archive} is no whole backup: {error}; restore another one"
@@ -81,6 +91,13 @@ def _files(data: Data) -> Iterator[tuple[Path, Path]]:
 def _require_whole(data: Data, *, now_ms: int) -> None:
     _, findings = check(data, now_ms=now_ms)
     damages = [finding for finding in findings if finding.is_damage]
+    for finding in damages:
+        if finding.advice == NEWER:
+            # As told by one place: with a newer version none of the others may be damage.
+            raise NewerDataError(
+                f"{data.messages.parent} can't be copied here: {finding.place}: {finding.reason}; "
+                f"{NEWER}"
+            )
     if damages:
         first = damages[0]
         raise DamagedDataError(

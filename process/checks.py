@@ -1,13 +1,12 @@
 """Both stores of a data directory looked at together: what `tuff fsck` finds (promise 8)."""
 
-import shutil
+import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from messaging.check import StoreAccount, check_store
-from tuff.disk.files import make_directory, sync_directory
 from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
@@ -15,12 +14,13 @@ from tx.files import list_files
 from tx.recovery import StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
-PART_SUFFIX = ".part"  # of a directory that is still being written
+# What LevelDB's own files are called; of its log for people, and its lock, nothing is to be kept.
+ENGINE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.(?:log|ldb|sst)")
 ADVICE = "put files of one backup together, or use `tuff salvage`"
 
 
 class NoDataError(Exception):
-    """A directory that was named has no data, or has some already; the sentence says which."""
+    """A directory that was named is not the data, or has no data; the sentence says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,35 @@ class Data:
         """Of a server that was started with `--data`, or without: then its snapshots lie beside
         the data, in a directory of that name."""
         beside = directory.absolute().parent / "snapshots"
-        is_beside = not (directory / "snapshots").exists() and beside.is_dir()
-        if snapshots is None and is_beside and list_files(beside):
+        is_data = (directory / "messages").is_dir() and not (directory / "snapshots").exists()
+        if snapshots is None and is_data and has_files(beside):
             return cls.below(directory, beside)
         return cls.below(directory, snapshots)
 
-    def require_there(self) -> None:
-        """Raises: NoDataError: no server ever wrote here."""
-        has_files = self.snapshots.is_dir() and bool(list_files(self.snapshots))
-        if not has_files and not self.has_messages:
+    def require_there(self, *, with_messages: bool) -> None:
+        """`with_messages`: a message store has to be among it, as LevelDB's always is.
+
+        Raises:
+            NoDataError: no server keeps its data here, or one of its stores is not there.
+        """
+        directory = self.messages.parent
+        if has_store(directory):
+            raise NoDataError(f"{directory} is a message store; name the directory that it is in")
+        if has_files(directory):
             raise NoDataError(
-                f"there is no data in {self.messages.parent}: neither messages/ nor snapshot files"
+                f"{directory} is where transaction files are; name the data directory they belong "
+                "to"
+            )
+        if not self.has_messages and not has_files(self.snapshots):
+            raise NoDataError(
+                f"there is no data in {directory}: neither messages/ nor snapshot files; where "
+                "these lie in another directory, name it with --snapshots"
+            )
+        if with_messages and not self.has_messages:
+            raise NoDataError(
+                f"there is no message store in {self.messages}; if a volume is to be mounted "
+                "there, mount it. Where messages are in HBase, were in memory, or are lost, say "
+                "--without-messages"
             )
 
     @property
@@ -60,12 +78,24 @@ class Data:
 
     @property
     def has_messages(self) -> bool:
-        return self.messages.is_dir() and any(self.messages.iterdir())
+        return has_store(self.messages)
 
     def hold(self, held: ExitStack) -> None:
         """Keep servers away until `held` is closed. Raises: DirectoryLockedError."""
         for directory in (self.messages.parent, self.messages, self.snapshots):
             held.enter_context(kept_from_owners(directory))
+
+
+def has_store(directory: Path) -> bool:
+    """Whether LevelDB ever began a store there, which may be damaged since."""
+    if not directory.is_dir():
+        return False
+    return any(ENGINE_FILE.fullmatch(path.name) for path in directory.iterdir())
+
+
+def has_files(directory: Path) -> bool:
+    """Whether there are transaction files."""
+    return directory.is_dir() and bool(list_files(directory))
 
 
 def check(data: Data, *, now_ms: int) -> tuple[int, list[Finding]]:
@@ -109,7 +139,7 @@ def _across(store: StoreAccount, files: FilesAccount) -> Iterator[Finding]:
         )
         yield Finding("both stores", reason, ADVICE)
     yield from _lost_publishes(store, state)
-    yield from _lost_commits(store, state)
+    yield from lost_commits(store, state)
 
 
 def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
@@ -126,7 +156,8 @@ def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Fi
                 yield Finding("both stores", reason, ADVICE)
 
 
-def _lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
+def lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
+    """Commits whose messages are not in the message store; it may be one that is not there."""
     is_empty = store.facts is None  # or its messages are somewhere else, as in HBase
     told = None if store.mark is None else store.mark.seen_lsn
     lost = list(commits_without_rows(state, store.pointers, 0 if is_empty else told))
@@ -136,24 +167,3 @@ def _lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Find
             f"messages to {', '.join(lost[0].topics)} that the message store does not have"
         )
         yield Finding("both stores", reason, ADVICE, is_damage=not is_empty)
-
-
-@contextmanager
-def new_directory(target: Path) -> Iterator[Path]:
-    """Where to write what will be the new directory, once all of it is there.
-
-    Raises:
-        NoDataError: there is something in it already.
-    """
-    part = target.with_name(target.name + PART_SUFFIX)
-    for directory in (target, part):
-        if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-            raise NoDataError(f"{directory} holds something already; name a directory that is new")
-    make_directory(part)
-    try:
-        yield part
-        part.replace(target)
-    except BaseException:
-        shutil.rmtree(part)
-        raise
-    sync_directory(target.parent)

@@ -18,6 +18,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from process.application import UNMATCHED, break_off, response_of, unserved
 from process.front import Front
 from process.heads import LINE_BYTES_MAX
+from process.unread import Unread
 from tuff.protocol.errors import BadRequestError, MethodNotAllowedError, TuffError
 from tuff.protocol.exchange import Reply
 from tuff.protocol.media import shown
@@ -71,7 +72,7 @@ class Connections:
 class Connection(web.RequestHandler):
     """One connection, from where it left the lane (`process.lane`) until it closes."""
 
-    __slots__ = ("_connections", "_front", "_link", "_newest_body")
+    __slots__ = ("_connections", "_front", "_link", "_newest_body", "_unread")
 
     def __init__(
         self, server: web.Server, front: Front, connections: Connections, *, keep_alive_s: float
@@ -86,16 +87,37 @@ class Connection(web.RequestHandler):
         self._front = front
         self._connections = connections
         self._link: asyncio.Transport | None = None  # the library forgets it while it still sends
+        self._unread: Unread | None = None  # while the connection is open
         self._newest_body: StreamReader = EMPTY_PAYLOAD  # of the last request whose head is read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._link = self.transport
+        if self._link is not None:
+            self._unread = Unread(self._link)
         self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        if self._unread is not None:
+            self._unread.stop()
+            self._unread = None
         self._connections.discard(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is not None:
+            self._unread.watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.taken()
+
+    def force_close(self) -> None:
+        super().force_close()
+        if self._unread is not None:
+            self._unread.watch()
 
     def finish(self) -> None:
         """Close the connection, once the requests under way are answered."""

@@ -64,7 +64,11 @@ def _counted(counters: TransactionCounters) -> list[Gauge]:
         _counter("transactions_started", "Transactions started.", lambda: counters.starts),
         _counter("transactions_committed", "Transactions committed.", lambda: counters.commits),
         _counter("transactions_aborted", "Transactions aborted.", lambda: counters.aborts),
-        _counter("transaction_conflicts", "Refusals for a conflict.", lambda: counters.conflicts),
+        _counter(
+            "transaction_conflicts",
+            "Transactions refused for a conflict.",
+            lambda: counters.conflicts,
+        ),
         _counter(
             "transactions_invalidated",
             "Transactions that became invalid, time-outs included.",

@@ -21,6 +21,7 @@ from process.front import Front
 from process.heads import Head, Heads, ReplyBytes
 from process.lines import Lines
 from process.routing import RouteTree
+from process.unread import Unread
 from tuff.disk.steps import Steps
 from tuff.protocol.exchange import Reply, Request
 
@@ -91,7 +92,7 @@ class Lane(asyncio.Protocol):
     """One connection, until it closes or leaves the lane."""
 
     __slots__ = ("_held", "_is_closing", "_is_paused", "_lanes", "_needed", "_quiet_s", "_timer",
-                 "_transport", "_work")  # fmt: skip
+                 "_transport", "_unread", "_work")  # fmt: skip
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -103,6 +104,7 @@ class Lane(asyncio.Protocol):
         self._is_closing = False
         self._quiet_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: Unread | None = None  # once there was more than the transport likes to keep
 
     def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
         self, transport: asyncio.Transport
@@ -126,16 +128,26 @@ class Lane(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_paused = True
+        self._watch()
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        if self._unread is not None:
+            self._unread.taken()
         self._go_on()
+
+    def _watch(self) -> None:
+        if self._unread is None and self._transport is not None:
+            self._unread = Unread(self._transport)
+        if self._unread is not None:
+            self._unread.watch()
 
     def close(self) -> None:
         """Close the connection, once the request under way is answered."""
         self._is_closing = True
         if self._work is None and self._transport is not None:
             self._transport.close()
+            self._watch()
 
     def abort(self) -> None:
         """Close the connection now, and give up the request under way."""
@@ -214,6 +226,8 @@ class Lane(asyncio.Protocol):
         self._lanes.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._unread is not None:
+            self._unread.stop()
 
     def _rest(self) -> None:
         """See to it that somebody who says nothing does not keep the connection for ever."""

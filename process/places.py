@@ -8,6 +8,20 @@ from tuff.disk.files import make_directory
 from tuff.disk.lock import DirectoryLock
 
 
+class DirectoryNameError(Exception):
+    """A directory whose name can't be used; the sentence says why."""
+
+
+def require_utf8(directory: Path) -> None:
+    """LevelDB opens no other name, and no reply could tell of it. Raises: DirectoryNameError."""
+    try:
+        str(directory).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DirectoryNameError(
+            f"the name {str(directory)!a} is not UTF-8; give another directory"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """The message store, the snapshot and log files, and what is locked against a second server:
@@ -19,10 +33,15 @@ class Places:
 
     @classmethod
     def below(cls, data: Path | None) -> "Places":
-        """`DIR/messages` and `DIR/snapshots`; without DIR `data/` and `snapshots/` here."""
+        """`DIR/messages` and `DIR/snapshots`; without DIR `data/` and `snapshots/` here.
+
+        Raises:
+            DirectoryNameError: DIR has a name that can't be used.
+        """
         if data is None:
             here, snapshots = Path("data"), Path("snapshots")
             return cls(here / "messages", snapshots, (here, snapshots))
+        require_utf8(data)
         return cls(data / "messages", data / "snapshots", (data, data / "snapshots"))
 
     def lock(self, held: ExitStack) -> None:

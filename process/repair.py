@@ -12,14 +12,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from messaging.storage.seam import StoreError
-from process.backups import DamagedDataError, copy, unpack
+from process.backups import DamagedDataError, NewerDataError, copy, unpack
 from process.checks import Data, NoDataError, check
+from process.new_directory import NotNewError
+from process.places import DirectoryNameError
 from process.salvaging import salvage
 from tuff.disk.findings import Finding
 from tuff.disk.lock import DirectoryLockedError
+from tx.files import NewerFilesError
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
+_REFUSED = (
+    NoDataError, NotNewError, NewerDataError, NewerFilesError, DirectoryLockedError,
+    DirectoryNameError, StoreError,
+)  # fmt: skip
 COPIES = {"backup": "backed up", "restore": "restored"}  # the command, and what it has done
 
 
@@ -33,7 +40,7 @@ def main(arguments: list[str], *, now_ms: int, new_store_id: Callable[[], str]) 
     except DamagedDataError as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_DAMAGED
-    except (NoDataError, DirectoryLockedError, StoreError) as error:
+    except _REFUSED as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or options.directory} can't be used: {error.strerror}")
@@ -44,7 +51,7 @@ def _with_data(options: argparse.Namespace, *, now_ms: int, new_store_id: Callab
     place = Data.below if options.command == "restore" else Data.found
     data = place(options.directory, options.snapshots)
     with ExitStack() as held:
-        data.require_there()
+        data.require_there(with_messages=not options.without_messages)
         data.hold(held)
         if options.command == "fsck":
             return _fsck(data, now_ms=now_ms)
@@ -106,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (fsck, saving, backup, restore):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")
+        command.add_argument("--without-messages", action="store_true")
     for command in (saving, backup, restore):
         command.add_argument("new", type=Path, metavar="NEW")
     return parser

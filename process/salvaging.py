@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from messaging.check import check_store
+from messaging.check import StoreAccount, check_store
 from messaging.rows import is_whole
 from messaging.salvage import Ending, Salvage, Salvaged, begin_store
 from messaging.storage.leveldb import LevelDbTable
-from process.checks import Data, check, new_directory, recorded
-from tuff.disk.files import sync_directory
+from process.checks import Data, check, lost_commits, recorded
+from process.new_directory import new_directory
 from tuff.disk.findings import Decision, Finding
 from tx.records import EndedState
 from tx.salvage import Proven, Rest, finish, prove, write_files
@@ -34,7 +34,8 @@ def salvage(data: Data, target: Path, *, now_ms: int, new_store_id: Callable[[],
     """Write what is whole to a new directory, which is there whole or not at all. Blocks.
 
     Raises:
-        NoDataError: the new directory holds something.
+        NotNewError: the new directory holds something.
+        NewerFilesError: a newer version wrote some of it. (A row of one is a StoreError.)
         OSError, StoreError: something can't be read or written.
     """
     with new_directory(target) as part:
@@ -47,7 +48,8 @@ def _write(data: Data, part: Path, *, now_ms: int, new_store_id: Callable[[], st
     _, findings = check(Data.below(part, None), now_ms=now_ms)
     assert not findings, f"what was written is not whole: {findings}"
     decided = [*proven.decided, *rows.decided, *_hidden(rows)]
-    return Account(rows.kept, [*proven.lost, *rows.lost], decided)
+    missing = () if data.has_messages else lost_commits(StoreAccount(), proven.state)
+    return Account(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
 
 
 def _prove(data: Data, *, now_ms: int) -> Proven:
@@ -75,7 +77,6 @@ def _salvage_rows(
             rows.finish(facts, proven.last_published)
     finally:
         store.close()
-    sync_directory(part / "messages")  # LevelDB leaves that to whoever moves the directory
     return account
 
 

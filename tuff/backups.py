@@ -13,7 +13,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from tuff.calls import Call, Request, Response
-from tuff.disk.archive import ArchiveError, read_parts
+from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.protocol.errors import DamagedRecordError
 from tuff.transport import Address
@@ -69,6 +69,12 @@ def download(url: str, target: Path) -> Downloaded:
 def _verified(file: BinaryIO, target: Path) -> Downloaded:
     try:
         count = sum(1 for _ in read_parts(file))
+    except NewerArchiveError as error:
+        raise DamagedRecordError(
+            f"what the server sent can't be read here, and {target} was not made: {error}; use a "
+            "`tuff` of the server's version",
+            code="damaged_backup",
+        ) from None
     except ArchiveError as error:
         raise DamagedRecordError(
             f"what the server sent is no whole backup, and {target} was not made: {error}",

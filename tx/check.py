@@ -4,8 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuff.disk.findings import Finding
-from tx.files import DamagedFilesError, FileKind, KnownFile, known_file, list_files
+from tuff.disk.findings import NEWER, Finding
+from tx.files import (
+    DamagedFilesError,
+    FileKind,
+    KnownFile,
+    NewerFilesError,
+    known_file,
+    list_files,
+    without_advice,
+)
 from tx.logfile import read_log
 from tx.recovery import StoreMark, recover
 from tx.snapshots import read_snapshot
@@ -37,7 +45,7 @@ def check_files(directory: Path, mark: StoreMark | None) -> FilesAccount:
         try:
             files.append(known_file(path, kind))
         except DamagedFilesError as error:
-            account.findings.append(_finding(directory, path.name, str(error)))
+            account.findings.append(_finding(directory, path.name, error))
     account.findings += _file_findings(directory, files)
     if not paths and mark is None:
         return account
@@ -58,10 +66,11 @@ def check_files(directory: Path, mark: StoreMark | None) -> FilesAccount:
     return account
 
 
-def _finding(directory: Path, name: str, sentence: str) -> Finding:
+def _finding(directory: Path, name: str, error: DamagedFilesError) -> Finding:
     # What to do is said once, by the finding.
-    reason = sentence.partition("; read what is whole")[0]
-    return Finding(f"{directory.name}/{name}", reason.removeprefix(f"{name} is "), ADVICE)
+    reason = without_advice(error).removeprefix(f"{name} ").removeprefix("is ")
+    advice = NEWER if isinstance(error, NewerFilesError) else ADVICE
+    return Finding(f"{directory.name}/{name}", reason, advice)
 
 
 def _file_findings(directory: Path, files: Iterable[KnownFile]) -> list[Finding]:
@@ -77,7 +86,7 @@ def _file_findings(directory: Path, files: Iterable[KnownFile]) -> list[Finding]
         try:
             findings += _check(directory, known, length)
         except DamagedFilesError as error:
-            findings.append(_finding(directory, known.path.name, str(error)))
+            findings.append(_finding(directory, known.path.name, error))
     return [*findings, *_missing(directory, by_age)]
 
 

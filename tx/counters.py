@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TransactionCounters:
-    """How often things happened since the process started."""
+    """How often things happened since the process started. Each of a transaction is counted once,
+    however often it is asked for."""
 
     starts: int = 0
     commits: int = 0
@@ -16,3 +17,10 @@ class TransactionCounters:
     lapses: int = 0
     fences: int = 0
     snapshots: int = 0
+
+    def note_abort(self, *, is_short: bool) -> None:
+        """Count a transaction that was asked to abort; a long one becomes invalid by that."""
+        if is_short:
+            self.aborts += 1
+        else:
+            self.invalidations += 1

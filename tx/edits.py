@@ -26,6 +26,7 @@ from tx.packing import (
     TIME_MS,
     Form,
     MalformedError,
+    NewerError,
     as_it_is,
     enum_of,
     from_bytes,
@@ -304,11 +305,12 @@ def decode_edit(body: bytes) -> tuple[int, Edit]:
     """The log sequence number and the edit of one frame.
 
     Raises:
-        MalformedError: no edit that this version knows.
+        MalformedError: no edit that this version knows; NewerError: but a newer one does.
     """
     lsn, tag, values = _split(items(from_bytes(body)))
     if not isinstance(tag, int) or tag not in _FORMS:
-        raise MalformedError(f"there is no edit with the tag {tag!r}")
+        error = NewerError if isinstance(tag, int) else MalformedError
+        raise error(f"there is no edit with the tag {tag!r}")
     edit: Edit = _FORMS[tag][1].unpack(values)
     return COUNT.unpack(lsn), edit
 

@@ -232,7 +232,7 @@ class Endings:
         async with self._gates.ending(transaction_id):
             found = self._ledger.state.find(transaction_id)
             if isinstance(found, OpenTransaction):
-                self._counters.aborts += 1
+                self._counters.note_abort(is_short=found.is_short)
                 self._ledger.record(
                     decisions.abort(
                         found,

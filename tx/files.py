@@ -17,8 +17,9 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
+from tuff.disk.findings import NEWER
 from tuff.disk.records import Damage, pack_frame, read_frame
-from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, from_bytes, to_bytes
+from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
 
 HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
 
@@ -51,11 +52,35 @@ class DamagedFilesError(Exception):
     """The files can't be trusted; the sentence names the file, the place and the tool."""
 
 
+class NewerFilesError(DamagedFilesError):
+    """A file is whole, and says what this version can't read; so it is refused, and left alone."""
+
+
+_REPAIR = (
+    "read what is whole with `tuff salvage`, or restore the file, then start the transaction "
+    "service again"
+)
+
+
 def damaged(name: str, offset: int, reason: str) -> DamagedFilesError:
-    return DamagedFilesError(
-        f"{name} is damaged at byte {offset}: {reason}; read what is whole with `tuff salvage`, or "
-        "restore the file, then start the transaction service again"
+    return DamagedFilesError(f"{name} is damaged at byte {offset}: {reason}; {_REPAIR}")
+
+
+def newer(name: str, offset: int, reason: str) -> NewerFilesError:
+    return NewerFilesError(
+        f"{name} can't be read by this version at byte {offset}: {reason}; {NEWER}"
     )
+
+
+def unreadable(name: str, offset: int, error: MalformedError) -> DamagedFilesError:
+    """What is wrong with a file in which a frame is whole, and can't be understood."""
+    tell = newer if isinstance(error, NewerError) else damaged
+    return tell(name, offset, str(error))
+
+
+def without_advice(error: DamagedFilesError) -> str:
+    """What is wrong, for those who say themselves what to do."""
+    return str(error).removesuffix(f"; {_REPAIR}").removesuffix(f"; {NEWER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,21 +120,23 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     """The header, and where it stops.
 
     Raises:
-        DamagedFilesError: it can't be read, or is of another format.
+        DamagedFilesError: it can't be read.
+        NewerFilesError: it is of a format that a newer version writes.
     """
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
     (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
     if version not in _VERSIONS[kind]:
         known = f"up to {_VERSIONS[kind][-1]}"
-        raise damaged(name, _MAGIC_SIZE, f"it has format {version}, and this server reads {known}")
+        tell = newer if version > _VERSIONS[kind][-1] else damaged
+        raise tell(name, _MAGIC_SIZE, f"it has format {version}, and this server reads {known}")
     frame = read_frame(data, HEAD_SIZE)
     if isinstance(frame, Damage):
         raise damaged(name, frame.offset, frame.reason)
     try:
         return _unpack_header(from_bytes(frame.body)), frame.stop
     except MalformedError as error:
-        raise damaged(name, HEAD_SIZE, str(error)) from None
+        raise unreadable(name, HEAD_SIZE, error) from None
 
 
 def _unpack_header(data: object) -> FileHeader:

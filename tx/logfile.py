@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tuff.disk.records import Damage, Frame, pack_frame, read_frame, read_frames
 from tx.edits import Edit, decode_edit, encode_edit
-from tx.files import FileHeader, FileKind, damaged, read_header
+from tx.files import FileHeader, FileKind, damaged, read_header, unreadable
 from tx.packing import MalformedError
 
 _MARK = b"TUFFMARK"
@@ -54,7 +54,8 @@ def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> Log
     counts; None for the newest one, which may have a torn tail.
 
     Raises:
-        DamagedFilesError: something that was durable can't be read.
+        DamagedFilesError: something that was durable can't be read; NewerFilesError: or was
+            written by a newer version.
     """
     if proven_length is not None:
         if len(data) < proven_length:
@@ -91,7 +92,7 @@ def _edit(name: str, frame: Frame, *, expected: int) -> tuple[int, Edit]:
     try:
         lsn, edit = decode_edit(frame.body)
     except MalformedError as error:
-        raise damaged(name, frame.start, str(error)) from None
+        raise unreadable(name, frame.start, error) from None
     if lsn != expected:
         raise damaged(name, frame.start, f"edit {lsn} stands where edit {expected} should")
     return lsn, edit

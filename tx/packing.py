@@ -26,6 +26,10 @@ class MalformedError(Exception):
     """Bytes that are whole, and are not what this version writes."""
 
 
+class NewerError(MalformedError):
+    """Bytes that are whole, and say something that only a newer version knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form(Generic[T]):
     """How one value travels: to plain MessagePack data, and back, or MalformedError. `bounds` are
@@ -148,7 +152,8 @@ def enum_of(kind: type[E]) -> Form[E]:
         try:
             return kind(data)
         except ValueError:
-            raise MalformedError(f"{data!r} is no {kind.__name__}") from None
+            error = NewerError if isinstance(data, str) else MalformedError
+            raise error(f"{data!r} is no {kind.__name__}") from None
 
     # What `value` returns, without the descriptor in Python that costs more than all the rest.
     return Form(attrgetter("_value_"), unpack)

@@ -92,7 +92,9 @@ class Proven:
 def prove(directory: Path, mark: StoreMark | None) -> Proven:
     """What the files of a directory prove; they may be damaged, or not be there. Changes nothing.
 
-    Raises: OSError: a file can't be read.
+    Raises:
+        NewerFilesError: a newer version wrote one of them.
+        OSError: a file can't be read.
     """
     account = check_files(directory, mark)
     scraps = gather(directory)

@@ -15,11 +15,13 @@ from tx.files import (
     DamagedFilesError,
     FileHeader,
     FileKind,
+    NewerFilesError,
     list_files,
+    newer,
     read_header,
 )
 from tx.logfile import proofs_behind
-from tx.packing import MalformedError
+from tx.packing import MalformedError, NewerError
 from tx.snapshots import read_snapshot
 from tx.state import StateImage
 
@@ -41,6 +43,7 @@ class Scraps:
 
 @dataclass
 class _Log:
+    name: str
     header: FileHeader | None
     data: bytes
     edits: list[tuple[int, Edit]] = field(default_factory=list)
@@ -49,7 +52,9 @@ class _Log:
 def gather(directory: Path) -> Scraps:
     """Read every transaction file as far as it can be. Changes nothing.
 
-    Raises: OSError: a file can't be read.
+    Raises:
+        NewerFilesError: a newer version wrote some of it; left out, it would be lost to that.
+        OSError: a file can't be read.
     """
     scraps = Scraps()
     logs: list[_Log] = []
@@ -59,11 +64,11 @@ def gather(directory: Path) -> Scraps:
         if header is not None:
             scraps.headers.append(header)
         if kind is FileKind.LOG:
-            logs.append(_Log(header, data))
+            logs.append(_Log(path.name, header, data))
         elif header is not None:
             scraps.images += _images(path.name, data)
     for log in logs:
-        log.edits = list(_edits(_vouched(log, scraps.headers)))
+        log.edits = list(_edits(log.name, _vouched(log, scraps.headers)))
     for log in sorted((log for log in logs if log.edits), key=_first_lsn):
         # What an older log holds from here on was cut off when this one was made.
         for lsn in [lsn for lsn in scraps.edits if lsn >= _first_lsn(log)]:
@@ -79,6 +84,8 @@ def _first_lsn(log: _Log) -> int:
 def _header(name: str, kind: FileKind, data: bytes) -> FileHeader | None:
     try:
         return read_header(name, kind, data)[0]
+    except NewerFilesError:
+        raise
     except DamagedFilesError:
         return None
 
@@ -86,6 +93,8 @@ def _header(name: str, kind: FileKind, data: bytes) -> FileHeader | None:
 def _images(name: str, data: bytes) -> list[StateImage]:
     try:
         return [read_snapshot(name, data)[1]]
+    except NewerFilesError:
+        raise
     except DamagedFilesError:
         return []
 
@@ -97,7 +106,7 @@ def _vouched(log: _Log, headers: list[FileHeader]) -> bytes:
     return log.data
 
 
-def _edits(data: bytes) -> Iterator[tuple[int, Edit]]:
+def _edits(name: str, data: bytes) -> Iterator[tuple[int, Edit]]:
     at = HEAD_SIZE
     while at < len(data):
         found = read_frame(data, at)
@@ -107,8 +116,10 @@ def _edits(data: bytes) -> Iterator[tuple[int, Edit]]:
         at = found.stop
         try:
             yield decode_edit(found.body)
+        except NewerError as error:
+            raise newer(name, found.start, str(error)) from None
         except MalformedError:
-            continue  # the header, a proof, or an edit that this version doesn't know
+            continue  # the header, or a proof
 
 
 def _next_frame(data: bytes, damage: int) -> int:

@@ -32,6 +32,7 @@ from tx.files import (
     damaged,
     pack_header,
     read_header,
+    unreadable,
 )
 from tx.outcomes import OUTCOME, STATE, PackedOutcomes, packed_outcomes
 from tx.packing import (
@@ -220,7 +221,7 @@ def _pack_open(opened: OpenTransaction, lists: _SharedLists) -> list[object]:
 
 
 def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
-    """Raises: DamagedFilesError: it is not whole."""
+    """Raises: DamagedFilesError: it is not whole, or NewerFilesError: a newer version wrote it."""
     header, start = read_header(name, FileKind.SNAPSHOT, data)
     reader = _Reader()
     offset = start
@@ -230,7 +231,7 @@ def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
         try:
             reader.take(from_bytes(found.body))
         except MalformedError as error:
-            raise damaged(name, found.start, str(error)) from None
+            raise unreadable(name, found.start, error) from None
         offset = found.stop
     if reader.image is None:
         raise damaged(name, offset, "its end is missing")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuff.disk.lock import LOCK_FILE, DirectoryLock, DirectoryLockedError
+from tuff.disk.lock import LOCK_FILE, DirectoryLock, DirectoryLockedError, kept_from_owners
 
 HOLD = """
 import sys
@@ -85,6 +85,28 @@ def test_another_process_is_refused_with_the_directory_and_the_owner(tmp_path: P
     assert str(refused.value) == (
         f"{tmp_path} is in use by process {holder.pid}; stop that server, or give another directory"
     )
+
+
+def test_who_only_looks_is_not_taken_for_the_owner_of_before(tmp_path: Path) -> None:
+    DirectoryLock(tmp_path).close()
+
+    with kept_from_owners(tmp_path), pytest.raises(DirectoryLockedError) as refused:
+        DirectoryLock(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path} is being read, as `tuff fsck`, `backup`, `salvage` and `restore` do; "
+        "try again when they are done, or give another directory"
+    )
+    DirectoryLock(tmp_path).close()
+
+
+def test_who_looks_is_refused_with_the_owner(tmp_path: Path) -> None:
+    with (
+        another_process_holds(tmp_path) as holder,
+        pytest.raises(DirectoryLockedError, match=f"in use by process {holder.pid};"),
+        kept_from_owners(tmp_path),
+    ):
+        pass
 
 
 def test_a_lock_dies_with_its_process_and_the_file_it_left_is_no_hindrance(tmp_path: Path) -> None:

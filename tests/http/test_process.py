@@ -56,6 +56,16 @@ def test_data_that_is_no_directory_is_told_in_a_sentence(launch: Launch, tmp_pat
     assert f"{tmp_path / 'file'} can't hold data: File exists; give another with --data" in said
 
 
+def test_data_with_a_name_that_is_not_utf8_is_told_in_a_sentence(
+    launch: Launch, tmp_path: Path
+) -> None:
+    running = launch("--data", "odd\udcff", "--port", "0")
+
+    assert running.wait_exit() == 2
+    assert r"the name 'odd\udcff' is not UTF-8; give another directory" in one_sentence(running)
+    assert list(tmp_path.rglob("odd*")) == []
+
+
 def test_without_data_it_works_in_the_current_directory(launch: Launch) -> None:
     running = launch("--port", "0").wait_ready()
     client = running.client()

@@ -1,16 +1,25 @@
 """A backup is of whole data, of both stores at once; one that mixes ages is refused at start."""
 
+import os
 import shutil
+from errno import ENOSPC
 from pathlib import Path
 
+import plyvel
 import pytest
 
+from messaging.keys import prefix_of
+from messaging.rows import frame
+from process import repair
 from tests.cli.command import tuff_command as tuff
 from tests.http.calls import Topic, begin
 from tests.http.client import ok, refused
 from tests.http.process import serve
-from tests.repair.files import Past, found_in, stored_files
+from tests.repair.files import Past, found_in, now_ms, stored_files
 from tests.repair.judge import look
+from tuff.disk.archive import MAGIC, VERSION
+from tuff.disk.findings import NEWER
+from tuff.protocol.names import TopicId
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -62,6 +71,30 @@ def test_a_copy_replaces_nothing(data: Path, tmp_path: Path, command: str) -> No
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_disk_that_is_full_is_named_and_not_the_source(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").resolve().is_file():
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code = repair.main(
+        [command, str(data), str(tmp_path / "copy")], now_ms=now_ms(), new_store_id=str
+    )
+
+    assert code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tuff: {tmp_path}/copy.part/messages/")
+    assert said.endswith(" can't be used: No space left on device\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_a_running_server_is_not_backed_up(tmp_path: Path) -> None:
     server = serve(tmp_path)
 
@@ -70,6 +103,32 @@ def test_a_running_server_is_not_backed_up(tmp_path: Path) -> None:
     server.end()
     assert done.returncode == 2
     assert f"is in use by process {server.pid}" in done.stderr
+
+
+def test_a_backup_that_a_newer_version_made_is_left_to_it(tmp_path: Path) -> None:
+    archive = tmp_path / "newer.backup"
+    archive.write_bytes(MAGIC + (VERSION + 1).to_bytes(2, "big"))
+
+    done = tuff("restore", archive, tmp_path / "data")
+
+    assert done.returncode == 2
+    assert "it is of version 2, and version 1 can be read here" in done.stderr
+    assert f"; {NEWER};" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["newer.backup"]
+
+
+def test_rows_of_a_newer_version_are_not_copied_and_not_called_damaged(
+    data: Path, tmp_path: Path
+) -> None:
+    database = plyvel.DB(str(data / "messages"), compression=None)
+    key = b"m" + prefix_of(TopicId("one", "main"), 1) + bytes(10)
+    database.put(key, frame(key, 0x80, b"unheard of"))
+    database.close()
+
+    done = tuff("backup", data, tmp_path / "backup")
+
+    assert done.returncode == 2
+    assert f"a newer version wrote it, with the flags 0x80; {NEWER};" in done.stderr
 
 
 @pytest.mark.slow

@@ -24,7 +24,14 @@ from tx.edits import (
     decode_edit,
     encode_edit,
 )
-from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
+from tx.files import (
+    DamagedFilesError,
+    FileHeader,
+    FileKind,
+    NewerFilesError,
+    pack_header,
+    read_header,
+)
 from tx.inspect import snapshot_rows
 from tx.packing import to_bytes
 from tx.snapshots import pack_snapshot, read_snapshot
@@ -123,7 +130,7 @@ def test_a_lease_of_nobody_is_damage(leases: list[object]) -> None:
 def test_a_version_that_nobody_knows_yet_is_refused(kind: FileKind, version: int) -> None:
     data = pack_header(kind, HEADER, version=version)
 
-    with pytest.raises(DamagedFilesError, match=f"format {version}"):
+    with pytest.raises(NewerFilesError, match=f"format {version}"):
         read_header("a file", kind, data)
 
 

@@ -35,15 +35,22 @@ _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
 _SNAPSHOTS = click.option(
     "--snapshots", type=_DATA, help="Where the snapshots are, if not in or beside DIRECTORY."
 )
+_WITHOUT_MESSAGES = click.option(
+    "--without-messages",
+    is_flag=True,
+    help="There is no message store: it is in HBase, was in memory, or is lost.",
+)
 
 
 @click.command()
 @click.argument("directory", type=_DATA)
 @_SNAPSHOTS
+@_WITHOUT_MESSAGES
 @output_options
-def fsck(*, directory: Path, snapshots: Path | None, as_json: bool) -> None:
+def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_json: bool) -> None:
     """Read everything in DIRECTORY (a stopped server's --data), and show what is damaged."""
-    summary = run_server(["fsck", str(directory), *_placed(snapshots)], as_json=as_json)
+    placed = _placed(snapshots, without_messages=without_messages)
+    summary = run_server(["fsck", str(directory), *placed], as_json=as_json)
     if summary["damages"]:
         raise DamagedRecordError(
             f"{directory} is damaged in {summary['damages']} places; what is whole can be written "
@@ -56,18 +63,23 @@ def fsck(*, directory: Path, snapshots: Path | None, as_json: bool) -> None:
 @click.argument("directory", type=_DATA)
 @click.argument("new", type=click.Path(path_type=Path))
 @_SNAPSHOTS
+@_WITHOUT_MESSAGES
 @output_options
-def salvage(*, directory: Path, new: Path, snapshots: Path | None, as_json: bool) -> None:
+def salvage(
+    *, directory: Path, new: Path, snapshots: Path | None, without_messages: bool, as_json: bool
+) -> None:
     """Write what is whole in DIRECTORY to NEW, from which a server can start; show what was lost.
 
     DIRECTORY is not touched.
     """
-    run_server(["salvage", str(directory), str(new), *_placed(snapshots)], as_json=as_json)
+    placed = _placed(snapshots, without_messages=without_messages)
+    run_server(["salvage", str(directory), str(new), *placed], as_json=as_json)
 
 
 @click.command()
 @click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
 @_SNAPSHOTS
+@_WITHOUT_MESSAGES
 @server_options
 @output_options
 @session
@@ -76,6 +88,7 @@ def backup(
     *,
     places: tuple[Path, ...],
     snapshots: Path | None,
+    without_messages: bool,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -84,27 +97,28 @@ def backup(
     With DIRECTORY, a stopped server's --data: copy that to TARGET, a new directory. Either way
     TARGET is verified, and holds one whole backup or is not there.
     """
+    placed = _placed(snapshots, without_messages=without_messages)
     match places:
-        case (target,) if snapshots is None:
+        case (target,) if not placed:
             _download(session.address(url), target, as_json=as_json)
         case (directory, target) if url is None:
-            run_server(
-                ["backup", str(directory), str(target), *_placed(snapshots)], as_json=as_json
-            )
+            run_server(["backup", str(directory), str(target), *placed], as_json=as_json)
         case _:
             raise click.UsageError(
-                "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots goes "
-                "with DIRECTORY, and --url without"
+                "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots and "
+                "--without-messages go with DIRECTORY, and --url without"
             )
 
 
 @click.command()
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("directory", type=click.Path(path_type=Path))
+@_WITHOUT_MESSAGES
 @output_options
-def restore(*, source: Path, directory: Path, as_json: bool) -> None:
+def restore(*, source: Path, directory: Path, without_messages: bool, as_json: bool) -> None:
     """Make DIRECTORY, for a server's --data, of the backup SOURCE; verify it."""
-    run_server(["restore", str(source), str(directory)], as_json=as_json)
+    placed = _placed(None, without_messages=without_messages)
+    run_server(["restore", str(source), str(directory), *placed], as_json=as_json)
 
 
 def _download(url: str, target: Path, *, as_json: bool) -> None:
@@ -124,8 +138,9 @@ def _download(url: str, target: Path, *, as_json: bool) -> None:
         notice(f"backed up: {shown}")
 
 
-def _placed(snapshots: Path | None) -> list[str]:
-    return [] if snapshots is None else ["--snapshots", str(snapshots)]
+def _placed(snapshots: Path | None, *, without_messages: bool) -> list[str]:
+    where = [] if snapshots is None else ["--snapshots", str(snapshots)]
+    return [*where, "--without-messages"] if without_messages else where
 
 
 def run_server(arguments: list[str], *, as_json: bool) -> Row:

@@ -5,6 +5,8 @@ changes a directory syncs it before it returns.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -13,12 +15,23 @@ TEMPORARY_SUFFIX = ".tmp"
 def write_file(path: Path, data: bytes) -> None:
     """Put `data` at `path`, durably; after a crash there is the old content or the new one."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with temporary.open("wb") as file:
+    with _naming(path), temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    # A write or a sync that fails knows no name, and a person wants to know which disk is full.
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_again(path: Path, data: bytes, *, start: int) -> None:
@@ -51,6 +64,7 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with _naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NEWER = "use the version of tuff that wrote it, or a later one"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

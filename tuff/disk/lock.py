@@ -19,7 +19,8 @@ _held: dict[Path, int] = {}  # with the descriptor that holds it
 
 
 class DirectoryLockedError(Exception):
-    """Somebody else has the directory open; the sentence names it and the owner's process id."""
+    """Somebody else has the directory open; the sentence names it and the owner's process id, or
+    says that there is no owner, and somebody looks."""
 
 
 class DirectoryLock:
@@ -99,7 +100,22 @@ def _take(descriptor: int, directory: Path, operation: int) -> None:
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except OSError:
+        if operation == fcntl.LOCK_EX and _is_looked_at(descriptor):
+            raise DirectoryLockedError(
+                f"{directory} is being read, as `tuff fsck`, `backup`, `salvage` and `restore` do; "
+                "try again when they are done, or give another directory"
+            ) from None
         owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
         raise DirectoryLockedError(
             f"{directory} is in use by process {owner}; stop that server, or give another directory"
         ) from None
+
+
+def _is_looked_at(descriptor: int) -> bool:
+    # Those who look share it, and the id in the file is that of an owner who is gone.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True

@@ -1,0 +1,138 @@
+"""A reply that nobody reads is given up, and one that is read slowly is not (process/unread.py)."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from process import unread
+from process.connections import Connection
+from process.lane import Lane
+from process.unread import Unread
+from tests.process.laned import Served, served
+
+LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_BYTES = 8 << 20
+PIECE_BYTES = 1 << 18
+RECEIVED_BYTES = 1 << 16  # that the kernel takes for the client, so that the server sees it read
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Served]:
+    async with served() as made:
+        yield made
+
+
+@pytest.fixture(params=["lane", "library"])
+async def way(request: pytest.FixtureRequest, both: Served) -> "Way":
+    return Way(both, is_lane=request.param == "lane")
+
+
+class Way:
+    """One of the two ways in, and what it watches."""
+
+    def __init__(self, both: Served, *, is_lane: bool) -> None:
+        self.port = both.lane_port if is_lane else both.general_port
+        self._connections: Collection[Lane | Connection] = (
+            both.listener._lanes._open if is_lane else both._connections._open
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self._connections)
+
+    async def unread(self) -> Unread:
+        """What is watched of the only connection, once its client is behind."""
+        await _until(lambda: any(map(_is_watched, self._connections)))
+        (connection,) = self._connections
+        assert connection._unread is not None
+        return connection._unread
+
+
+async def test_what_nobody_reads_is_given_up_with_its_connection(
+    way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    caplog.set_level("INFO")
+    async with behind(way.port) as (reader, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+
+        def is_given_up() -> bool:
+            if watched._timer is not None:  # it goes on for as long as a kernel has room for it
+                watched.look()
+            return way.count == 0
+
+        await _until(is_given_up)
+        assert "gave up a connection: nobody read its" in caplog.text
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(LARGE_BYTES)
+
+
+async def test_who_reads_slowly_gets_all_of_it(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    async with behind(way.port) as (reader, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+        for _ in range(3):
+            await reader.readexactly(PIECE_BYTES)
+            await _until(lambda: watched._count() < watched._left_bytes)
+            watched.look()
+
+        await reader.readexactly(LARGE_BYTES - 3 * PIECE_BYTES)
+        await _until(lambda: watched._timer is None)
+        assert way.count == 1
+
+
+async def test_a_minute_has_to_pass(way: Way) -> None:
+    async with behind(way.port) as (_, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+
+        for _ in range(3):
+            watched.look()
+
+        assert way.count == 1
+
+
+async def test_a_connection_that_closes_is_watched_until_all_is_read(both: Served) -> None:
+    """Its transport says that the client has nearly all, and never closes while it has not all."""
+    async with behind(both.lane_port) as (_, writer):
+        writer.write(LARGE)
+        watched = await Way(both, is_lane=True).unread()
+        (lane,) = both.listener._lanes._open
+
+        lane.close()
+        lane.resume_writing()
+
+        assert watched._timer is not None
+
+
+@asynccontextmanager
+async def behind(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client whose kernel reads little ahead of it."""
+    with socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+        link.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(link, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=link)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+def _is_watched(connection: Lane | Connection) -> bool:
+    return connection._unread is not None and connection._unread._timer is not None
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")

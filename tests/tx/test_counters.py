@@ -1,0 +1,42 @@
+"""What is counted is each transaction once, by what became of it."""
+
+import pytest
+
+from tests.tx.harness import Service
+from tuff.protocol.errors import TransactionConflictError
+from tuff.protocol.transaction import TransactionType
+from tx.records import OpenTransaction
+
+LONG, SHORT = TransactionType.LONG, TransactionType.SHORT
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"), [(SHORT, (1, 0)), (LONG, (0, 1))], ids=["short", "long"]
+)
+async def test_an_abort_is_one_and_a_long_transaction_becomes_invalid_by_it(
+    service: Service, kind: TransactionType, counted: tuple[int, int]
+) -> None:
+    tx = await service.begin(kind)
+
+    for _ in range(3):
+        await service.manager.abort(tx.transaction_id)
+
+    counters = service.manager.counters
+    assert (counters.aborts, counters.invalidations) == counted
+
+
+async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
+    service: Service,
+) -> None:
+    first, second = await service.begin(), await service.begin()
+    await service.manager.commit(first.transaction_id, changes=[b"k"])
+
+    for _ in range(3):
+        await refused(service, second)
+
+    assert service.manager.counters.conflicts == 1
+
+
+async def refused(service: Service, tx: OpenTransaction) -> None:
+    with pytest.raises(TransactionConflictError):
+        await service.manager.can_commit(tx.transaction_id, [b"k"])

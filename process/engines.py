@@ -6,7 +6,7 @@ from pathlib import Path
 
 from messaging.rows import is_whole
 from messaging.run_table import RunTable
-from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.leveldb import LevelDbStores
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
 from process.settings import Settings, SettingsError
@@ -32,7 +32,8 @@ def engine(
     """
     match settings.messaging.store:
         case "leveldb":
-            return lambda: RunTable(LevelDbTable(directory, is_whole=is_whole))
+            stores = LevelDbStores(directory, is_whole=is_whole)
+            return lambda: RunTable(stores())
         case "memory":
             # Opened again after a failure, it still holds what was written, as a disk would.
             rows: dict[bytes, bytes] = {}

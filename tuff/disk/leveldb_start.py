@@ -49,11 +49,19 @@ def start(directory: Path, open_database: Callable[[], T], *, damaged: type[Exce
     return database
 
 
+def holds_database(directory: Path) -> bool:
+    """Whether there is a database, or what is left of one. Raises: OSError."""
+    return directory.is_dir() and ((directory / _CURRENT).exists() or bool(_data_files(directory)))
+
+
+def _data_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.suffix in _DATA_SUFFIXES)
+
+
 def _begin(directory: Path) -> None:
     if (directory / _CURRENT).exists():
         return
-    found = sorted(path.name for path in directory.iterdir() if path.suffix in _DATA_SUFFIXES)
-    if found:
+    if found := _data_files(directory):
         reason = f"CURRENT is missing, and {found[0]} is there; use `tuff salvage`, or a backup"
         raise FileNotFoundError(errno.ENOENT, reason)
     write_file(directory / _FIRST_MANIFEST, _FIRST_RECORD)

@@ -34,6 +34,15 @@ class DirectoryLock:
                 )
             self._descriptor = _flock(self.directory)
             _held.add(self.directory)
+        self._path = directory / LOCK_FILE
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether this very directory still has its name: it was not moved, removed or covered."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except OSError:
+            return False
 
     def close(self) -> None:
         with _registry_lock:

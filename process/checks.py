@@ -12,7 +12,7 @@ from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
 from tx.files import list_files
-from tx.recovery import StoreMark, commits_without_rows, is_known
+from tx.recovery import BEFORE_ALL, StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 PART_SUFFIX = ".part"  # of a directory that is still being written
@@ -129,7 +129,9 @@ def _lost_publishes(store: StoreAccount, state: TransactionState) -> Iterator[Fi
 def _lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Finding]:
     is_empty = store.facts is None  # or its messages are somewhere else, as in HBase
     told = None if store.mark is None else store.mark.seen_lsn
-    lost = list(commits_without_rows(state, store.pointers, 0 if is_empty else told))
+    last = BEFORE_ALL if store.mark is None else store.mark.last
+    seen = 0 if is_empty else told
+    lost = list(commits_without_rows(state, store.pointers, seen=seen, last=last))
     if lost:
         reason = (
             f"transaction {lost[0].transaction_id}, the last of {len(lost)} such, committed "

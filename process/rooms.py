@@ -77,19 +77,7 @@ class Rooms:
             transactions, threads, background, elapsed_s=elapsed_s
         )
         self._log_writes = Watched(threads("transaction-log", 1), elapsed_s=elapsed_s)
-        self.transactions = TransactionManager(
-            places.snapshots,
-            settings.tx,
-            rows=self.messaging,
-            now_ms=clock.now_ms,
-            in_thread_log=self._log_writes,
-            in_thread_files=threads("transaction-files", 1),
-            arrivals=self._arrivals,
-            spawn=spawn,
-            store_id=store_id,
-            observe=self._metrics.observe,
-            last_sweep=self._last_sweep,
-        )
+        self.transactions = self._open_transactions(threads, spawn=spawn, store_id=store_id)
         transactions.connect(self.transactions)
         self._bridge = self._make_bridge()
         self._backups = self._make_backups(threads)
@@ -99,15 +87,7 @@ class Rooms:
             arrivals=self._arrivals,
         )
         self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
-        watch(
-            self._metrics,
-            self.messaging,
-            self.transactions,
-            clock,
-            under_way=lambda: self._admission.under_way,
-            oldest_message_write_s=self._message_writes.oldest_s,
-            oldest_log_write_s=self._log_writes.oldest_s,
-        )
+        self._watch()
 
     def application(self) -> web.Application:
         """Every route, as the HTTP library has it."""
@@ -219,6 +199,34 @@ class Rooms:
             may_delete=self._may_delete,
             observe=self._metrics.observe,
             lack_of_space=lambda: health.lack_of_space(self._places.messages),
+        )
+
+    def _open_transactions(
+        self, threads: Threads, *, spawn: Callable[[Work], None], store_id: Callable[[], str]
+    ) -> TransactionManager:
+        return TransactionManager(
+            self._places.snapshots,
+            self._settings.tx,
+            rows=self.messaging,
+            now_ms=self._clock.now_ms,
+            in_thread_log=self._log_writes,
+            in_thread_files=threads("transaction-files", 1),
+            arrivals=self._arrivals,
+            spawn=spawn,
+            store_id=store_id,
+            observe=self._metrics.observe,
+            last_sweep=self._last_sweep,
+        )
+
+    def _watch(self) -> None:
+        watch(
+            self._metrics,
+            self.messaging,
+            self.transactions,
+            self._clock,
+            under_way=lambda: self._admission.under_way,
+            oldest_message_write_s=self._message_writes.oldest_s,
+            oldest_log_write_s=self._log_writes.oldest_s,
         )
 
     def _make_bridge(self) -> Bridge:

@@ -37,6 +37,7 @@ class Live:
         self.quiet = Quiet()
         self.served = BEFORE_ALL  # readers are shown nothing behind this place
         self.mark = Mark()
+        self._attempted = Mark()  # what the newest batch writes, whatever becomes of it
         self.facts = Facts()
         self._durable_facts: Facts | None = None  # until the first batch wrote them
         self.now_ms = now_ms
@@ -50,7 +51,7 @@ class Live:
             self.topics.load(topic_id, record)
         for entry in loaded.index:
             self.index.add(entry)
-        self.mark = loaded.mark
+        self.mark = self._attempted = loaded.mark
         self.facts, self._durable_facts = loaded.facts or Facts(), loaded.facts
         self._batch_number = loaded.mark.batch_number
         self.seen_lsn = loaded.mark.seen_lsn
@@ -65,6 +66,12 @@ class Live:
         self.sequencer.raise_above(Place(self.facts.handed_ms, 0))
         self.served = self.sequencer.last
         self.tails.begin(self.served)
+
+    @property
+    def possible_marks(self) -> tuple[Mark, Mark]:
+        """What a store that failed can say of itself: the mark of the last durable batch, or that
+        of the newest one."""
+        return self.mark, self._attempted
 
     def reopened(self, mark: Mark) -> None:
         """The store failed and was opened again: go on above all that is there, and keep in memory
@@ -108,6 +115,7 @@ class Live:
             clock_ms=self._clock_mark(),
             seen_lsn=self.seen_lsn,
         )
+        self._attempted = mark
         batch.put(MARK_KEY, mark.to_bytes(MARK_KEY))
         settled = [pointer for pointer, _ in settling]
         batch.on_durable(partial(self._finished, batch, mark, self.facts, settled))
@@ -138,7 +146,7 @@ class Live:
         before = self.mark.clock_ms
         if not self._may_delete():
             return before
-        return max(before or 0, self.now_ms())
+        return max(before or 0, self.now_ms()) or None
 
 
 def _told(topic: Topic, record: TopicRecord) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -80,6 +80,20 @@ def read_mark(store: Store) -> Mark:
         highest = _highest_place(store)
         log.warning("the mark of the store is damaged (%s); using its highest row", error)
     return Mark(last=highest)
+
+
+def read_mark_again(store: Store, possible: Collection[Mark]) -> Mark:
+    """How far a store was written that this server has written to. Raises: StoreError: it is not
+    that store, or not as it was left."""
+    found = read_mark(store)
+    if found not in possible:
+        numbers = " or ".join(str(number) for number in sorted({m.batch_number for m in possible}))
+        raise StoreError(
+            f"the store that is there now ends with batch {found.batch_number}, and the one that "
+            f"this server wrote ends with batch {numbers}: put that one back; or start the server "
+            "again, to go on with what is there"
+        )
+    return found
 
 
 def _read_facts(store: Store) -> Facts | None:

@@ -33,7 +33,7 @@ from messaging.transactions import TransactionView
 from messaging.writer import Write, Writer
 from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import DamagedRecordError, UnavailableError
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
@@ -352,6 +352,11 @@ class MessagingService:
         """Up to which edit the transactions were durable when the store was last written, 0 in an
         empty one; None where it does not say. Raises: StorageUnavailableError."""
         return 0 if self.recorded_facts() is None else self._live.mark.seen_lsn
+
+    def recorded_last(self) -> Place:
+        """Up to which place messages were written. Raises: StorageUnavailableError."""
+        self._engine.require_up()
+        return self._live.mark.last
 
     async def record_mark(self, store_id: str, highest: int) -> None:
         """Record which transaction files belong to this store, durably."""

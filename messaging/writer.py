@@ -9,12 +9,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from messaging.batch import Batch
 from messaging.engine import Engine
 from messaging.live import Live
-from messaging.loading import read_mark
+from messaging.loading import read_mark_again
 from messaging.transactions import WritePermit
 from tuff.disk.group import Arrivals, GroupWriter
 from tuff.protocol.errors import (
@@ -133,10 +134,14 @@ class Writer:
             return
         self._recovering = True
         try:
-            mark = await self._engine.open(read_mark)
+            # What was acknowledged rests on it: memory must not go on over another store.
+            possible = self._live.possible_marks
+            mark = await self._engine.open(partial(read_mark_again, possible=possible))
         # Whatever keeps it from opening (the engine, the directory, its lock), it is down for that
         # reason, and tried again.
         except Exception as error:  # noqa: BLE001 - the reason is told to everyone who asks
+            if self._engine.reason != str(error):  # tried again and again, and told once
+                log.error("the message store can't be opened again: %s", error)  # noqa: TRY400 - no bug here
             self._engine.reason = str(error)
             return
         finally:

@@ -106,6 +106,7 @@ class Bridge:
             facts.store_id or "",
             facts.highest_pointer,
             self._messaging.recorded_lsn(),
+            self._messaging.recorded_last(),
             frozenset(self._messaging.indexed_pointers()),
         )
 

@@ -11,7 +11,7 @@ from tuff.disk.findings import Finding
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
 from tx.files import list_files
-from tx.recovery import StoreMark, commits_without_rows, is_known
+from tx.recovery import BEFORE_ALL, StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 # What LevelDB's own files are called; of its log for people, and its lock, nothing is to be kept.
@@ -160,7 +160,9 @@ def lost_commits(store: StoreAccount, state: TransactionState) -> Iterator[Findi
     """Commits whose messages are not in the message store; it may be one that is not there."""
     is_empty = store.facts is None  # or its messages are somewhere else, as in HBase
     told = None if store.mark is None else store.mark.seen_lsn
-    lost = list(commits_without_rows(state, store.pointers, 0 if is_empty else told))
+    last = BEFORE_ALL if store.mark is None else store.mark.last
+    seen = 0 if is_empty else told
+    lost = list(commits_without_rows(state, store.pointers, seen=seen, last=last))
     if lost:
         reason = (
             f"transaction {lost[0].transaction_id}, the last of {len(lost)} such, committed "

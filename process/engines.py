@@ -6,10 +6,11 @@ from pathlib import Path
 
 from messaging.rows import is_whole
 from messaging.run_table import RunTable
-from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.leveldb import LevelDbStores
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
 from process.settings import Settings, SettingsError
+from tuff.disk.leveldb_start import holds_database
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +29,33 @@ def engine(
     makes a thread for what nobody waits for.
 
     Raises:
-        SettingsError: its library is not installed.
+        SettingsError: its library is not installed; or it is in memory, and there are messages.
     """
     match settings.messaging.store:
         case "leveldb":
-            return lambda: RunTable(LevelDbTable(directory, is_whole=is_whole))
+            stores = LevelDbStores(directory, is_whole=is_whole)
+            return lambda: RunTable(stores())
         case "memory":
+            _require_no_messages(directory)
             # Opened again after a failure, it still holds what was written, as a disk would.
             rows: dict[bytes, bytes] = {}
             return lambda: RunTable(MemoryTable(rows))
         case _:
             in_background = background("store-settler")
             return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s, in_background=in_background)
+
+
+def _require_no_messages(directory: Path) -> None:
+    """What commits in memory stands in the transaction files, and not in the messages there."""
+    try:
+        has_messages = holds_database(directory)
+    except OSError as error:
+        raise SettingsError(f"{directory} can't be read: {error.strerror}") from None
+    if has_messages:
+        raise SettingsError(
+            f"messaging.store is memory, and {directory} holds messages: name another --data, or "
+            "set messaging.store=leveldb"
+        )
 
 
 def _hbase(

@@ -23,10 +23,28 @@ def watch(
     messaging: MessagingService,
     transactions: TransactionManager,
     clock: SteadyClock,
+    *,
+    under_way: Callable[[], float],
+    oldest_message_write_s: Callable[[], float],
+    oldest_log_write_s: Callable[[], float],
 ) -> None:
     """Have all that is here read at every scrape."""
+    on_the_way = [
+        Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
+        Gauge(
+            "store_oldest_write_seconds",
+            "For how long the oldest write of messages is on its way; 0 when there is none.",
+            oldest_message_write_s,
+        ),
+        Gauge(
+            "log_oldest_write_seconds",
+            "For how long the oldest write to the transaction log is on its way; 0 when there is "
+            "none.",
+            oldest_log_write_s,
+        ),
+    ]
     metrics.watch(
-        gauges(messaging, transactions, clock),
+        [*gauges(messaging, transactions, clock), *on_the_way],
         partial(topic_figures, messaging),
         partial(position_figures, messaging),
     )

@@ -13,6 +13,8 @@ DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not f
 # bytes; below that no more messages are taken: a table that LevelDB makes of a full buffer, the
 # transaction log, and deletions still fit
 DISK_RESERVE_BYTES = 64 * 1024 * 1024
+# Seconds; a disk that is merely busy, and a gateway that asks the next region server, take less.
+WRITE_S_MAX = 5.0
 
 
 class Status(Enum):
@@ -35,6 +37,15 @@ class Check:
 
 
 Checks = Callable[[], Mapping[str, Check]]
+
+
+def check_write(check: Check, *, oldest_s: float) -> Check:
+    """The check of a store whose oldest write is under way for so long: a disk that hangs fails
+    nothing, and keeps everybody waiting who writes."""
+    if check.status is not Status.OK or oldest_s < WRITE_S_MAX:
+        return check
+    late = f"the oldest write has been on its way for {oldest_s:.0f} s: does the disk hang?"
+    return Check(Status.DEGRADED, f"{check.detail}; {late}")
 
 
 def check_disks(messages: Path | None, snapshots: Path) -> Check:

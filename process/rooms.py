@@ -21,6 +21,7 @@ from process.health import Check, Status
 from process.http import Listener
 from process.places import Places
 from process.settings import Settings
+from process.workers import Watched
 from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import TopicExistsError, UnavailableError
 from tuff.protocol.exchange import Route
@@ -70,23 +71,13 @@ class Rooms:
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
+        self._message_writes = Watched(threads("store-writer", 1), elapsed_s=elapsed_s)
         transactions = LateTransactions()
         self.messaging = self._open_messaging(
             transactions, threads, background, elapsed_s=elapsed_s
         )
-        self.transactions = TransactionManager(
-            places.snapshots,
-            settings.tx,
-            rows=self.messaging,
-            now_ms=clock.now_ms,
-            in_thread_log=threads("transaction-log", 1),
-            in_thread_files=threads("transaction-files", 1),
-            arrivals=self._arrivals,
-            spawn=spawn,
-            store_id=store_id,
-            observe=self._metrics.observe,
-            last_sweep=self._last_sweep,
-        )
+        self._log_writes = Watched(threads("transaction-log", 1), elapsed_s=elapsed_s)
+        self.transactions = self._open_transactions(threads, spawn=spawn, store_id=store_id)
         transactions.connect(self.transactions)
         self._bridge = self._make_bridge()
         self._backups = self._make_backups(threads)
@@ -96,7 +87,7 @@ class Rooms:
             arrivals=self._arrivals,
         )
         self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
-        watch(self._metrics, self.messaging, self.transactions, clock)
+        self._watch()
 
     def application(self) -> web.Application:
         """Every route, as the HTTP library has it."""
@@ -201,13 +192,41 @@ class Rooms:
             settings.messaging,
             transactions=transactions,
             now_ms=now_ms,
-            in_thread_write=threads("store-writer", 1),
+            in_thread_write=self._message_writes,
             in_thread_read=threads("store-reader", READ_THREADS),
             arrivals=self._arrivals,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             may_delete=self._may_delete,
             observe=self._metrics.observe,
             lack_of_space=lambda: health.lack_of_space(self._places.messages),
+        )
+
+    def _open_transactions(
+        self, threads: Threads, *, spawn: Callable[[Work], None], store_id: Callable[[], str]
+    ) -> TransactionManager:
+        return TransactionManager(
+            self._places.snapshots,
+            self._settings.tx,
+            rows=self.messaging,
+            now_ms=self._clock.now_ms,
+            in_thread_log=self._log_writes,
+            in_thread_files=threads("transaction-files", 1),
+            arrivals=self._arrivals,
+            spawn=spawn,
+            store_id=store_id,
+            observe=self._metrics.observe,
+            last_sweep=self._last_sweep,
+        )
+
+    def _watch(self) -> None:
+        watch(
+            self._metrics,
+            self.messaging,
+            self.transactions,
+            self._clock,
+            under_way=lambda: self._admission.under_way,
+            oldest_message_write_s=self._message_writes.oldest_s,
+            oldest_log_write_s=self._log_writes.oldest_s,
         )
 
     def _make_bridge(self) -> Bridge:
@@ -266,9 +285,10 @@ class Rooms:
             if status.state is ServiceState.RUNNING
             else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
         )
+        storage_s, log_s = self._message_writes.oldest_s(), self._log_writes.oldest_s()
         return {
-            "storage": self._check_storage(),
-            "transactions": transactions,
+            "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
+            "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._check_disks(),
             "clock": self._check_clock(),
         }

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from tuff.disk.group import InThread
+
 T = TypeVar("T")
 
 
@@ -18,6 +20,28 @@ class Thread(Protocol):
 
     def join(self) -> None:
         """Wait until it has ended."""
+
+
+class Watched:
+    """Runs functions on somebody's worker threads, and knows since when the oldest is under way.
+    Belongs to one event loop; `elapsed_s` is a clock that only goes forward."""
+
+    def __init__(self, in_thread: InThread, *, elapsed_s: Callable[[], float]) -> None:
+        self._in_thread = in_thread
+        self._elapsed_s = elapsed_s
+        self._began_s: dict[object, float] = {}
+
+    async def __call__(self, function: Callable[[], T]) -> T:
+        call = object()
+        self._began_s[call] = self._elapsed_s()
+        try:
+            return await self._in_thread(function)
+        finally:
+            del self._began_s[call]
+
+    def oldest_s(self) -> float:
+        """For how long the oldest is under way, in seconds; 0 when there is none."""
+        return self._elapsed_s() - min(self._began_s.values()) if self._began_s else 0.0
 
 
 class Workers:

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tuff.protocol.errors import TransactionUnknownError
+from tuff.protocol.ids import Place
 from tx.files import (
     DamagedFilesError,
     FileKind,
@@ -25,6 +26,7 @@ from tx.records import EndedState, Outcome
 from tx.snapshots import read_snapshot
 from tx.state import StateImage, TransactionState
 
+BEFORE_ALL = Place(0, 0)  # of messages
 _ADVICE = (
     "put files of one backup together, and start the transaction service again, or use "
     "`tuff salvage`"
@@ -35,12 +37,14 @@ _ADVICE = (
 class StoreMark:
     """What the message store remembers of the transaction files beside it: their store id, empty
     where it never saw any, the highest pointer they reserved, and the edit up to which they were
-    durable when it was last written, None where it does not say. `carried` are the pointers of its
-    rows that are neither settled nor marked, None where they are not to be looked at."""
+    durable when it was last written, None where it does not say. `last` is the place up to which
+    it was written. `carried` are the pointers of its rows that are neither settled nor marked, None
+    where they are not to be looked at."""
 
     store_id: str
     highest_reserved: int = 0
     seen_lsn: int | None = None
+    last: Place = BEFORE_ALL
     carried: AbstractSet[int] | None = None
 
 
@@ -191,10 +195,10 @@ def _check_store(
             f"{mark.seen_lsn}: the transaction files are older; {_ADVICE}"
         )
     if mark.carried is not None:
-        _check_messages(state, mark.carried, mark.seen_lsn)
+        _check_messages(state, mark.carried, mark)
 
 
-def _check_messages(state: TransactionState, carried: AbstractSet[int], seen: int | None) -> None:
+def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
     """Rows whose fate nobody knows would be shown as committed ones; and the rows of a commit are
     carried until a batch has written that they are settled, which then has seen the commit."""
     for pointer in carried:
@@ -203,7 +207,7 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], seen: in
                 f"the message store has undecided rows of transaction {pointer}, and nobody knows "
                 f"how it ended: the messages are older than the transaction files; {_ADVICE}"
             )
-    for outcome in commits_without_rows(state, carried, seen):
+    for outcome in commits_without_rows(state, carried, seen=mark.seen_lsn, last=mark.last):
         raise DamagedFilesError(
             f"transaction {outcome.transaction_id} committed messages to "
             f"{', '.join(outcome.topics)} that the message store does not have: it is older "
@@ -212,14 +216,15 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], seen: in
 
 
 def commits_without_rows(
-    state: TransactionState, carried: AbstractSet[int], seen: int | None
+    state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Place
 ) -> Iterator[Outcome]:
-    """Those whose messages are not there, the newest first: of a message store that had seen edits
-    up to this one, and whose rows carry these pointers."""
+    """Those whose messages are not all there, the newest first: of a message store that had seen
+    edits up to this one, was written up to this place, and whose rows carry these pointers."""
     for outcome in state.outcomes.newest_first():
         if seen is None or outcome.lsn <= seen:
             return
         is_there = not outcome.topics or not carried.isdisjoint(outcome.pointers)
+        is_there = is_there and all(detail.last <= last for detail in outcome.published)
         if outcome.state is EndedState.COMMITTED and not is_there:
             yield outcome
 

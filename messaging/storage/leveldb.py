@@ -15,7 +15,7 @@ import plyvel
 from messaging.storage.chunks import next_count
 from messaging.storage.seam import Rows, StoreDamagedError, StoreError
 from tuff.disk.files import make_directory
-from tuff.disk.leveldb_start import start
+from tuff.disk.leveldb_start import holds_database, start
 from tuff.disk.lock import DirectoryLock
 from tuff.disk.users import Users
 
@@ -24,6 +24,34 @@ BLOCK_CACHE_BYTES = 16 << 20  # bytes; what is read again and again stands in me
 OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
 
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
+
+
+class LevelDbStores:
+    """Opens one directory, again and again, for one server.
+
+    A store is begun the first time only. One that was open and is not there any more was moved, or
+    its volume is gone; an empty one in its place would say that nothing was ever written.
+    """
+
+    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
+        self._directory = directory
+        self._is_whole = is_whole
+        self._was_open = False
+
+    def __call__(self) -> "LevelDbTable":
+        """Raises: as LevelDbTable; StoreError: the store that was open is gone."""
+        if self._was_open and not self._is_there():
+            raise StoreError(
+                f"{self._directory} holds no messages any more; put them back (is its volume "
+                "mounted?), and the server goes on"
+            )
+        table = LevelDbTable(self._directory, is_whole=self._is_whole)
+        self._was_open = True
+        return table
+
+    def _is_there(self) -> bool:
+        with _as_store_errors():
+            return holds_database(self._directory)
 
 
 class LevelDbTable:
@@ -65,6 +93,9 @@ class LevelDbTable:
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._users.using(), _as_store_errors():
+            # LevelDB writes on to files that it has open, and makes the next ones by their names.
+            if not self._lock.is_in_place:
+                raise StoreError(f"{self._lock.directory} was moved, or is another one now")
             writes = self._db.write_batch(sync=True)
             for key, value in batch:
                 if value is None:
@@ -164,5 +195,7 @@ def _as_store_errors() -> Iterator[None]:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:  # of the system, or in its form
+        return error.strerror
     first = error.args[0] if error.args else error
     return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

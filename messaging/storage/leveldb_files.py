@@ -14,29 +14,19 @@ from operator import attrgetter
 from pathlib import Path
 
 from messaging.storage.leveldb_table import Block, Layout, read_changes, read_layout
-from tuff.disk.leveldb_log import (
-    SECTOR_SIZE,
-    Batch,
-    Gap,
-    MalformedError,
-    Readable,
-    Record,
-    read_batch,
-    read_records,
-    read_string,
-    read_varint,
-    torn_from,
+from tuff.disk.leveldb_log import Batch, Gap, Readable, Record, read_batch, read_records, torn_from
+from tuff.disk.leveldb_manifest import (
+    LOG_SUFFIX,
+    TABLE_SUFFIXES,
+    Manifest,
+    Unreadable,
+    numbered,
+    read_manifest,
 )
 
 # What of a key and its value is whole: themselves, or rows of their own that stand in the value.
 Rows = Sequence[tuple[bytes, bytes]]
 WholeRows = Callable[[bytes, bytes], Rows]
-
-_TABLE_SUFFIXES = (".ldb", ".sst")
-_TAG_SIZE = 8  # bytes; sequence and kind behind each key of LevelDB's own
-# Fields of a manifest's record, by their tag.
-_COMPARATOR, _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _COMPACTED = 1, 2, 3, 4, 5
-_DELETED_FILE, _NEW_FILE, _PREVIOUS_LOG = 6, 7, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,134 +89,35 @@ def _stream(name: str, data: Readable, blocks: list[Block]) -> Iterator[Version]
                 yield Version(change.key, change.sequence, change.value, name)
 
 
-@dataclass(slots=True)
-class _Manifest:
-    """Which files count: tables with the range of their keys, and the logs from a number on."""
-
-    tables: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    log_number: int = 0
-    previous_log: int = 0
-
-    def needs_log(self, number: int) -> bool:
-        return number >= self.log_number or number == self.previous_log
-
-
 def survey(directory: Path, *, whole_rows: WholeRows) -> Survey:
     """Read everything in a LevelDB directory that nobody has open; changes nothing.
 
     Raises: OSError: a file can't be read.
     """
     found = Survey()
-    manifest = _manifest(directory, found)
-    for number, path in _numbered(directory, *_TABLE_SUFFIXES):
+    manifest, unreadable = read_manifest(directory)
+    found.holes += map(_hole_in_manifest, unreadable)
+    for number, path in numbered(directory, *TABLE_SUFFIXES):
         # Without a manifest all count, as in LevelDB's own repair: the newest versions win.
         if manifest is None or number in manifest.tables:
             _read_table(path, found, whole_rows)
     for number, (low, high) in manifest.tables.items() if manifest is not None else ():
-        names = [f"{number:06}{suffix}" for suffix in _TABLE_SUFFIXES]
+        names = [f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
         if not any((directory / name).is_file() for name in names):
             found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
     _read_logs(directory, manifest, found, whole_rows)
     return found
 
 
-def _numbered(directory: Path, *suffixes: str) -> list[tuple[int, Path]]:
-    paths = (path for path in directory.iterdir() if path.suffix in suffixes)
-    return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
+def _hole_in_manifest(at: Unreadable) -> Hole:
+    # What a torn write says is not so, and hides nothing.
+    first, high = (None, b"") if at.is_tail else (0, None)
+    return Hole(at.file, at.offset, at.reason, high=high, first=first, is_tail=at.is_tail)
 
 
 def _before(key: bytes) -> bytes:
     """A key below this one and above most others below it."""
     return key[:-1]
-
-
-def _manifest(directory: Path, found: Survey) -> _Manifest | None:
-    if not (directory / "CURRENT").exists() and not _numbered(directory, ".log", *_TABLE_SUFFIXES):
-        return None  # a power cut came before there was anything
-    named = _current(directory, found)
-    if named is None:
-        return None
-    manifest = _Manifest()
-    whole_count = 0
-    data = named.read_bytes()
-    for record in read_records(data[: _manifest_length(named.name, data, found)]):
-        reason = record.reason if isinstance(record, Gap) else "the checksum does not match"
-        if isinstance(record, Gap) or not record.is_whole:
-            found.holes.append(Hole(named.name, record.offset, reason, first=0))
-            return None
-        try:
-            _apply(manifest, record.data)
-        except (MalformedError, IndexError) as error:
-            found.holes.append(Hole(named.name, record.offset, str(error), first=0))
-            return None
-        whole_count += 1
-    if not whole_count:
-        found.holes.append(Hole(named.name, 0, "it is empty", first=0))
-    return manifest if whole_count else None
-
-
-def _manifest_length(name: str, data: bytes, found: Survey) -> int:
-    """Where the manifest ends, less a last write that a power cut tore: what it says is not so."""
-    torn = torn_from(data)
-    last = next(reversed(list(read_records(data))), None)
-    # A write that was torn at a border of sectors ends the file there.
-    if isinstance(last, Gap) and last.is_tail and len(data) % SECTOR_SIZE == 0:
-        torn = last.offset
-    if torn is None:
-        return len(data)
-    reason = "the last write is cut off"
-    found.holes.append(Hole(name, torn, reason, high=b"", is_tail=True))
-    return torn
-
-
-def _current(directory: Path, found: Survey) -> Path | None:
-    path = directory / "CURRENT"
-    text = path.read_bytes() if path.is_file() else b""
-    name = text[:-1].decode("ascii", "replace")
-    if not text.endswith(b"\n") or not name.startswith("MANIFEST-") or "/" in name:
-        found.holes.append(Hole("CURRENT", 0, "it names no manifest", first=0))
-        return None
-    if not (directory / name).is_file():
-        found.holes.append(Hole("CURRENT", 0, f"there is no {name}, which it names", first=0))
-        return None
-    return directory / name
-
-
-def _apply(manifest: _Manifest, data: bytes) -> None:
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
-        if tag == _COMPARATOR:
-            _, at = read_string(data, at)
-        elif tag in (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG):
-            number, at = read_varint(data, at)
-            _note_number(manifest, tag, number)
-        elif tag in (_COMPACTED, _DELETED_FILE, _NEW_FILE):
-            at = _apply_file(manifest, tag, data, at)
-        else:
-            raise MalformedError(f"no manifest has a field {tag}")
-
-
-def _note_number(manifest: _Manifest, tag: int, number: int) -> None:
-    if tag == _LOG_NUMBER:
-        manifest.log_number = number
-    elif tag == _PREVIOUS_LOG:
-        manifest.previous_log = number
-
-
-def _apply_file(manifest: _Manifest, tag: int, data: bytes, at: int) -> int:
-    _level, at = read_varint(data, at)
-    if tag == _COMPACTED:
-        return read_string(data, at)[1]
-    number, at = read_varint(data, at)
-    if tag == _DELETED_FILE:
-        manifest.tables.pop(number, None)
-        return at
-    _size, at = read_varint(data, at)
-    low, at = read_string(data, at)
-    high, at = read_string(data, at)
-    manifest.tables[number] = low[:-_TAG_SIZE], high[:-_TAG_SIZE]
-    return at
 
 
 def _read_table(path: Path, found: Survey, whole_rows: WholeRows) -> None:
@@ -293,14 +184,13 @@ def _unsure(name: str, sequence: int, rows: Rows) -> Iterator[Version]:
 
 
 def _read_logs(
-    directory: Path, manifest: _Manifest | None, found: Survey, whole_rows: WholeRows
+    directory: Path, manifest: Manifest | None, found: Survey, whole_rows: WholeRows
 ) -> None:
-    logs = _numbered(directory, ".log")
+    logs = numbered(directory, LOG_SUFFIX)
     live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
-    # The first manifest of all names no log yet.
-    if manifest is not None and manifest.log_number not in {0, *(number for number, _ in logs)}:
-        name = f"{manifest.log_number:06}.log"
-        found.holes.append(Hole(name, 0, "the file is missing", first=0))
+    lost = None if manifest is None else manifest.lost_log(directory)
+    if lost is not None:
+        found.holes.append(Hole(lost, 0, "the file is missing", first=0))
     reader = _LogReader(found, whole_rows)
     # A new log that is empty was made by an opening that did not get to its end.
     newest = next((path for path in reversed(live) if path.stat().st_size), None)

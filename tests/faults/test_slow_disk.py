@@ -1,5 +1,6 @@
 """A disk whose syncs take their time keeps those waiting who wait for a sync, and nobody else."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -9,7 +10,7 @@ import pytest
 from tests.faults.disk import Shim, slow
 from tests.faults.disk_writer import Writer, topics_of
 from tests.http.calls import begin
-from tests.http.client import Client, ok
+from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 
 WAIT_MS = 120_000  # ms; of each sync, unless it is let go before: longer than any test waits
@@ -48,6 +49,44 @@ def reads_and_starts(client: Client) -> None:
         ok(topic.poll(isolation="committed"))
     begin(client)
     ok(client.get("/health/live"))
+
+
+def checked(client: Client, name: str) -> tuple[str, str]:
+    """The status and the detail of one check of readiness."""
+    check = ok(client.get("/health/ready")).json["checks"][name]
+    return check["status"], check["detail"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "held", "check", "figure"),
+    [
+        ("snapshots/txlog", "commit", "transactions", "tuff_log_oldest_write_seconds"),
+        ("messages/", "publish", "storage", "tuff_store_oldest_write_seconds"),
+    ],
+)
+def test_a_write_that_hangs_is_told(
+    shim: Shim, running: ServerProcess, part: str, held: str, check: str, figure: str
+) -> None:
+    client, other = running.client(), running.client()
+    writer = Writer(client).make_topics()
+    assert writer.publish()
+    assert checked(other, check)[0] == "ok"
+
+    with shim.spoiling(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
+        waiting = Waiting(writer, held)
+        until(lambda: checked(other, check)[0] == "degraded", within_s=60)
+        detail = checked(other, check)[1]
+        shown = dict(
+            line.rsplit(" ", 1) for line in ok(other.get("/metrics")).body.decode().splitlines()
+        )
+        assert not waiting.done
+    waiting.end()
+
+    assert re.search(r"the oldest write has been on its way for \d+ s: does the disk hang", detail)
+    assert float(shown[figure]) >= 5.0
+    assert float(shown["tuff_requests_under_way"]) == 1
+    until(lambda: checked(client, check)[0] == "ok")
 
 
 @pytest.mark.slow

@@ -69,6 +69,27 @@ def test_tables_without_current_are_not_begun_anew(tmp_path: Path) -> None:
     assert log.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_log_that_is_gone_is_not_taken_for_empty(tmp_path: Path, *, is_running: bool) -> None:
+    """LevelDB opened it with all that was in the log missing, and no file told of it any more."""
+    log, _ = written(tmp_path / "data")
+    if is_running:
+        database = database_of(tmp_path / "data")
+        [log] = log.parent.glob("*.log")
+        database.put(b"acknowledged", b"", sync=True)
+        log.unlink()
+        database.put(b"and so on", b"", sync=True)
+        database.close()
+    else:
+        log.unlink()
+    before = {path: path.read_bytes() for path in log.parent.iterdir()}
+
+    with pytest.raises(FileNotFoundError, match=f"{log.name} is missing, which the manifest names"):
+        keys_in(tmp_path / "data")
+
+    assert {path: path.read_bytes() for path in log.parent.iterdir()} == before
+
+
 def test_a_last_write_of_which_any_sectors_are_missing_is_cut_off(tmp_path: Path) -> None:
     log, last_start = written(tmp_path / "data")
     whole = log.read_bytes()

@@ -108,6 +108,25 @@ def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
     assert ok(begin(damaged).commit(changes=["k"])).json["state"] == "committed"
 
 
+def test_a_log_of_the_store_that_is_gone_keeps_it_down(tmp_path: Path) -> None:
+    """What it held was lost without a word, and `tuff fsck` found nothing any more afterwards."""
+    running = serve(tmp_path)
+    topic = Topic(running.client(), "default", "lost")
+    ok(topic.create())
+    ok(topic.publish("acknowledged"))
+    running.end()
+    [log] = (running.data / "messages").glob("*.log")
+    log.unlink()
+
+    with serve(tmp_path) as again:
+        ready = again.client().get("/health/ready")
+        refused(Topic(again.client(), "default", "lost").poll(), 503, "storage_unavailable")
+
+    assert ready.status == 503
+    told = f"{log.name} is missing, which the manifest names; use `tuff salvage`, or a backup"
+    assert told in ready.json["checks"]["storage"]["detail"]
+
+
 def refused_next(topic: Topic) -> str:
     start = {"startFrom": ok(topic.poll()).header("Tuff-Next"), "inclusive": False}
     return str(refused(topic.poll(start), 500, "damaged_record")["next"])

@@ -287,6 +287,19 @@ def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) ->
     client.close()
 
 
+def test_the_memory_store_does_not_start_beside_messages(
+    new_server: NewServer, launch: Launch
+) -> None:
+    """What committed in memory was missing at the next start, and transactions stayed down."""
+    with_messages = new_server()
+    with_messages.end()
+
+    refused = launch("--data", str(with_messages.data), "--set", "messaging.store=memory")
+
+    assert refused.wait_exit() == 2
+    assert "messages holds messages: name another --data" in one_sentence(refused)
+
+
 @pytest.mark.slow
 def test_snapshots_are_taken_at_intervals_and_a_bounded_number_is_kept(
     new_server: NewServer,

@@ -171,3 +171,11 @@ def _flip(directory: Path, *, at: bytes, offset: int | None = None) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x10
     path.write_bytes(data)
+
+
+def test_the_reason_why_a_directory_can_t_be_opened_is_told(tmp_path: Path) -> None:
+    leveldb(tmp_path).close()
+    (tmp_path / "CURRENT").unlink()
+
+    with pytest.raises(StoreError, match=r"CURRENT is missing, and .*; use `tuff salvage`"):
+        leveldb(tmp_path)

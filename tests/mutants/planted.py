@@ -154,6 +154,23 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/repair/test_mixed_ages.py::test_messages_that_are_gone",),
     ),
     Mutant(
+        "messages from the middle of a commit are gone on from",
+        "tx/recovery.py",
+        "        is_there = is_there and all(detail.last <= last for detail in outcome.published)\n",
+        "",
+        ("tests/repair/test_mixed_ages.py",),
+    ),
+    Mutant(
+        "a log of LevelDB's that is gone is taken for an empty one",
+        "tuff/disk/leveldb_start.py",
+        "    _begin(directory)\n    _require_log(directory)\n",
+        "    _begin(directory)\n",
+        (
+            "tests/ground/test_leveldb_start.py"
+            "::test_a_log_that_is_gone_is_not_taken_for_empty[False]",
+        ),
+    ),
+    Mutant(
         "rows of which nobody knows the end are shown",
         "tx/recovery.py",
         "        if not is_known(state, pointer):\n",

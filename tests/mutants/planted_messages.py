@@ -82,6 +82,13 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
     ),
     Mutant(
+        "whatever lies in the place of a store that failed is gone on with",
+        "messaging/loading.py",
+        "    if found not in possible:\n",
+        "    if False:\n",
+        ("tests/messaging/test_reopening.py::test_an_older_copy_is_not_gone_on_with",),
+    ),
+    Mutant(
         "readers are shown what is not durable yet",
         "messaging/reader.py",
         "        last = min(query.served, query.through.place)\n",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from process.workers import Workers
+from process.workers import Watched, Workers
 
 
 def start(work: Callable[[], None]) -> threading.Thread:
@@ -31,6 +31,32 @@ class LeftError(Exception):
 
 def fail() -> None:
     raise LeftError("so it goes")
+
+
+async def test_the_oldest_call_that_is_under_way_is_known(one: Workers) -> None:
+    now_s = [100.0]
+    watched = Watched(one.run, elapsed_s=lambda: now_s[0])
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        may_end.wait()
+
+    assert watched.oldest_s() == 0
+    hanging = asyncio.create_task(watched(hang))
+    await asyncio.to_thread(begun.wait)
+    now_s[0] = 103.0
+    waiting = asyncio.create_task(watched(fail))
+    await asyncio.sleep(0)
+    now_s[0] = 107.0
+
+    assert watched.oldest_s() == 7.0
+
+    may_end.set()
+    await hanging
+    with pytest.raises(LeftError):
+        await waiting
+    assert watched.oldest_s() == 0
 
 
 async def test_results_and_errors_come_back_to_whoever_asked(one: Workers) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from process.checks import Data
 from process.salvaging import salvage
-from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import ok, refused, until
 from tests.http.process import serve
 from tests.repair.files import found_in, now_ms
@@ -118,6 +118,23 @@ def test_messages_from_before_a_commit(stores: Stores, *, is_clean: bool) -> Non
     stores.start()
     stores.publish_and_commit("after")
     stores.server.end() if is_clean else stores.server.kill()
+
+    stores.put_back("messages", aside)
+
+    stores.require_told("does not have")
+
+
+def test_messages_from_the_middle_of_a_transaction_that_published_with_its_commit(
+    stores: Stores,
+) -> None:
+    """Rows of it were there, and half of what it committed was shown as all of it."""
+    tx = begin(stores.client, timeout=600)
+    ok(stores.topic.publish("there", tx=tx.id))
+    stores.server.end()
+    aside = stores.put_aside("messages")
+    stores.start()
+    ok(stores.client.post(f"{tx.path}/commit", {"publish": [entry(stores.topic, "missing")]}))
+    stores.server.end()
 
     stores.put_back("messages", aside)
 

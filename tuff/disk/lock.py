@@ -34,6 +34,15 @@ class DirectoryLock:
                     f"{directory} is already open in this process ({os.getpid()})"
                 )
             _held[self.directory] = _flock(self.directory)
+        self._path = directory / LOCK_FILE
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether this very directory still has its name: it was not moved, removed or covered."""
+        try:
+            return os.path.samestat(os.fstat(_held[self.directory]), self._path.stat())
+        except (OSError, KeyError):
+            return False
 
     def close(self) -> None:
         with _registry_lock:

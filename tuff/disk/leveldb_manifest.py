@@ -1,0 +1,150 @@
+"""What a LevelDB manifest says: which tables and which logs a database is made of.
+
+manifest := record*         as in LevelDB's log format; CURRENT holds its name and a newline
+record   := field*          each with a tag; numbers are varints, keys have a length before them
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuff.disk.leveldb_log import (
+    SECTOR_SIZE,
+    Gap,
+    MalformedError,
+    read_records,
+    read_string,
+    read_varint,
+    torn_from,
+)
+
+CURRENT = "CURRENT"
+TABLE_SUFFIXES = (".ldb", ".sst")
+LOG_SUFFIX = ".log"
+
+_KEY_TAIL_SIZE = 8  # bytes; sequence and kind behind each key of LevelDB's own
+# Fields of a record, by their tag.
+_COMPARATOR, _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _COMPACTED = 1, 2, 3, 4, 5
+_DELETED_FILE, _NEW_FILE, _PREVIOUS_LOG = 6, 7, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A place in CURRENT, or in the manifest, that says nothing, and why. `is_tail`: a last write
+    that a power cut tore, and that never was one."""
+
+    file: str
+    offset: int
+    reason: str
+    is_tail: bool = False
+
+
+@dataclass(slots=True)
+class Manifest:
+    """Which files count: tables with the range of their keys, and the logs from a number on."""
+
+    tables: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    log_number: int = 0  # the first manifest of all names no log yet
+    previous_log: int = 0
+
+    def needs_log(self, number: int) -> bool:
+        return number >= self.log_number or number == self.previous_log
+
+    def lost_log(self, directory: Path) -> str | None:
+        """The log that has to be there, since it was made before the manifest named it, and is not;
+        None if it is."""
+        name = f"{self.log_number:06}{LOG_SUFFIX}"
+        is_there = not self.log_number or (directory / name).is_file()
+        return None if is_there else name
+
+
+def numbered(directory: Path, *suffixes: str) -> list[tuple[int, Path]]:
+    """Files of the database with one of these endings, by their numbers."""
+    paths = (path for path in directory.iterdir() if path.suffix in suffixes)
+    return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
+
+
+def read_manifest(directory: Path) -> tuple[Manifest | None, list[Unreadable]]:
+    """What counts in this directory, None where that can't be told, and what could not be read.
+
+    Raises: OSError.
+    """
+    if not (directory / CURRENT).exists() and not numbered(directory, LOG_SUFFIX, *TABLE_SUFFIXES):
+        return None, []  # a power cut came before there was anything
+    named, unreadable = _current(directory)
+    if named is None:
+        return None, unreadable
+    manifest = Manifest()
+    whole_count = 0
+    data = named.read_bytes()
+    torn = _torn_from(data)
+    if torn is not None:
+        unreadable.append(Unreadable(named.name, torn, "the last write is cut off", is_tail=True))
+    for record in read_records(data[:torn]):
+        reason = record.reason if isinstance(record, Gap) else "the checksum does not match"
+        if isinstance(record, Gap) or not record.is_whole:
+            return None, [*unreadable, Unreadable(named.name, record.offset, reason)]
+        try:
+            _apply(manifest, record.data)
+        except (MalformedError, IndexError) as error:
+            return None, [*unreadable, Unreadable(named.name, record.offset, str(error))]
+        whole_count += 1
+    if not whole_count:
+        return None, [*unreadable, Unreadable(named.name, 0, "it is empty")]
+    return manifest, unreadable
+
+
+def _current(directory: Path) -> tuple[Path | None, list[Unreadable]]:
+    path = directory / CURRENT
+    text = path.read_bytes() if path.is_file() else b""
+    name = text[:-1].decode("ascii", "replace")
+    if not text.endswith(b"\n") or not name.startswith("MANIFEST-") or "/" in name:
+        return None, [Unreadable(CURRENT, 0, "it names no manifest")]
+    if not (directory / name).is_file():
+        return None, [Unreadable(CURRENT, 0, f"there is no {name}, which it names")]
+    return directory / name, []
+
+
+def _torn_from(data: bytes) -> int | None:
+    """Where a last write begins that a power cut tore; None where there is none."""
+    last = next(reversed(list(read_records(data))), None)
+    # A write that was torn at a border of sectors ends the file there.
+    if isinstance(last, Gap) and last.is_tail and len(data) % SECTOR_SIZE == 0:
+        return last.offset
+    return torn_from(data)
+
+
+def _apply(manifest: Manifest, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        if tag == _COMPARATOR:
+            _, at = read_string(data, at)
+        elif tag in (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG):
+            number, at = read_varint(data, at)
+            _note_number(manifest, tag, number)
+        elif tag in (_COMPACTED, _DELETED_FILE, _NEW_FILE):
+            at = _apply_file(manifest, tag, data, at)
+        else:
+            raise MalformedError(f"no manifest has a field {tag}")
+
+
+def _note_number(manifest: Manifest, tag: int, number: int) -> None:
+    if tag == _LOG_NUMBER:
+        manifest.log_number = number
+    elif tag == _PREVIOUS_LOG:
+        manifest.previous_log = number
+
+
+def _apply_file(manifest: Manifest, tag: int, data: bytes, at: int) -> int:
+    _level, at = read_varint(data, at)
+    if tag == _COMPACTED:
+        return read_string(data, at)[1]
+    number, at = read_varint(data, at)
+    if tag == _DELETED_FILE:
+        manifest.tables.pop(number, None)
+        return at
+    _size, at = read_varint(data, at)
+    low, at = read_string(data, at)
+    high, at = read_string(data, at)
+    manifest.tables[number] = low[:-_KEY_TAIL_SIZE], high[:-_KEY_TAIL_SIZE]
+    return at

@@ -15,7 +15,7 @@ from threading import Lock
 LOCK_FILE = "tuff.lock"
 
 _registry_lock = Lock()
-_held: dict[Path, int] = {}  # with the descriptor that holds it
+_held: "dict[Path, DirectoryLock]" = {}
 
 
 class DirectoryLockedError(Exception):
@@ -33,31 +33,35 @@ class DirectoryLock:
                 raise DirectoryLockedError(
                     f"{directory} is already open in this process ({os.getpid()})"
                 )
-            _held[self.directory] = _flock(self.directory)
+            self._descriptor = _flock(self.directory)
+            _held[self.directory] = self
         self._path = directory / LOCK_FILE
 
     @property
     def is_in_place(self) -> bool:
         """Whether this very directory still has its name: it was not moved, removed or covered."""
         try:
-            return os.path.samestat(os.fstat(_held[self.directory]), self._path.stat())
-        except (OSError, KeyError):
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except OSError:
             return False
 
     def close(self) -> None:
         with _registry_lock:
-            descriptor = _held.pop(self.directory, None)
-            if descriptor is not None:
-                os.close(descriptor)
+            if _held.get(self.directory) is self:
+                del _held[self.directory]
+                os.close(self._descriptor)
+
+    def leave_inherited(self) -> None:
+        """In a process that was forked: do not keep what its parent lets go of."""
+        os.close(self._descriptor)
 
 
 def _leave_inherited() -> None:
-    # A process that was forked owns nothing, and must not keep what its parent lets go of. The
-    # parent's thread that held the lock over the registry is not there to let it go.
+    # The parent's thread that held the lock over the registry is not here to let it go.
     global _registry_lock
     _registry_lock = Lock()
-    for descriptor in _held.values():
-        os.close(descriptor)
+    for lock in _held.values():
+        lock.leave_inherited()
     _held.clear()
 
 

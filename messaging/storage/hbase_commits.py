@@ -32,6 +32,17 @@ class TakenOverError(StoreError):
     """Another server opened these tables, and this one must not write to them any more."""
 
 
+class OwnClaims:
+    """What a server knows of its claims, from one opening of the store to the next.
+
+    A claim in doubt may be in the journal, and whoever made it need not have seen it there.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: set[bytes] = set()  # of all claims, those in doubt too
+        self.has_held = False  # one of them was the newest commit: who held once takes nothing back
+
+
 class _Slot(NamedTuple):
     """A slot of the journal as it was found."""
 
@@ -73,25 +84,23 @@ class Commits:
         self.number = 0
         self.timestamp_ms = 0
 
-    def claim(self, tokens: set[bytes], put: Callable[[journal.Rows, int], None]) -> None:
+    def claim(self, own: OwnClaims, put: Callable[[journal.Rows, int], None]) -> None:
         """Take the next slot, so that no commit of anybody before us can come any more. `put` puts
-        rows with a time; `tokens` are this server's so far, none at its first time, and ours joins
-        them.
+        rows with a time; `own`: this server's claims so far, and this one joins them.
 
         Raises: StoreError, TakenOverError.
         """
-        newest = self._take_over(tokens)
+        newest = self._take_over(own)
         if newest is not None:
             put(self._missing(newest), newest.timestamp_ms)
         # This second one says that everything is in the tables, so what is older may go.
         self.add({}, first=self.number + 2)
         log.info("took the tables %s* over at commit %d", self._prefix, self.number)
 
-    def _take_over(self, tokens: set[bytes]) -> journal.Commit | None:
+    def _take_over(self, own: OwnClaims) -> journal.Commit | None:
         """Take the slot behind the newest commit, and give that. Nothing is done in between but
         reading it: whoever still writes takes one slot after the other, and would win each."""
-        known = frozenset(tokens)
-        tokens.add(self._token)
+        own.tokens.add(self._token)
         while True:
             newest, commit = self._newest(), None
             if newest is not None:
@@ -101,15 +110,21 @@ class Commits:
                     if self._newest() == newest:
                         raise
                     continue  # its chunks went, as later ones came
-                if known and commit.token not in known:
-                    raise TakenOverError(
-                        f"another server, {commit.owner}, has taken the tables {self._prefix}* "
-                        "over; stop one of the two"
-                    )
+                self._require_untaken(commit, own)
                 self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
             # A slot is also empty where it was deleted, as many were taken since we looked.
             if self._take({}, first=commit.first if commit else 1) and self._is_newest():
+                own.has_held = True
                 return commit
+
+    def _require_untaken(self, newest: journal.Commit, own: OwnClaims) -> None:
+        if newest.token in own.tokens:
+            own.has_held = True
+        elif own.has_held:
+            raise TakenOverError(
+                f"another server, {newest.owner}, has taken the tables {self._prefix}* over; stop "
+                "one of the two"
+            )
 
     def _is_newest(self) -> bool:
         newest = self._newest()

@@ -280,7 +280,24 @@ def test_a_server_that_dies_while_it_takes_over_lost_nothing(
         assert len(list(last.scan(*BOUNDS))) == 3
 
 
-def _is_gone(*_arguments: object) -> None:
+@pytest.mark.parametrize("step", ["_newest", "_take", "_is_newest"])
+def test_a_start_that_fails_near_its_claim_is_still_a_start(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whoever ran before is not taken for one that replaced it."""
+    place = deploy(settings_of(hbase.ports))
+    with closing(stores_of(place)()) as before:
+        before.write([(b"a", b"1")])
+    started = stores_of(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(Commits, step, _is_gone)
+        with pytest.raises(StoreError, match="gone"):
+            started()
+    with closing(started()) as store:
+        assert store.get(b"a") == b"1"
+
+
+def _is_gone(*_arguments: object, **_named: object) -> None:
     raise StoreError("gone")
 
 

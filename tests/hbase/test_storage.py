@@ -1,7 +1,9 @@
 """HBase behind the seam does what every engine does, and says how it does not (design §5)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,7 @@ from tests.messaging.test_storage import (
     test_the_last_value_of_a_key_wins_within_a_batch,
     test_what_was_written_is_there_after_opening_again,
 )
+from tuff.hbase_gateway import Gateways
 
 # The suite of all engines; the one test that is missing here needs views (seam.Store.has_views).
 __all__ = [
@@ -93,6 +96,53 @@ def test_many_rows_are_read_in_pieces_both_ways(store: Store) -> None:
         list(store.scan(b"mns:topic:0500", b"mns:topic:1500", reverse=True))
         == (ROWS[500:1500][::-1])
     )
+
+
+def sizes_of_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes of values each answer of a gateway has that is rows, from now on."""
+    call, sizes = Gateways.call, []
+
+    def measured(self: Gateways, work: Callable[[Any], Any]) -> Any:
+        found = call(self, work)
+        if isinstance(found, list):
+            sizes.append(sum(len(cell.value) for row in found for cell in row.columns.values()))
+        return found
+
+    monkeypatch.setattr(Gateways, "call", measured)
+    return sizes
+
+
+def test_no_answer_is_large_whatever_rows_come_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that has to hold hundreds of megabytes dies of it, and so does a region server."""
+    assert isinstance(store, HBaseStore)
+    small = [(b"mns:topic:%04d" % number, ROWS[0][1]) for number in range(400)]
+    large = [(b"mns:topic:%04d" % number, bytes(1 << 20)) for number in range(400, 440)]
+    for rows in (small, *([row] for row in large)):
+        store.write(rows)
+    store.settle()
+    sizes = sizes_of_answers(monkeypatch)
+
+    assert next(store.scan(large[0][0], b"n")) == large[0]
+    assert max(sizes) < 6 << 20
+    assert list(store.scan(b"m", b"n")) == small + large
+    assert list(store.scan(b"m", b"n", reverse=True)) == (small + large)[::-1]
+    assert max(sizes) < 6 << 20
+
+
+def test_a_page_of_small_rows_takes_two_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, HBaseStore)
+    store.write(ROWS)
+    store.settle()
+    sizes = sizes_of_answers(monkeypatch)
+
+    assert len(list(islice(store.scan(b"mns:topic:", b"mns:topic;"), 100))) == 100
+    assert len(sizes) == 2
+    assert list(store.scan(b"mns:topic:", b"mns:topic;")) == ROWS
+    assert len(sizes) == 2 + 8
 
 
 def test_topics_of_all_salts_are_one_order(store: Store) -> None:

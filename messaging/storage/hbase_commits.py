@@ -92,7 +92,7 @@ class Commits:
         """
         newest = self._take_over(own)
         if newest is not None:
-            put(self._missing(newest), newest.timestamp_ms)
+            put(self._require_missing(newest), newest.timestamp_ms)
         # This second one says that everything is in the tables, so what is older may go.
         self.add({}, first=self.number + 2)
         log.info("took the tables %s* over at commit %d", self._prefix, self.number)
@@ -130,6 +130,16 @@ class Commits:
         newest = self._newest()
         return newest is not None and newest.number == self.number
 
+    def _require_newest(self) -> None:
+        newest = self._newest()
+        if newest is None or newest.number < self.number:
+            raise StoreError("HBase lost the newest commits, as hbase.wal was skip")
+        if newest.number > self.number:
+            raise self._taken_over()
+
+    def _taken_over(self) -> TakenOverError:
+        return TakenOverError(f"another server has taken the tables {self._prefix}* over")
+
     def add(self, rows: journal.Rows, *, first: int) -> None:
         """Commit; all rows of the slots before `first` are in the tables.
 
@@ -138,7 +148,7 @@ class Commits:
             StoreError: nobody knows.
         """
         if not self._take(rows, first=first):
-            raise TakenOverError(f"another server has taken the tables {self._prefix}* over")
+            raise self._taken_over()
         old_count = sum(old.number < first for old in self._old)
         old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
@@ -199,6 +209,13 @@ class Commits:
         for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
             return _Slot(journal.slot_number(row), cell)
         return None
+
+    def _require_missing(self, newest: journal.Commit) -> journal.Rows:
+        try:
+            return self._missing(newest)
+        except StoreDamagedError:
+            self._require_newest()  # whoever takes the tables over from us deletes what we read
+            raise
 
     def _missing(self, newest: journal.Commit) -> journal.Rows:
         """What may be missing from the tables, of all commits up to the newest, which is the one

@@ -330,6 +330,29 @@ def test_a_server_that_dies_while_it_takes_over_lost_nothing(
         assert len(list(last.scan(*BOUNDS))) == 3
 
 
+def test_who_is_taken_over_while_it_takes_over_calls_nothing_damaged(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads is deleted by whoever came after it."""
+    place = deploy(settings_of(hbase.ports))
+    with monkeypatch.context() as patch:
+        patch.setattr(HBaseStore, "_settle", lambda self: None)
+        dying = stores_of(place)()
+        for number in range(3):
+            dying.write([(b"a", LARGE % number)])
+    missing = Commits._missing
+    with ExitStack() as opened:
+
+        def missing_beside_it(self: Commits, newest: journal.Commit) -> journal.Rows:
+            monkeypatch.undo()
+            opened.enter_context(closing(stores_of(place)()))
+            return missing(self, newest)
+
+        monkeypatch.setattr(Commits, "_missing", missing_beside_it)
+        with pytest.raises(TakenOverError, match="taken"):
+            stores_of(place)()
+
+
 @pytest.mark.parametrize("step", ["_newest", "_take", "_is_newest"])
 def test_a_start_that_fails_near_its_claim_is_still_a_start(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, step: str

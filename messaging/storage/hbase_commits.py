@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 TRIM_SLOTS = 64  # commits between two deletions of old ones
 TRIM_BYTES = 32 << 20  # bytes of them
+LOOK_MS = 100  # of writing without HBase's log, until a server looks whether it was replaced
+FAR = 1 << 32  # slots; more than a server takes that does not know yet that it was replaced
 CLAIM_KEPT_MS = 30 * 86_400_000  # a replaced server that stands still for longer is started anew
 
 
@@ -81,6 +83,7 @@ class Commits:
         self._now_ms = now_ms
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
         self._old: deque[_Old] = deque()
+        self._looked_ms = 0
         self.number = 0
         self.timestamp_ms = 0
 
@@ -93,6 +96,10 @@ class Commits:
         newest = self._take_over(own)
         if newest is not None:
             put(self._require_missing(newest), newest.timestamp_ms)
+        if self._is_lossy:
+            # A region server may have lost the newest slots of whom we replace. It takes those
+            # behind them still; none of them must be the newest, nor one that we come to.
+            self.number += FAR
         # This second one says that everything is in the tables, so what is older may go.
         self.add({}, first=self.number + 2)
         log.info("took the tables %s* over at commit %d", self._prefix, self.number)
@@ -149,6 +156,9 @@ class Commits:
         """
         if not self._take(rows, first=first):
             raise self._taken_over()
+        if self._is_lossy and self.timestamp_ms - self._looked_ms >= LOOK_MS:
+            self._require_newest()
+            self._looked_ms = self.timestamp_ms
         old_count = sum(old.number < first for old in self._old)
         old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:

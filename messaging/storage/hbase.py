@@ -155,7 +155,7 @@ class HBaseStore:
             now_ms=now_ms,
         )
         self._commits.claim(own_claims, self._put)
-        self._commits.forget_others()
+        self._commits.forget_others(own_claims)
         self._changed = Condition()
         self._enough = Event()
         self._waiting: dict[bytes, bytes | None] = {}  # rows that nobody puts yet

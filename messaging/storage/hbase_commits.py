@@ -42,7 +42,14 @@ class OwnClaims:
 
     def __init__(self) -> None:
         self.tokens: set[bytes] = set()  # of all claims, those in doubt too
-        self.has_held = False  # one of them was the newest commit: who held once takes nothing back
+        # The first that was the newest commit: all slots behind it are ours, until somebody takes
+        # the tables over, and who held them once takes nothing back. None: there was none.
+        self.held_since: int | None = None
+
+    def hold(self, number: int) -> None:
+        """The claim in this slot is the newest commit."""
+        if self.held_since is None:
+            self.held_since = number
 
 
 class _Slot(NamedTuple):
@@ -117,17 +124,17 @@ class Commits:
                     if self._newest() == newest:
                         raise
                     continue  # its chunks went, as later ones came
-                self._require_untaken(commit, own)
+                self._require_untaken(newest.number, commit, own)
                 self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
             # A slot is also empty where it was deleted, as many were taken since we looked.
             if self._take({}, first=commit.first if commit else 1) and self._is_newest():
-                own.has_held = True
+                own.hold(self.number)
                 return commit
 
-    def _require_untaken(self, newest: journal.Commit, own: OwnClaims) -> None:
+    def _require_untaken(self, number: int, newest: journal.Commit, own: OwnClaims) -> None:
         if newest.token in own.tokens:
-            own.has_held = True
-        elif own.has_held:
+            own.hold(number)
+        elif own.held_since is not None:
             raise TakenOverError(
                 f"another server, {newest.owner}, has taken the tables {self._prefix}* over; stop "
                 "one of the two"
@@ -164,8 +171,10 @@ class Commits:
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
             self._trim(first)
 
-    def forget_others(self) -> None:
-        """Delete what is left of before our claim, but recent claims. Raises: StoreError."""
+    def forget_others(self, own: OwnClaims) -> None:
+        """Delete what is left of before our claim, but recent claims by which servers replaced
+        each other. Raises: StoreError."""
+        assert own.held_since is not None
         chunks = RowRange(JOURNAL, journal.CHUNKS, _behind(journal.CHUNKS))
         slots = RowRange(JOURNAL, journal.SLOTS, journal.slot_row(self.number))
         recent_ms = self._now_ms() - CLAIM_KEPT_MS
@@ -178,7 +187,9 @@ class Commits:
         old += [
             found.row
             for found in keys_with_sizes(self._gateways, self._prefix, slots)
-            if found.size_bytes > journal.CLAIM_BYTES_MAX or found.timestamp_ms < recent_ms
+            if found.size_bytes > journal.CLAIM_BYTES_MAX
+            or found.timestamp_ms < recent_ms
+            or journal.slot_number(found.row) > own.held_since
         ]
         self._delete(old)
 

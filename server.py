@@ -43,7 +43,8 @@ if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in _REPAIRS:
 if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
     from process import hbase_deployment
 
-    sys.exit(hbase_deployment.main(sys.argv[2:], elapsed_s=time.perf_counter))
+    wall_ms = time.time_ns() // 1_000_000
+    sys.exit(hbase_deployment.main(sys.argv[2:], elapsed_s=time.perf_counter, now_ms=wall_ms))
 
 from process.web_half import load_server_half
 

@@ -16,7 +16,9 @@ from contextlib import closing
 from pathlib import Path
 from time import sleep
 
-from messaging.keys import TOPICS, prefix_stop, split_topic
+from messaging.bookmarks import Hold
+from messaging.keys import HOLDS, TOPICS, prefix_stop, split_bookmark, split_topic
+from messaging.settings import MessagingSettings
 from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_layout import METADATA, TABLES, RowRange
 from messaging.storage.hbase_regions import Regions, regions_of
@@ -32,7 +34,7 @@ EXIT_USAGE = 2
 RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
 
 
-def main(arguments: list[str], *, elapsed_s: Callable[[], float]) -> int:
+def main(arguments: list[str], *, elapsed_s: Callable[[], float], now_ms: int) -> int:
     """Run one of the commands; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
@@ -44,7 +46,10 @@ def main(arguments: list[str], *, elapsed_s: Callable[[], float]) -> int:
         with closing(TableAdmin(settings.admin_address())) as admin:
             if options.command == "status":
                 return _status(admin, planned)
-            return _deploy(admin, everything, may_change=options.yes, elapsed_s=elapsed_s)
+            with closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways:
+                if options.yes:
+                    _require_short_lives(admin, gateways, everything, now_ms=now_ms)
+                return _deploy(admin, gateways, everything, may_change=options.yes)
     except (SettingsError, StoreError) as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -67,41 +72,54 @@ def _status(admin: TableAdmin, planned: Sequence[TablePlan]) -> int:
 
 
 def _deploy(
-    admin: TableAdmin,
-    everything: Settings,
-    *,
-    may_change: bool,
-    elapsed_s: Callable[[], float],
+    admin: TableAdmin, gateways: Gateways, everything: Settings, *, may_change: bool
 ) -> int:
-    settings = everything.hbase
     counts = {"created": 0, "changed": 0, "to change with --yes": 0}
-    with closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways:
-        planned = plans(settings, live_s=everything.rows_live_s())
-        if may_change and all(admin.state(plan).exists for plan in planned):
-            _require_short_lives(gateways, everything)
-        for plan in planned:
-            done = _deploy_table(admin, plan, may_change=may_change)
-            if done is not None:
-                counts[done] += 1
-                _print({"kind": "table", "table": plan.name, "state": done})
-        salts = write_layout(gateways, settings)
+    for plan in plans(everything.hbase, live_s=everything.rows_live_s()):
+        done = _deploy_table(admin, plan, may_change=may_change)
+        if done is not None:
+            counts[done] += 1
+            _print({"kind": "table", "table": plan.name, "state": done})
+    salts = write_layout(gateways, everything.hbase)
     _print({"kind": "deployed", "salts": salts, **counts})
     return 0
 
 
-def _require_short_lives(gateways: Gateways, everything: Settings) -> None:
-    """Raises: StoreError: a topic has a longer time to live than the settings allow, and HBase
-    would let its messages go before their time."""
-    longest_s = everything.messaging.max_ttl
-    rows = RowRange(METADATA, TOPICS, prefix_stop(TOPICS))
-    for key, value in read(gateways, everything.hbase.prefix, [rows], reverse=False):
-        record = TopicRecord.from_bytes(key, value)
-        if record.generation > 0 and record.ttl_s > longest_s:
-            topic = split_topic(key[len(TOPICS) :])
-            raise StoreError(
-                f"the topic {topic} has a ttl of {record.ttl_s} s, and messaging.max_ttl is "
-                f"{longest_s}; change one of the two first"
-            )
+def _require_short_lives(
+    admin: TableAdmin, gateways: Gateways, everything: Settings, *, now_ms: int
+) -> None:
+    """Raises: StoreError: a topic or a hold keeps messages for longer than the settings allow, and
+    HBase would let these go before their time."""
+    prefix = everything.hbase.prefix
+    if not admin.state(TablePlan(prefix + METADATA)).exists:
+        return  # there are neither topics nor holds
+    for table, require in ((TOPICS, _require_ttl), (HOLDS, _require_hold)):
+        rows = RowRange(METADATA, table, prefix_stop(table))
+        for key, value in read(gateways, prefix, [rows], reverse=False):
+            require(key, value, everything.messaging, now_ms=now_ms)
+
+
+def _require_ttl(key: bytes, value: bytes, settings: MessagingSettings, *, now_ms: int) -> None:
+    del now_ms
+    record = TopicRecord.from_bytes(key, value)
+    if record.generation > 0 and record.ttl_s > settings.max_ttl:
+        topic = split_topic(key[len(TOPICS) :])
+        raise StoreError(
+            f"the topic {topic} has a ttl of {record.ttl_s} s, and messaging.max_ttl is "
+            f"{settings.max_ttl}; change one of the two first"
+        )
+
+
+def _require_hold(key: bytes, value: bytes, settings: MessagingSettings, *, now_ms: int) -> None:
+    hold = Hold.from_bytes(key, value)
+    kept_s = (hold.expires_at_ms - hold.first.publish_timestamp_ms) / 1000
+    if now_ms < hold.expires_at_ms and kept_s > settings.held_s_max:
+        topic, _, name = split_bookmark(key)
+        raise StoreError(
+            f"the hold {name} of the topic {topic} keeps messages for {kept_s:.0f} s, and "
+            f"messaging.max_ttl and messaging.hold_max together are {settings.held_s_max:.0f}; "
+            "delete the hold, or set it anew, or raise one of the two first"
+        )
 
 
 def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from messaging.storage import hbase_journal as journal
 from messaging.storage import hbase_thrift2
-from messaging.storage.hbase_commits import Commits, journal_errors
+from messaging.storage.hbase_commits import Commits, OwnClaims, journal_errors
 from messaging.storage.hbase_gateways import gateways_of
 from messaging.storage.hbase_layout import (
     BODY,
@@ -46,8 +46,8 @@ Background = Callable[[Callable[[], None]], object]  # runs it in a thread of it
 class HBaseStores:
     """Opens the store, again and again, for one server.
 
-    The first time it takes the tables over from whoever had them. Later only from itself: a server
-    that was cut off must not fight the one that took its place.
+    Until it holds the tables it takes them over from whoever has them. Later only from itself: a
+    server that was cut off must not fight the one that took its place.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HBaseStores:
         self._in_background = in_background
         self._addresses = Addresses(settings.addresses())
         self._admin_address = Addresses([settings.admin_address()])
-        self._tokens: set[bytes] = set()
+        self._own_claims = OwnClaims()
         self._connections: list[Gateways] = []
         self._is_over = False
 
@@ -89,7 +89,7 @@ class HBaseStores:
             return HBaseStore(
                 connections,
                 self._settings,
-                self._tokens,
+                self._own_claims,
                 now_ms=self._now_ms,
                 in_background=self._in_background,
             )
@@ -133,13 +133,13 @@ class HBaseStore:
         self,
         connections: Sequence[Gateways],
         settings: HBaseSettings,
-        tokens: set[bytes],
+        own_claims: OwnClaims,
         *,
         now_ms: Callable[[], int],
         in_background: Background,
     ) -> None:
-        """`connections`: to Thrift1, and to Thrift2 where writes are forced; `tokens`: those of
-        this server so far, and its new one joins them."""
+        """`connections`: to Thrift1, and to Thrift2 where writes are forced; `own_claims`:
+        those of this server so far, and a new one joins them."""
         self._connections = connections
         self._gateways = connections[0]
         self._prefix = settings.prefix
@@ -154,8 +154,8 @@ class HBaseStore:
             is_lossy=settings.wal == "skip",
             now_ms=now_ms,
         )
-        self._commits.claim(tokens, self._put)
-        self._commits.forget_others()
+        self._commits.claim(own_claims, self._put)
+        self._commits.forget_others(own_claims)
         self._changed = Condition()
         self._enough = Event()
         self._waiting: dict[bytes, bytes | None] = {}  # rows that nobody puts yet

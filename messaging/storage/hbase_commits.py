@@ -25,11 +25,31 @@ log = logging.getLogger(__name__)
 
 TRIM_SLOTS = 64  # commits between two deletions of old ones
 TRIM_BYTES = 32 << 20  # bytes of them
+LOOK_MS = 100  # of writing without HBase's log, until a server looks whether it was replaced
+FAR = 1 << 32  # slots; more than a server takes that does not know yet that it was replaced
 CLAIM_KEPT_MS = 30 * 86_400_000  # a replaced server that stands still for longer is started anew
 
 
 class TakenOverError(StoreError):
     """Another server opened these tables, and this one must not write to them any more."""
+
+
+class OwnClaims:
+    """What a server knows of its claims, from one opening of the store to the next.
+
+    A claim in doubt may be in the journal, and whoever made it need not have seen it there.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: set[bytes] = set()  # of all claims, those in doubt too
+        # The first that was the newest commit: all slots behind it are ours, until somebody takes
+        # the tables over, and who held them once takes nothing back. None: there was none.
+        self.held_since: int | None = None
+
+    def hold(self, number: int) -> None:
+        """The claim in this slot is the newest commit."""
+        if self.held_since is None:
+            self.held_since = number
 
 
 class _Slot(NamedTuple):
@@ -70,28 +90,31 @@ class Commits:
         self._now_ms = now_ms
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
         self._old: deque[_Old] = deque()
+        self._looked_ms = 0
         self.number = 0
         self.timestamp_ms = 0
 
-    def claim(self, tokens: set[bytes], put: Callable[[journal.Rows, int], None]) -> None:
+    def claim(self, own: OwnClaims, put: Callable[[journal.Rows, int], None]) -> None:
         """Take the next slot, so that no commit of anybody before us can come any more. `put` puts
-        rows with a time; `tokens` are this server's so far, none at its first time, and ours joins
-        them.
+        rows with a time; `own`: this server's claims so far, and this one joins them.
 
         Raises: StoreError, TakenOverError.
         """
-        newest = self._take_over(tokens)
+        newest = self._take_over(own)
         if newest is not None:
-            put(self._missing(newest), newest.timestamp_ms)
+            put(self._require_missing(newest), newest.timestamp_ms)
+        if self._is_lossy:
+            # A region server may have lost the newest slots of whom we replace. It takes those
+            # behind them still; none of them must be the newest, nor one that we come to.
+            self.number += FAR
         # This second one says that everything is in the tables, so what is older may go.
         self.add({}, first=self.number + 2)
         log.info("took the tables %s* over at commit %d", self._prefix, self.number)
 
-    def _take_over(self, tokens: set[bytes]) -> journal.Commit | None:
+    def _take_over(self, own: OwnClaims) -> journal.Commit | None:
         """Take the slot behind the newest commit, and give that. Nothing is done in between but
         reading it: whoever still writes takes one slot after the other, and would win each."""
-        known = frozenset(tokens)
-        tokens.add(self._token)
+        own.tokens.add(self._token)
         while True:
             newest, commit = self._newest(), None
             if newest is not None:
@@ -101,19 +124,35 @@ class Commits:
                     if self._newest() == newest:
                         raise
                     continue  # its chunks went, as later ones came
-                if known and commit.token not in known:
-                    raise TakenOverError(
-                        f"another server, {commit.owner}, has taken the tables {self._prefix}* "
-                        "over; stop one of the two"
-                    )
+                self._require_untaken(newest.number, commit, own)
                 self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
             # A slot is also empty where it was deleted, as many were taken since we looked.
             if self._take({}, first=commit.first if commit else 1) and self._is_newest():
+                own.hold(self.number)
                 return commit
+
+    def _require_untaken(self, number: int, newest: journal.Commit, own: OwnClaims) -> None:
+        if newest.token in own.tokens:
+            own.hold(number)
+        elif own.held_since is not None:
+            raise TakenOverError(
+                f"another server, {newest.owner}, has taken the tables {self._prefix}* over; stop "
+                "one of the two"
+            )
 
     def _is_newest(self) -> bool:
         newest = self._newest()
         return newest is not None and newest.number == self.number
+
+    def _require_newest(self) -> None:
+        newest = self._newest()
+        if newest is None or newest.number < self.number:
+            raise StoreError("HBase lost the newest commits, as hbase.wal was skip")
+        if newest.number > self.number:
+            raise self._taken_over()
+
+    def _taken_over(self) -> TakenOverError:
+        return TakenOverError(f"another server has taken the tables {self._prefix}* over")
 
     def add(self, rows: journal.Rows, *, first: int) -> None:
         """Commit; all rows of the slots before `first` are in the tables.
@@ -123,14 +162,19 @@ class Commits:
             StoreError: nobody knows.
         """
         if not self._take(rows, first=first):
-            raise TakenOverError(f"another server has taken the tables {self._prefix}* over")
+            raise self._taken_over()
+        if self._is_lossy and self.timestamp_ms - self._looked_ms >= LOOK_MS:
+            self._require_newest()
+            self._looked_ms = self.timestamp_ms
         old_count = sum(old.number < first for old in self._old)
         old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
             self._trim(first)
 
-    def forget_others(self) -> None:
-        """Delete what is left of before our claim, but recent claims. Raises: StoreError."""
+    def forget_others(self, own: OwnClaims) -> None:
+        """Delete what is left of before our claim, but recent claims by which servers replaced
+        each other. Raises: StoreError."""
+        assert own.held_since is not None
         chunks = RowRange(JOURNAL, journal.CHUNKS, _behind(journal.CHUNKS))
         slots = RowRange(JOURNAL, journal.SLOTS, journal.slot_row(self.number))
         recent_ms = self._now_ms() - CLAIM_KEPT_MS
@@ -143,7 +187,9 @@ class Commits:
         old += [
             found.row
             for found in keys_with_sizes(self._gateways, self._prefix, slots)
-            if found.size_bytes > journal.CLAIM_BYTES_MAX or found.timestamp_ms < recent_ms
+            if found.size_bytes > journal.CLAIM_BYTES_MAX
+            or found.timestamp_ms < recent_ms
+            or journal.slot_number(found.row) > own.held_since
         ]
         self._delete(old)
 
@@ -184,6 +230,13 @@ class Commits:
         for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
             return _Slot(journal.slot_number(row), cell)
         return None
+
+    def _require_missing(self, newest: journal.Commit) -> journal.Rows:
+        try:
+            return self._missing(newest)
+        except StoreDamagedError:
+            self._require_newest()  # whoever takes the tables over from us deletes what we read
+            raise
 
     def _missing(self, newest: journal.Commit) -> journal.Rows:
         """What may be missing from the tables, of all commits up to the newest, which is the one

@@ -1,6 +1,7 @@
 """`tuff hbase`: makes what is missing, says what differs, and removes nothing."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ pytest.importorskip("happybase")
 
 from contextlib import closing
 
-from messaging.keys import topic_key
+from messaging.bookmarks import Hold
+from messaging.keys import HOLDS, bookmark_key, prefix_of, topic_key
 from messaging.storage.hbase_layout import TABLES
 from messaging.storage.hbase_rpc import RegionServer
 from messaging.storage.hbase_settings import HBaseSettings
@@ -22,6 +24,7 @@ from messaging.topics import TopicRecord
 from process.settings import load
 from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
 from tuff.cli import main
+from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 
 pytestmark = [
@@ -35,6 +38,7 @@ DAYS = [
     for name in ("messaging.hold_max", "tx.max_timeout", "tx.long_timeout", "server.max_clock_jump")
     for word in ("--set", f"{name}=86400")
 ]
+DAY_MS = 86_400_000
 CALLER: Any = {"user": "tests", "timeout_s": 60.0}
 
 
@@ -128,6 +132,37 @@ def test_rows_live_as_long_as_the_longest_time_to_live_needs(
 
     assert code != 0
     assert "default:long" in said
+
+
+def test_what_a_hold_keeps_lives_until_the_hold_is_over(
+    hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was set while `messaging.hold_max` was longer, and keeps to that."""
+    place = settings_of(hbase.ports)
+    day = [*flags_of(place), "--set", "hbase.salts=2", *DAYS]
+    day += ["--set", "messaging.default_ttl=60", "--set", "messaging.max_ttl=86400"]
+    tuff(["hbase", "deploy", *day, "--set", "messaging.hold_max=2592000"], capsys)
+    now_ms = time.time_ns() // 1_000_000
+    month_ms = 30 * DAY_MS
+
+    set_hold(place, "over", first_ms=now_ms - month_ms - 1, expires_at_ms=now_ms - 1)
+    set_hold(place, "short", first_ms=now_ms, expires_at_ms=now_ms + 2 * DAY_MS)
+    over, _, _ = tuff(["hbase", "deploy", *day, "--yes"], capsys)
+    set_hold(place, "audit", first_ms=now_ms, expires_at_ms=now_ms + month_ms)
+    code, _, said = tuff(["hbase", "deploy", *day, "--yes"], capsys)
+    with closing(TableAdmin(place.admin_address())) as admin:
+        admin.delete(f"{place.prefix}payload")
+    again, _, _ = tuff(["hbase", "deploy", *day, "--yes"], capsys)
+
+    assert (over, code != 0, again != 0) == (0, True, True)
+    assert "the hold audit of the topic default:held keeps messages for 2592000 s" in said
+
+
+def set_hold(place: HBaseSettings, name: str, *, first_ms: int, expires_at_ms: int) -> None:
+    hold = Hold(first=MessageId(first_ms, 0), set_at_ms=first_ms, expires_at_ms=expires_at_ms)
+    key = bookmark_key(HOLDS, prefix_of(TopicId("default", "held"), 1), name)
+    with closing(stores_of(place, rows_live_s=1)()) as store:
+        store.write([(key, hold.to_bytes(key))])
 
 
 def test_flush_and_compact_leave_one_file_without_what_was_deleted(

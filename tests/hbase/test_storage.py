@@ -1,7 +1,9 @@
 """HBase behind the seam does what every engine does, and says how it does not (design §5)."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,7 @@ pytest.importorskip("happybase")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_commits import TRIM_SLOTS, Commits, TakenOverError
 from messaging.storage.hbase_journal import CHUNK_BYTES
 from messaging.storage.seam import Store, StoreError
 from tests.hbase.tables import deploy, settings_of, stores_of
@@ -28,6 +28,7 @@ from tests.messaging.test_storage import (
     test_the_last_value_of_a_key_wins_within_a_batch,
     test_what_was_written_is_there_after_opening_again,
 )
+from tuff.hbase_gateway import Gateways
 
 # The suite of all engines; the one test that is missing here needs views (seam.Store.has_views).
 __all__ = [
@@ -43,7 +44,6 @@ pytestmark = [
 ]
 
 ROWS = [(b"mns:topic:%04d" % number, b"\x00crc!payload %d" % number) for number in range(3_000)]
-LARGE = b"%0100d"  # larger than a claim, which is kept
 BOUNDS = b"\x00", b"\xff" * 4
 
 
@@ -93,6 +93,53 @@ def test_many_rows_are_read_in_pieces_both_ways(store: Store) -> None:
         list(store.scan(b"mns:topic:0500", b"mns:topic:1500", reverse=True))
         == (ROWS[500:1500][::-1])
     )
+
+
+def sizes_of_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes of values each answer of a gateway has that is rows, from now on."""
+    call, sizes = Gateways.call, []
+
+    def measured(self: Gateways, work: Callable[[Any], Any]) -> Any:
+        found = call(self, work)
+        if isinstance(found, list):
+            sizes.append(sum(len(cell.value) for row in found for cell in row.columns.values()))
+        return found
+
+    monkeypatch.setattr(Gateways, "call", measured)
+    return sizes
+
+
+def test_no_answer_is_large_whatever_rows_come_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that has to hold hundreds of megabytes dies of it, and so does a region server."""
+    assert isinstance(store, HBaseStore)
+    small = [(b"mns:topic:%04d" % number, ROWS[0][1]) for number in range(400)]
+    large = [(b"mns:topic:%04d" % number, bytes(1 << 20)) for number in range(400, 440)]
+    for rows in (small, *([row] for row in large)):
+        store.write(rows)
+    store.settle()
+    sizes = sizes_of_answers(monkeypatch)
+
+    assert next(store.scan(large[0][0], b"n")) == large[0]
+    assert max(sizes) < 6 << 20
+    assert list(store.scan(b"m", b"n")) == small + large
+    assert list(store.scan(b"m", b"n", reverse=True)) == (small + large)[::-1]
+    assert max(sizes) < 6 << 20
+
+
+def test_a_page_of_small_rows_takes_two_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, HBaseStore)
+    store.write(ROWS)
+    store.settle()
+    sizes = sizes_of_answers(monkeypatch)
+
+    assert len(list(islice(store.scan(b"mns:topic:", b"mns:topic;"), 100))) == 100
+    assert len(sizes) == 2
+    assert list(store.scan(b"mns:topic:", b"mns:topic;")) == ROWS
+    assert len(sizes) == 2 + 8
 
 
 def test_topics_of_all_salts_are_one_order(store: Store) -> None:
@@ -181,118 +228,3 @@ def test_writers_wait_where_much_is_not_put_yet(
             store.write([(b"mns:topic:%02d" % number, b"value")])
             assert store._newest[0] - store._settled <= 4
         assert len(list(store.scan(*BOUNDS))) == 40
-
-
-def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None:
-    place = deploy(settings_of(hbase.ports))
-    open_first, open_second = stores_of(place), stores_of(place)
-    with closing(open_first()) as first, closing(open_second()) as second:
-        with pytest.raises(TakenOverError, match="taken"):
-            first.write([(b"a", b"first")])
-        second.write([(b"a", b"second")])
-        until(lambda: first.get(b"a") == b"second", within_s=60, what="the row to be put")
-    with pytest.raises(TakenOverError, match="process"):
-        open_first()
-    open_second().close()
-
-
-def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: LocalHBase) -> None:
-    """The commits since then are long out of the journal; what took it over is not."""
-    place = deploy(settings_of(hbase.ports))
-    with ExitStack() as opened:
-        first, second, third = (
-            opened.enter_context(closing(stores_of(place)())) for _ in ("first", "second", "third")
-        )
-        for number in range(3 * TRIM_SLOTS):
-            third.write([(b"tns:topic:", LARGE % number)])
-        with pytest.raises(TakenOverError, match="taken"):
-            first.write([(b"a", b"first")])
-        stores_of(place)().close()  # whoever opens it tidies up
-        for late in (second, third):
-            with pytest.raises(TakenOverError, match="taken"):
-                late.write([(b"a", b"late")])
-
-
-def test_who_writes_all_the_time_is_taken_over(
-    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two of its commits is time for one call, not for putting rows."""
-    place = deploy(settings_of(hbase.ports))
-    with closing(stores_of(place)()) as first:
-        first.write([(b"a", b"first")])
-        put = HBaseStore._put
-        refusals = []
-
-        def put_beside_it(self: HBaseStore, rows: journal.Rows, timestamp_ms: int) -> None:
-            if self is not first:
-                with pytest.raises(StoreError) as refused:
-                    first.write([(b"a", b"late")])
-                refusals.append(refused.value)
-            put(self, rows, timestamp_ms)
-
-        monkeypatch.setattr(HBaseStore, "_put", put_beside_it)
-        with closing(stores_of(place)()) as second:
-            assert second.get(b"a") == b"first"
-    assert isinstance(refusals[0], TakenOverError)
-
-
-@pytest.mark.parametrize("size_bytes", [100, CHUNK_BYTES + 1])
-def test_what_is_read_of_the_journal_may_be_gone_at_once(
-    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, size_bytes: int
-) -> None:
-    """The newest commit that a server finds, and those before it, are old and deleted when it goes
-    on: whoever it takes the tables from is still writing."""
-    place = deploy(settings_of(hbase.ports))
-    newest = Commits._newest
-    with closing(stores_of(place)()) as first:
-        for _ in range(2):  # the second one says that the first may be missing
-            first.write([(b"a", bytes(size_bytes))])
-
-        def newest_of_long_ago(self: Commits) -> object:
-            found = newest(self)
-            monkeypatch.undo()
-            for number in range(3 * TRIM_SLOTS):
-                first.write([(b"a", LARGE % number)])
-            return found
-
-        monkeypatch.setattr(Commits, "_newest", newest_of_long_ago)
-        with closing(stores_of(place)()) as second:
-            assert second.get(b"a") == LARGE % (3 * TRIM_SLOTS - 1)
-        with pytest.raises(TakenOverError):
-            first.write([(b"a", b"late")])
-
-
-def test_a_server_that_dies_while_it_takes_over_lost_nothing(
-    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has its claim, and put no rows of those that it found in the journal."""
-    place = deploy(settings_of(hbase.ports))
-    monkeypatch.setattr(HBaseStore, "_settle", lambda self: None)
-    dying = stores_of(place)()
-    for number in range(3):
-        dying.write([(b"mns:topic:%d" % number, b"value")])
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(HBaseStore, "_put", _is_gone)
-            with pytest.raises(StoreError, match="gone"):
-                stores_of(place)()
-    with closing(stores_of(place)()) as last:
-        assert len(list(last.scan(*BOUNDS))) == 3
-
-
-def _is_gone(*_arguments: object) -> None:
-    raise StoreError("gone")
-
-
-def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
-    place = deploy(settings_of(hbase.ports))
-    open_store = stores_of(place)
-    with closing(open_store()) as store:
-        for number in range(200):
-            store.write([(b"tns:topic:", LARGE % number)])
-    with closing(open_store()) as store:
-        assert store.get(b"tns:topic:") == LARGE % 199
-    hbase.command("flush", f"{place.prefix}journal")
-    hbase.command("major", f"{place.prefix}journal")
-    puts = [cell for cell in hbase.command("raw", f"{place.prefix}journal") if " Put " in cell]
-    assert len(puts) == 5  # the layout, and two claims of each opening

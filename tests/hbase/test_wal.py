@@ -12,6 +12,7 @@ from tests.hbase.local import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
+from messaging.storage.hbase_commits import TakenOverError
 from messaging.storage.hbase_settings import HBaseSettings
 from tests.hbase.conftest import NewServer
 from tests.hbase.tables import deploy, settings_of, stores_of
@@ -88,6 +89,30 @@ def test_without_a_log_a_crash_loses_what_was_acknowledged_and_the_store_goes_on
                 replaced.write(ROWS[1:2])
         with closing(stores_of(logged)()) as store:
             assert list(store.scan(*BOUNDS)) == ROWS
+    finally:
+        hbase.stop()
+
+
+def test_who_lost_its_newest_commits_does_not_write_beside_who_took_over(tmp_path: Path) -> None:
+    """The slot by which it was replaced is one that it had taken before, and its next one empty."""
+    hbase = LocalHBase(tmp_path)
+    try:
+        lossy = deploy(settings_of(hbase.ports, wal="skip"))
+        with closing(stores_of(lossy)()) as first:
+            for row in ROWS[:20]:
+                first.write([row])
+            first.settle()
+
+            hbase.kill()
+            hbase.restart()
+
+            with closing(stores_of(lossy)()) as second:
+                second.write(ROWS[20:21])
+                with pytest.raises(TakenOverError, match="taken"):
+                    first.write(ROWS[:1])
+                for row in ROWS[21:]:
+                    second.write([row])
+                assert list(second.scan(*BOUNDS)) == ROWS[20:]
     finally:
         hbase.stop()
 

@@ -150,7 +150,8 @@ class Judge:
         )  # fmt: skip
         if position >= self.recording.topics_at:
             assert set(committed) == set(TOPICS), f"topics are gone: {sorted(committed)} are there"
-        check_committed(units, committed, in_order=False)
+        unsure = {told.unit.name for told in self._asked_by(position) if told.told_at > position}
+        check_committed(units, committed, unsure=unsure)
         check_prefix(early, committed)
         for handed in self.account.handed:
             if handed.topic and handed.at <= position:

@@ -12,6 +12,8 @@ from tests.http.calls import Topic
 from tests.http.client import Reply, ok, problem_of
 from tests.repair.judge import MessageName, Seen
 
+GAPS_MAX = 100  # no topic that is read here has so many messages
+
 Messages = Sequence[tuple[str, Any]]  # message id, payload
 
 
@@ -58,18 +60,21 @@ def read_past_damage(topic: Topic) -> Reading:
         AssertionError: a reply is neither messages nor damage with its place.
     """
     reading = Reading()
-    place: str | None = BEGINNING
-    while place is not None:
-        reply = topic.poll({"startFrom": place, "inclusive": False})
-        if reply.status == 500:
-            behind = _note_damage(topic, reply, reading)
-            assert behind is None or behind > place, f"damage sends back from {place} to {behind}"
-            place = behind
-            continue
-        reading.found += [(message["id"], message["payload"]) for message in ok(reply).json]
-        is_at_end = reply.header("Tuff-Caught-Up") == "true"
-        place = None if is_at_end else reply.header("Tuff-Next")
+    place = BEGINNING
+    while (behind := _read_once(topic, place, reading)) is not None:
+        assert behind > place, f"{topic.name}: who reads from {place} is sent to {behind}"
+        assert len(reading.gaps) <= GAPS_MAX, f"{topic.name}: damage without end, up to {place}"
+        place = behind
     return reading
+
+
+def _read_once(topic: Topic, place: str, reading: Reading) -> str | None:
+    """The place to go on from, until the end."""
+    reply = topic.poll({"startFrom": place, "inclusive": False})
+    if reply.status == 500:
+        return _note_damage(topic, reply, reading)
+    reading.found += [(message["id"], message["payload"]) for message in ok(reply).json]
+    return None if reply.header("Tuff-Caught-Up") == "true" else reply.header("Tuff-Next")
 
 
 def _note_damage(topic: Topic, reply: Reply, reading: Reading) -> str | None:

@@ -122,6 +122,7 @@ def test_a_topic_whose_own_row_is_damaged_ends_there() -> None:
         problem(503, "storage_unavailable"),
         problem(500, "internal"),
         damaged(id=A, next="0" * 40),
+        messages(("0" * 40, "a"), caught_up=False),
         damaged(id=b"one:other:".hex(), next=None),
     ],
 )

@@ -5,7 +5,8 @@
 While clients publish, commit and abort, backups are taken one after the other. A server is then
 started on each: what was acknowledged before a backup began is in it, of no transaction is there
 less than all, and every topic is the beginning of what the first server's became (promises 1 to 5,
-9). A client that only publishes measures how long it waits, during backups and between them.
+9). A client that only publishes measures how long it waits, during backups and between them; its
+messages, and some MB that lay there before, are accounted for as well.
 """
 
 import argparse
@@ -24,13 +25,15 @@ from tests.faults.kill_clients import TOPICS, Shared, Worker, read_all, topic_of
 from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
 from tests.http.calls import TRANSACTIONS, Topic
 from tests.http.client import Client, ok, until
-from tests.http.process import serve
+from tests.http.process import ServerProcess, serve
 from tuff.backups import download
 
 LOAD_WITHIN_S = 120.0
 UNITS_BETWEEN = 100  # units of work between two backups
-BALLAST = "x" * 1_000  # characters of a message; a backup of nothing is over before it is disturbed
-BALLAST_COUNT_OF_ONE = 1_000  # messages in one publish
+BALLAST, PROBE = "ballast", "probe"  # topics beside those of the units of work
+# Behind the number of a message of ballast: a backup of nothing is over before it is disturbed.
+WEIGHT = "|" + "x" * 1_000
+BALLAST_COUNT = 1_000  # messages in one publish
 # Nothing that is open at a backup may end by itself before a slow machine has restored it.
 PATIENT = ("tx.default_timeout=600", "messaging.max_block=600", "tx.outcome_retention=86400")
 
@@ -47,7 +50,8 @@ class Taken:
 
 
 class Probe:
-    """Publishes without end, and notes how long each took: (when it began, for how long) in s."""
+    """Publishes numbers without end, and notes how long each took: (when it began, for how long)
+    in s."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -55,13 +59,16 @@ class Probe:
 
     def work(self) -> None:
         client = Client(self._shared.port)
-        topic = Topic(client, "faults", "probe")
-        ok(topic.create())
+        topic = topic_of(client, PROBE)
         while not self._shared.over.is_set():
             began = time.monotonic()
-            ok(topic.publish("probe"))
+            ok(topic.publish(str(len(self.waits))))
             self.waits.append((began, time.monotonic() - began))
         client.close()
+
+    def acknowledged_count(self, *, until_s: float) -> int:
+        """How many it was told of by then."""
+        return sum(began + wait <= until_s for began, wait in self.waits)
 
     def told(self, backups: Sequence[Taken]) -> str:
         """The median and the slowest hundredth, during backups and outside of them, in ms."""
@@ -70,6 +77,44 @@ class Probe:
             is_during = any(each.began_s <= began <= each.ended_s for each in backups)
             (during if is_during else outside).append(wait * 1000)
         return f"a publish took {_quantiles(during)} during them, {_quantiles(outside)} otherwise"
+
+
+def numbered(count: int) -> list[str]:
+    """The payloads of a topic with so many messages, each of which is its number."""
+    return [str(number) for number in range(count)]
+
+
+def check_beside(
+    restored: View, whole: View, *, ballast_count: int, probe_count: int, probe_told: int
+) -> None:
+    """All of the ballast is in the backup, and of the probe's messages at least those that it was
+    told of before, with the ids that the first server gave them; that one lost none either."""
+    for topic, count in ((BALLAST, ballast_count), (PROBE, probe_count)):
+        payloads = [payload for _, payload in whole[topic]]
+        assert payloads == numbered(count), f"{topic} has {len(payloads)} of {count} messages"
+    check_prefix(restored, whole)
+    for topic, count in ((BALLAST, ballast_count), (PROBE, probe_told)):
+        found = len(restored[topic])
+        assert found >= count, f"{count} messages of {topic} were told, {found} are in the backup"
+
+
+def read_beside(server: ServerProcess) -> View:
+    """The topics beside those of the units; a message of ballast without its weight."""
+    client = Client(server.port, is_checked=False)
+    found = {name: _read_to_end(topic_of(client, name)) for name in (BALLAST, PROBE)}
+    client.close()
+    return found
+
+
+def _read_to_end(topic: Topic) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    place, is_caught_up = BEGINNING, False
+    while not is_caught_up:
+        reply = ok(topic.poll({"startFrom": place, "inclusive": False}))
+        found += [(each["id"], each["payload"].removesuffix(WEIGHT)) for each in reply.json]
+        place = str(reply.header("Tuff-Next"))
+        is_caught_up = reply.header("Tuff-Caught-Up") == "true"
+    return found
 
 
 def _quantiles(waits_ms: list[float]) -> str:
@@ -91,10 +136,12 @@ class BackupProgram:
         client = self._server.client()
         for name in TOPICS:
             ok(topic_of(client, name).create())
-        weight = Topic(client, "faults", "ballast")
-        ok(weight.create())
-        for _ in range(ballast):
-            ok(weight.publish(*[BALLAST] * BALLAST_COUNT_OF_ONE))
+        ok(topic_of(client, PROBE).create())
+        ok(topic_of(client, BALLAST).create())
+        self._ballast_count = ballast * BALLAST_COUNT
+        for first in range(0, self._ballast_count, BALLAST_COUNT):
+            sent = [f"{number}{WEIGHT}" for number in range(first, first + BALLAST_COUNT)]
+            ok(topic_of(client, BALLAST).publish(*sent))
         client.close()
 
     def run(self, count: int) -> str:
@@ -104,11 +151,12 @@ class BackupProgram:
             units = list(self._shared.units)
             client = self._server.client()
             whole = read_all(client, isolation="all")
+            beside = read_beside(self._server)
             client.close()
         finally:
             self._server.end()
         for taken in backups:
-            self._check(taken, units, whole)
+            self._check(taken, units, whole, beside)
         seconds = statistics.mean(each.ended_s - each.began_s for each in backups)
         return (
             f"{count} backups under {self._client_count} clients restored, {len(units)} units of "
@@ -148,7 +196,7 @@ class BackupProgram:
         download(f"http://127.0.0.1:{self._server.port}", archive)
         return Taken(archive, told, began, time.monotonic())
 
-    def _check(self, taken: Taken, units: Sequence[Unit], whole: View) -> None:
+    def _check(self, taken: Taken, units: Sequence[Unit], whole: View, beside: View) -> None:
         home = taken.archive.with_suffix(".home")
         home.mkdir()
         unpack(taken.archive, home / "data", now_ms=time.time_ns() // 1_000_000)
@@ -163,8 +211,13 @@ class BackupProgram:
             ]
             check_committed(known, read_all(client, isolation="committed"))
             check_prefix(read_all(client, isolation="all"), whole)
-            ballast = ok(Topic(client, "faults", "ballast").poll({"limit": 1})).json
-            assert [each["payload"] for each in ballast] in ([], [BALLAST])
+            check_beside(
+                read_beside(server),
+                beside,
+                ballast_count=self._ballast_count,
+                probe_count=len(self._probe.waits),
+                probe_told=self._probe.acknowledged_count(until_s=taken.began_s),
+            )
         finally:
             server.end()
 

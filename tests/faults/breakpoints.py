@@ -30,7 +30,16 @@ from tests.faults.kill_clients import (
     resolved,
     topic_of,
 )
-from tests.faults.ledger import Fate, Requests, Unit, View, check_committed, check_prefix, payloads
+from tests.faults.ledger import (
+    Fate,
+    Requests,
+    Unit,
+    View,
+    check_committed,
+    check_prefix,
+    payloads,
+    unsure_of,
+)
 from tests.http.calls import TRANSACTIONS, Tx, begin, entry
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
@@ -138,7 +147,7 @@ class Breaking:
             after = self._places[isolation]
             found, self._places[isolation] = read_on(client, isolation=isolation, after=after)
             if isolation == "committed":
-                check_committed(settled, found, in_order=False)
+                check_committed(settled, found, unsure=unsure_of(units))
             for topic, messages in found.items():
                 self._views[isolation][topic] += messages
             # Who read while it was half done was shown nothing that is not there now.

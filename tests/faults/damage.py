@@ -2,8 +2,9 @@
 
 Bytes of the transaction log's last 64 KiB and of a snapshot are flipped, and the files cut there:
 recovery names the file, or comes up with nothing but what was acknowledged, in its order. Bytes of
-LevelDB's files are flipped: fsck finds each, salvage keeps what is whole, and a server serves
-nothing wrong (promise 8).
+LevelDB's files are flipped, and some of the files cut there: fsck finds each, salvage keeps what is
+whole and hides nothing of it, and a server serves nothing wrong, and all that is not damaged
+(promise 8).
 """
 
 import argparse
@@ -21,11 +22,26 @@ from tempfile import TemporaryDirectory
 
 from process.checks import Data
 from process.salvaging import salvage
+from tests.faults.damage_judge import (
+    read_past_damage,
+    wrong_in_loss,
+    wrong_in_reading,
+    wrong_in_salvage,
+)
 from tests.http.calls import Topic, begin
-from tests.http.client import ok, until
+from tests.http.client import Client, ok, until
 from tests.http.process import serve
-from tests.repair.files import PATIENT, Past, flipped, found_in, make_past, now_ms, stored_files
-from tests.repair.judge import Seen, look
+from tests.repair.files import (
+    PATIENT,
+    Past,
+    cut,
+    flipped,
+    found_in,
+    make_past,
+    now_ms,
+    stored_files,
+)
+from tests.repair.judge import MessageName, Seen, look
 from tx.files import DamagedFilesError
 from tx.logfile import LogContents, read_log
 from tx.recovery import recover
@@ -33,6 +49,8 @@ from tx.snapshots import read_snapshot
 
 TAIL_BYTES = 64 * 1024
 WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
+CUT_EVERY = 4  # flips in LevelDB's files; for one in so many, the file is cut there as well
+IN_TABLE = "one"  # how the namespaces begin whose messages LevelDB has in a table
 ROWS_OF_A_RESTART = 16  # rows of a table whose keys lean on each other: a damaged length hides them
 
 
@@ -45,6 +63,11 @@ class Findings:
 
     def note(self, outcome: str) -> None:
         self.counts[outcome] += 1
+
+    def blame(self, place: str, sentence: str | None) -> None:
+        """There is one if something is wrong."""
+        if sentence is not None:
+            self.wrong.append(f"{place}: {sentence}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +180,30 @@ def _recover_whole(
 def damage_engine(
     past: Past, findings: Findings, *, count: int, servers: int, seed: int, scratch: Path
 ) -> None:
-    """Flip bytes of LevelDB's files by chance: fsck, salvage, and for some of them a server."""
+    """Flip bytes of LevelDB's files by chance, and cut some of them there: fsck, salvage, and for
+    some of them a server."""
     chance = random.Random(seed)
     data = past.copy(scratch / "engine")
     truth = look(data)
     paths = [path for path in stored_files(data) if path.parent.name == "messages"]
+    tables = [path for path in paths if path.suffix == ".ldb"]
     for number in range(count):
-        path = chance.choice(paths)
+        # LevelDB opens with a damaged table only, and a server that is down serves nothing wrong.
+        is_served = number < servers
+        path = chance.choice(tables if is_served and number % 2 == 0 else paths)
         at = chance.randrange(path.stat().st_size)
+        place = f"{path.name} at byte {at}"
         with flipped(path, at):
-            place = f"{path.name} at byte {at}"
             _check_engine(data, path, place, findings)
-            _salvage(data, truth, path, place, findings, scratch)
-            if number < servers:
+            _salvage_flipped(data, truth, path, place, findings, scratch)
+            if is_served:
                 _serve(data, past, place, findings, scratch)
+        if number % CUT_EVERY == 0:
+            with cut(path, at):
+                _check_cut(data, path, place, findings)
+                _salvage_cut(data, truth, path, place, findings, scratch)
+    if servers and not any(outcome.startswith("server served") for outcome in findings.counts):
+        findings.wrong.append("no server served anything on damaged files")
 
 
 def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> None:
@@ -181,19 +214,49 @@ def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> Non
         findings.wrong.append(f"{place}: fsck found {found}")
 
 
-def _salvage(
-    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
-) -> None:
+def _check_cut(data: Path, path: Path, place: str, findings: Findings) -> None:
+    found = found_in(data)
+    if any(finding.place == "both stores" or path.name in finding.place for finding in found):
+        findings.note("engine cut found")
+    elif path.suffix == ".log":
+        findings.note("engine cut taken for a torn tail")  # between two writes of LevelDB's
+    else:
+        findings.wrong.append(f"{place}: cut there, and fsck found {found}")
+
+
+def _salvaged(data: Path, scratch: Path) -> Seen:
     new = scratch / "salvaged"
     salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
     seen = look(new)
     rmtree(new)
-    lost = len(truth.payloads) - len(seen.payloads)
-    bound = ROWS_OF_A_RESTART if path.suffix == ".ldb" else 4
-    is_right = seen.payloads.items() <= truth.payloads.items() and seen.visible <= truth.visible
-    findings.note(f"salvaged with {lost} lost")
-    if not is_right or lost > bound:
-        findings.wrong.append(f"{place}: salvage lost {lost}, or made something up")
+    return seen
+
+
+def _salvage_flipped(
+    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
+) -> None:
+    seen = _salvaged(data, scratch)
+    lost_max = ROWS_OF_A_RESTART if path.suffix == ".ldb" else 4
+    findings.note(f"salvaged with {len(truth.payloads) - len(seen.payloads)} lost")
+    findings.blame(place, wrong_in_salvage(truth, seen))
+    findings.blame(place, wrong_in_loss(truth, seen, lost_max=lost_max, may_lose=truth.payloads))
+
+
+def _salvage_cut(
+    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
+) -> None:
+    seen = _salvaged(data, scratch)
+    may_lose: set[MessageName] = set()
+    if path.suffix == ".log":
+        # Of a log LevelDB itself reads the beginning that is whole.
+        may_lose = truth.payloads.keys() - look(data).payloads.keys()
+    elif path.suffix == ".ldb":
+        may_lose = {name for name in truth.payloads if name[0].startswith(IN_TABLE)}
+    lost_max = len(may_lose)
+    findings.note("engine cut salvaged")
+    findings.blame(f"{place}, cut", wrong_in_salvage(truth, seen))
+    lost = wrong_in_loss(truth, seen, lost_max=lost_max, may_lose=may_lose)
+    findings.blame(f"{place}, cut", lost)
 
 
 def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path) -> None:
@@ -204,27 +267,30 @@ def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path
     try:
         with closing(server.client()) as client:
             storage = client.get("/health/ready").json["checks"]["storage"]
-            outcome = "served whole"
             if storage["status"] == "down":
-                outcome = "down, with a reason"
+                findings.note("server down, with a reason")
                 if "tuff" not in storage["detail"] and "orrupt" not in storage["detail"]:
                     findings.wrong.append(f"{place}: {storage['detail']}")
             else:
-                for name, expected in past.told.all_messages.items():
-                    reply = Topic(client, *name.split(":")).poll()
-                    if reply.status != 200:
-                        outcome = "damage told by a read"
-                        continue
-                    found = [(message["id"], message["payload"]) for message in reply.json]
-                    if found != expected[: len(found)]:
-                        findings.wrong.append(f"{place}: {name} holds {found}")
-                    if len(found) < len(expected) and reply.header("Tuff-Caught-Up") == "true":
-                        findings.wrong.append(f"{place}: {name} ends early, in silence")
-            findings.note(f"server {outcome}")
+                _read_everything(client, past, place, findings)
     finally:
         server.may_log_traces = True
         server.end()
         rmtree(home)
+
+
+def _read_everything(client: Client, past: Past, place: str, findings: Findings) -> None:
+    outcome = "server served whole"
+    for name, expected in past.told.all_messages.items():
+        try:
+            reading = read_past_damage(Topic(client, *name.split(":")))
+        except AssertionError as error:
+            findings.wrong.append(f"{place}: {name}: {error}")
+            continue
+        if reading.gaps or not reading.is_known:
+            outcome = "server served what is not damaged"
+        findings.blame(f"{place}: {name}", wrong_in_reading(expected, reading))
+    findings.note(outcome)
 
 
 def spread(length: int, count: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.faults.ledger import Fate, Unit, check_committed, payloads
+from tests.faults.ledger import Fate, Unit, check_committed, payloads, unsure_of
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok, problem_of
 
@@ -30,6 +30,7 @@ class Writer:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.units: list[Unit] = []
+        self._unsure: set[str] = set()
 
     def make_topics(self) -> "Writer":
         for topic in topics_of(self.client):
@@ -72,6 +73,7 @@ class Writer:
     def account(self, client: Client) -> None:
         """Compare what was told with what this server's readers find; what is open is ended. How a
         transaction ended then, it has to have ended at every later time."""
+        self._unsure |= unsure_of(self.units)
         self.units = [_resolved(client, unit) for unit in self.units]
         view = {
             topic.name: [
@@ -80,7 +82,7 @@ class Writer:
             ]
             for topic in topics_of(client)
         }
-        check_committed(self.units, view, in_order=False)
+        check_committed(self.units, view, unsure=self._unsure)
 
 
 def _resolved(client: Client, unit: Unit) -> Unit:

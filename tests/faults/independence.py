@@ -5,7 +5,8 @@
 Publishes without a transaction, by several connections that never stop, while the transaction
 service runs, is stopped, hangs (the disk of its log answers nothing), has crashed (its log can't be
 written), or can't start (its files are damaged). Many short rounds of each state stand between
-rounds in which it runs, so that what the machine does meanwhile falls on both (promise 7).
+rounds in which it runs, so that what the machine does meanwhile falls on both (promise 7). How fast
+reading is meanwhile is not measured.
 """
 
 import argparse

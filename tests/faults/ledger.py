@@ -1,6 +1,6 @@
 """Exact accounting of what clients were told: who may be seen, who must not, in which order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,18 +49,28 @@ def payloads(client: int, number: int, request: int, count: int) -> tuple[str, .
     return tuple(f"{client}.{number}.{request}.{part}" for part in range(count))
 
 
-def check_committed(units: Sequence[Unit], view: View, *, in_order: bool = True) -> None:
-    """Everything that was acknowledged is there exactly once and adjacent; nothing else is there.
+def unsure_of(units: Iterable[Unit]) -> set[str]:
+    """The names of those whose end their client was not told."""
+    return {unit.name for unit in units if unit.fate not in {Fate.SEEN, Fate.HIDDEN}}
 
-    `in_order`: each client's units are in the order of their numbers, as they are unless a client
-    resolved one after it had gone on with others.
+
+def check_committed(
+    units: Sequence[Unit], view: View, *, unsure: Collection[str] = frozenset()
+) -> None:
+    """Everything that was acknowledged is there exactly once and adjacent, and what may be there is
+    so on all of its topics or on none; nothing else is there.
+
+    Each client's units are in the order of their numbers. Those that are named as `unsure` ended
+    when their client may have gone on with others: they stand anywhere behind the earlier ones.
     """
     places = _places(view)
     expected: set[tuple[str, str]] = set()
     for unit in units:
         assert unit.fate not in {Fate.ASK, Fate.REPEAT}, f"{unit} was never resolved"
+        counts = []
         for topic, sent in unit.requests:
             found = [places[topic, payload] for payload in sent if (topic, payload) in places]
+            counts.append(len(found))
             if unit.fate is Fate.HIDDEN:
                 assert not found, f"{unit} is visible"
                 continue
@@ -71,13 +81,13 @@ def check_committed(units: Sequence[Unit], view: View, *, in_order: bool = True)
                 f"{unit} is not adjacent: {found}"
             )
             expected.update((topic, payload) for payload in sent if found)
+        assert not any(counts) or all(counts), f"{unit} is there on some of its topics: {counts}"
     unknown = set(places) - expected
     assert not unknown, f"nobody published {sorted(unknown)[:5]} ({len(unknown)} in all)"
     for topic, messages in view.items():
         message_ids = [message_id for message_id, _ in messages]
         assert message_ids == sorted(set(message_ids)), f"ids of {topic} do not ascend"
-        if in_order:
-            _check_order(topic, [payload for _, payload in messages])
+        _check_order(topic, [payload for _, payload in messages], unsure)
 
 
 def _places(view: View) -> dict[tuple[str, str], int]:
@@ -89,12 +99,14 @@ def _places(view: View) -> dict[tuple[str, str], int]:
     return places
 
 
-def _check_order(topic: str, found: Sequence[str]) -> None:
+def _check_order(topic: str, found: Sequence[str], unsure: Collection[str]) -> None:
     last: dict[int, tuple[int, ...]] = {}
     for payload in found:
-        client, *rest = map(int, payload.split("."))
-        assert tuple(rest) > last.get(client, ()), f"{payload} is out of order on {topic}"
-        last[client] = tuple(rest)
+        client, *numbers = map(int, payload.split("."))
+        before, this = last.get(client, ()), tuple(numbers)
+        is_unsure = f"{client}.{this[0]}" in unsure
+        assert this > before or is_unsure, f"{payload} is out of order on {topic}"
+        last[client] = max(before, this)
 
 
 def check_prefix(before: View, after: View) -> None:

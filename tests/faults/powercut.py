@@ -1,7 +1,7 @@
 """A power cut at every moment of a recorded run: `python -m tests.faults.powercut --states N`.
 
 Each state that may be left is put on a disk, looked at by fsck, recovered by the server's own code,
-and compared with what clients had been told by then (promises 1 to 5, 8 and 9).
+and compared with what clients had been told by then (promises 1, 2, 4, 8 and 9).
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """What a power cut may leave of files, from a trace of the calls that were made of the disk.
 
 The rules are those of POSIX, and not those of one file system. Of a file, what was written since
-its last good sync is there or not, each sector by itself, a hole reading as zeros. Of a directory,
-each name that was made, changed or removed since its last sync is so or not. A sync that failed
-makes nothing durable, and no later one makes up for it.
+its last good sync is there or not, each sector by itself, a hole reading as zeros; its new length
+may be there without its data, which is zeros then. Of a directory, each name that was made, changed
+or removed since its last sync is so or not. A sync that failed makes nothing durable, and no later
+one makes up for it; what is written over it, and synced well, is durable.
 
 LevelDB relies on more in its own directory, which it does not sync after each change: that names
 change in order, and that the sync of a file is also one of the names that were changed before.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 SECTOR = 512  # bytes; what a disk writes whole or not at all
 PAGE = 4096  # bytes; what the kernel writes back whole as a rule
+GROWN_ODDS = 0.2  # that a file has its new length, whatever it has of its data
 
 _HEAD = struct.Struct("=IBBHQQ")
 NOT_READ = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's diary and an empty file: never read
@@ -80,13 +82,15 @@ class File:
     pending: list[Change] = field(default_factory=list)
 
     def sync(self) -> None:
-        while self.pending and not self.pending[0].is_doubtful:
-            _apply(self.durable, self.pending.pop(0))
-        # What comes after a doubtful change is durable and stays in its place, unless it cuts.
+        """All of it is durable now; of what is in doubt, what was not written over since."""
+        doubtful: list[Change] = []
         for change in self.pending:
-            if not change.is_doubtful and change.data is not None:
+            if change.is_doubtful:
+                doubtful.append(change)
+            else:
                 _apply(self.durable, change)
-        self.pending = [c for c in self.pending if c.is_doubtful or c.data is None]
+                doubtful = [left for each in doubtful for left in _left_of(each, change)]
+        self.pending = doubtful
 
     def fail(self) -> None:
         for change in self.pending:
@@ -134,6 +138,23 @@ def _apply(data: bytearray, change: Change) -> None:
         return
     data.extend(bytes(max(0, change.offset - len(data))))
     data[change.offset : change.offset + len(change.data)] = change.data
+
+
+def _left_of(doubtful: Change, later: Change) -> Iterator[Change]:
+    """What stays in doubt of a change when a later one is durable."""
+    start, length = later.offset, 0 if later.data is None else len(later.data)
+    stop = start + length
+    if doubtful.data is not None:
+        before = doubtful.data[: max(0, start - doubtful.offset)]
+        behind = doubtful.data[max(0, stop - doubtful.offset) :] if later.data is not None else b""
+        pieces = ((doubtful.offset, before), (max(stop, doubtful.offset), behind))
+        yield from (Change(at, data, is_doubtful=True) for at, data in pieces if data)
+        return
+    # The file may have been cut short before it grew again: then there are zeros in between.
+    if doubtful.offset < start:
+        yield Change(doubtful.offset, bytes(start - doubtful.offset), is_doubtful=True)
+    if later.data is not None:
+        yield Change(max(doubtful.offset, stop), None, is_doubtful=True)
 
 
 Tree = dict[str, "bytes | Tree"]
@@ -259,14 +280,16 @@ class _Some:
 
     def content(self, file: File) -> bytes:
         data = bytearray(file.durable)
-        how = self._chance.choice(("all", "none", "torn", "torn", "sectors"))
-        if not file.pending or how == "none":
+        if not file.pending:
             return bytes(data)
+        how = self._chance.choice(("all", "none", "torn", "torn", "sectors"))
         if how == "torn":
             self._torn(data, file.pending)
-        else:
+        elif how != "none":
             for change in file.pending:
                 self._take(data, change, 1.0 if how == "all" else 0.5)
+        if self._chance.random() < GROWN_ODDS:
+            data.extend(bytes(max(0, len(_Most().content(file)) - len(data))))
         return bytes(data)
 
     def _torn(self, data: bytearray, pending: list[Change]) -> None:

@@ -7,7 +7,7 @@ enter in a ledger what they were told and how much of the trace there was.
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.faults.ledger import Fate, Requests, Unit, payloads
 from tests.faults.powercut_ledger import NEVER, Handed, Told, line_of
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok
+from tuff.protocol.transaction import Transaction
 
 NAMESPACE = "cut"
 TOPICS = ("p0", "p1")
@@ -165,11 +166,42 @@ class Worker:
         self._do(Fate.SEEN, requests, [lambda: self._client.post(f"{TRANSACTIONS}/run", body)])
 
 
+class Unwilling:
+    """A participant behind the table: on demand it refuses when the table has stored its rows, so
+    that these are taken back."""
+
+    name = "unwilling"
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def start_tx(self, transaction: Transaction) -> None:
+        """It reads nothing."""
+
+    def update_tx(self, transaction: Transaction) -> None:
+        """It writes nothing."""
+
+    def tx_changes(self) -> Collection[bytes]:
+        return ()
+
+    def commit_tx(self) -> None:
+        if self.refuses:
+            _fail()
+
+    def post_commit(self) -> None:
+        """There is nothing to let go of."""
+
+    def rollback_tx(self) -> None:
+        """There is nothing to undo."""
+
+
 class TableWorker:
-    """Puts rows into a table, and a message beside them."""
+    """Puts rows into a table, and a message beside them. Some units fail while the table has its
+    rows in memory, others when they are stored."""
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
         self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
+        self._unwilling = Unwilling()
 
     def work(self) -> None:
         url = f"http://127.0.0.1:{self._shared.port}"
@@ -187,15 +219,15 @@ class TableWorker:
         [sent] = payloads(self._id, self._unit, 0, 1)
         rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
         asked_at, told_at, fate, pointer = self._shared.position(), NEVER, Fate.ASK, None
-        fails = self._unit % 4 == 3
+        self._unwilling.refuses = self._unit % 4 == 1
         try:
-            with client.transaction(table) as tx:
+            with client.transaction(table, self._unwilling) as tx:
                 pointer = str(tx.transaction.transaction_id)
                 self._shared.enter(Handed(at=self._shared.position(), pointer=int(pointer)))
                 for key, value in rows:
                     table.put(key.encode(), value.encode())
                 tx.publish(tuff.TopicId(NAMESPACE, TOPICS[0]), sent)
-                if fails:
+                if self._unit % 4 == 3:
                     _fail()
             told_at, fate = self._shared.position(), Fate.SEEN
         except ZeroDivisionError:

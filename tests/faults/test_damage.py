@@ -26,3 +26,4 @@ def test_bytes_of_every_file_are_flipped_and_cut(tmp_path: Path) -> None:
     assert findings.counts["log flip told"] > 990
     assert findings.counts["snapshot flip told"] == 1_000
     assert findings.counts["engine flip found"] == 30
+    assert findings.counts["engine cut salvaged"] == 8

@@ -1,18 +1,25 @@
 """No power cut loses what was acknowledged, shows what was not decided, or needs a repair."""
 
+import asyncio
+import errno
 import logging
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.faults.disk import has_compiler
 from tests.faults.powercut import Program, cuts, newest_ms, record
-from tests.faults.powercut_disk import put
+from tests.faults.powercut_disk import Call, put, read_trace, taken
+from tests.faults.powercut_run import Recording
+from tests.faults.powercut_state import Judge
 from tests.http.client import ok
 from tests.http.process import serve
+
+ERROR_AT = 5  # where in a call of the trace the byte of its error is
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does")
 
@@ -26,14 +33,66 @@ def quiet() -> Iterator[None]:
     logging.disable(before)
 
 
-def test_some_power_cuts_lose_nothing(tmp_path: Path) -> None:
-    recording = record(tmp_path, lives=1, units=3, copies=False)
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record(tmp_path_factory.mktemp("recorded"), lives=1, units=3, copies=False)
+
+
+def test_some_power_cuts_lose_nothing(recording: Recording, tmp_path: Path) -> None:
     program = Program(tmp_path)
 
     program.run(recording, states=40, seed=1, now_ms=newest_ms(recording))
 
     assert program.state_count >= 35
     assert program.wrong == []
+
+
+def test_a_table_that_is_gone_is_seen(recording: Recording, tmp_path: Path) -> None:
+    left = taken(recording.root)
+    put(left, tmp_path / "whole")
+    del left["table"]
+    put(left, tmp_path / "spoilt")
+
+    def judge(name: str) -> None:
+        position, now_ms = recording.trace.stat().st_size, newest_ms(recording)
+        judged = Judge(recording).judge(tmp_path / name, position=position, now_ms=now_ms)
+        asyncio.run(judged)
+
+    judge("whole")
+    with pytest.raises(AssertionError, match="of the table"):
+        judge("spoilt")
+
+
+def test_a_table_that_does_not_sync_what_it_takes_back_is_seen(
+    recording: Recording, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    trace.write_bytes(recording.trace.read_bytes())
+    count = _fail_syncs_of_what_was_taken_back(trace)
+    program = Program(tmp_path)
+
+    spoilt = replace(recording, trace=trace)
+    program.run(spoilt, states=40, seed=1, now_ms=newest_ms(spoilt))
+
+    assert count > 0
+    assert any("of the table" in each for each in program.wrong), program.wrong
+
+
+def _fail_syncs_of_what_was_taken_back(trace: Path) -> int:
+    """Those behind a write of keys without values, each of which has a bar; how many."""
+    count, start, taken_back = 0, 0, 0
+    with trace.open("r+b") as file:
+        for done in read_trace(trace):
+            is_of_table = done.path.parent.name == "table"
+            if is_of_table and done.call is Call.WRITE:
+                is_undone = b"/0" in done.rest and b"|" not in done.rest
+                taken_back = done.inode if is_undone else 0
+            elif is_of_table and done.call is Call.SYNC and done.inode == taken_back:
+                file.seek(start + ERROR_AT)
+                file.write(bytes([errno.EIO]))
+                count += 1
+            start = done.stop
+    return count
 
 
 @pytest.mark.slow

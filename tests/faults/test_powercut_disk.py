@@ -135,3 +135,50 @@ def test_a_file_that_was_cut_is_the_old_one_or_the_cut_one() -> None:
     traced = Tracer().durable("f", b"old").do(Call.TRUNCATE, "f", inode=1, at=1)
 
     assert {tree["f"] for tree in traced.left()} == {b"old", b"o"}
+
+
+def test_a_new_length_may_be_there_without_its_data() -> None:
+    left = {tree["f"] for tree in Tracer().durable("f", b"old").write("f", NEW, at=3).left()}
+
+    assert b"old" + bytes(len(NEW)) in left
+    assert b"old" + NEW[:509] + bytes(len(NEW) - 509) in left
+    assert max(map(len, left)) == len(b"old" + NEW)
+
+
+def _after_a_failed_sync() -> Tracer:
+    traced = Tracer().durable("f", b"old").write("f", b"lost", at=3)
+    return traced.sync("f", error=5)
+
+
+def test_what_was_written_over_after_a_failed_sync_does_not_come_back() -> None:
+    traced = _after_a_failed_sync().write("f", b"NEWW", at=3).sync("f")
+
+    assert {tree["f"] for tree in traced.left()} == {b"oldNEWW"}
+
+
+def test_what_was_written_over_in_part_is_in_doubt_beside_it() -> None:
+    traced = _after_a_failed_sync().write("f", b"NE", at=4).sync("f")
+
+    assert {tree["f"] for tree in traced.left()} == {
+        b"oldlNE", b"oldlNE\0", b"oldlNEt", b"old\0NE", b"old\0NE\0", b"old\0NEt",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("length", "left"), [(3, {b"old"}), (2, {b"ol"})])
+def test_what_was_cut_off_after_a_failed_sync_does_not_come_back(
+    length: int, left: set[bytes]
+) -> None:
+    traced = _after_a_failed_sync().do(Call.TRUNCATE, "f", inode=1, at=length).sync("f")
+
+    assert {tree["f"] for tree in traced.left()} == left
+
+
+def test_a_cut_that_was_in_doubt_takes_nothing_that_was_written_behind_it() -> None:
+    traced = Tracer().durable("f", b"old and more").do(Call.TRUNCATE, "f", inode=1, at=1)
+    traced.sync("f", error=5).write("f", b"NEW", at=4).sync("f")
+
+    found = {tree["f"] for tree in traced.left()}
+
+    assert b"old NEW more" in found
+    assert b"o\0\0\0NEW" in found
+    assert all(data[4:7] == b"NEW" for data in found)

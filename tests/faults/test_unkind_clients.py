@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.kill import TOPICS, check_outcomes, read_all, resolved, topic_of
-from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads
+from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads, unsure_of
 from tests.http.calls import TRANSACTIONS, begin, entry
 from tests.http.client import JSON, Client, Reply, ok, until
 from tests.http.conftest import NewServer
@@ -125,11 +125,13 @@ def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) ->
         plain_count = publishing.result()
 
     # Units of one client are resolved in their order: a commit that is repeated late writes late.
-    asked = [resolved(admin, unit) for job in jobs for unit in job.result()]
+    done = [unit for job in jobs for unit in job.result()]
+    asked = [resolved(admin, unit) for unit in done]
     plain = [
         Unit(client=9, number=number, fate=Fate.SEEN, requests=((TOPICS[2], (sent,)),))
         for number in range(plain_count)
         for sent in payloads(9, number, 0, 1)
     ]
-    check_committed([*asked, *plain], read_all(admin, isolation="committed"), in_order=False)
+    found = read_all(admin, isolation="committed")
+    check_committed([*asked, *plain], found, unsure=unsure_of(done))
     check_outcomes(admin, asked)

@@ -1,7 +1,7 @@
 """`python -m tests.mutants [--only WORDS]`: plant each bug in a copy of the tree, and see it caught.
 
-First all the tests that are named pass on a copy as it is. Then each bug is put into a copy, and the
-tests that are named for it have to fail. A bug that survives, a text that does not stand exactly once
+First all the tests that are named pass on a copy as it is. Then each bug is put into a copy, and each
+test that is named for it has to fail. A bug that survives, a text that does not stand exactly once
 in its file, or a test that fails without a bug, fails the program. The tree itself is never changed.
 """
 
@@ -39,7 +39,8 @@ IGNORED = shutil.ignore_patterns(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one bug; `said` are pytest's last lines when it was not caught."""
+    """What became of one bug, which is caught when each of its tests failed; `said` are pytest's
+    last lines of the first that did not."""
 
     mutant: Mutant
     caught: bool
@@ -89,17 +90,20 @@ def seconds_in(test: str, seconds: Mapping[str, float]) -> float:
 
 
 def try_out(mutant: Mutant, copy: Path, seconds: Mapping[str, float]) -> Verdict:
-    """Plant a bug, run its tests, and take it out again."""
-    takes_s = sum(seconds_in(test, seconds) for test in mutant.tests)
+    """Plant a bug, run its tests one by one, and take it out again."""
     file, began = copy / mutant.file, time.monotonic()
     whole = file.read_text("utf-8")
     file.write_text(whole.replace(mutant.text, mutant.instead), "utf-8")
+    code, said = 1, ""
     try:
-        within_s = BEGINS_WITHIN_S + HANGS_AFTER_TIMES * takes_s
-        code, said = run_tests(copy, mutant.tests, within_s=within_s)
+        for test in mutant.tests:
+            within_s = BEGINS_WITHIN_S + HANGS_AFTER_TIMES * seconds_in(test, seconds)
+            code, said = run_tests(copy, [test], within_s=within_s)
+            # pytest exits with 1 when a test failed; anything else says that it could not be run.
+            if code != 1:
+                break
     finally:
         file.write_text(whole, "utf-8")
-    # pytest exits with 1 when tests failed; anything else says that they could not be run.
     return Verdict(mutant, code == 1, time.monotonic() - began, said)
 
 

@@ -30,7 +30,8 @@ def _python(module: str, *arguments: str) -> Command:
 
 
 def _tests(*arguments: str) -> Command:
-    return _python("pytest", "-q", *arguments)
+    # What was left out for want of a tool attacked nothing.
+    return _python("pytest", "-q", "--no-skips", *arguments)
 
 
 def _spark(name: str, *arguments: str) -> Command:

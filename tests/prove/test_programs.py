@@ -18,6 +18,14 @@ def test_what_a_program_runs_is_there(program: Program) -> None:
         assert [each for each in paths if not (ROOT / each).exists()] == []
 
 
+def test_no_program_passes_by_leaving_its_tests_out() -> None:
+    commands = [command for each in PROGRAMS for command in (each.scaled, each.full)]
+    of_tests = [command for command in commands if "pytest" in command]
+
+    assert of_tests
+    assert [command for command in of_tests if "--no-skips" not in command] == []
+
+
 def test_every_promise_is_attacked_by_more_than_one_program() -> None:
     for promise in range(1, 10):
         assert sum(promise in program.promises for program in PROGRAMS) > 1, promise

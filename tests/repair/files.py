@@ -66,6 +66,17 @@ def flipped(path: Path, at: int) -> Iterator[None]:
         path.write_bytes(whole)
 
 
+@contextmanager
+def cut(path: Path, at: int) -> Iterator[None]:
+    """The file ends there while this lasts."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at])
+    try:
+        yield
+    finally:
+        path.write_bytes(whole)
+
+
 def sample(length: int, *, count: int) -> list[int]:
     """So many bytes of a file: its ends, and others evenly between."""
     return sorted({*(at * (length - 1) // max(count - 1, 1) for at in range(count))})

@@ -341,12 +341,16 @@ class _Read:
                     raise
                 ended = error
                 rows.pass_over_rest()
+            is_whole = rows.passed_count == brings.count
+            is_gone = (
+                not is_whole and self._store.get(message_key(self._query.prefix, place)) is None
+            )
         except StoreDamagedError as error:
             self._take_back(*before)
             self._not_whole(place, str(error))
-        if rows.passed_count != brings.count:
+        if not is_whole:
             self._take_back(*before)
-            if self._store.get(message_key(self._query.prefix, place)) is None:
+            if is_gone:
                 return  # retention, or the end of the topic, came in between and took all of it
             counts = f"it brings {brings.count} stored messages, and {rows.passed_count} are there"
             self._not_whole(place, counts)

@@ -19,7 +19,7 @@ from tests.faults.checker_findings import Anomaly, Finding, Findings, Writers, r
 from tests.faults.checker_graph import Adjacency, Dependencies, components, path
 from tests.faults.checker_history import History, load
 from tests.faults.checker_rows import check_rows, row_edges, rows_of
-from tests.faults.checker_topics import check_topic, topic_edges, topics_of
+from tests.faults.checker_topics import check_topics, topic_edges, topics_of
 
 EDGES_TRIED_MAX = 1_000  # rw edges of one knot of transactions; by then it is told what it is
 
@@ -36,8 +36,8 @@ def check(history: History) -> list[Finding]:
     findings += check_rows(history, rows, writers)
     for row in rows:
         row_edges(row, writers, edges)
+    findings += check_topics(history, topics, writers)
     for topic in topics:
-        findings += check_topic(topic, history, writers)
         topic_edges(topic, history, writers, edges)
     lost_updates = [set(one.attempts) for one in findings if one.anomaly is Anomaly.LOST_UPDATE]
     findings += [

@@ -58,7 +58,7 @@ Findings = Iterator[Finding]
 
 
 class Writers:
-    """Who wrote which value, and of whom it is known that they committed."""
+    """Who wrote which value, and since when it is known of whom that they committed."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -69,6 +69,11 @@ class Writers:
                 if value in self._of:
                     self.written_twice.append(value)
                 self._of[value] = number
+        self._plain = {
+            number
+            for number, attempt in enumerate(history)
+            if not attempt.is_transaction and attempt.outcome is not Outcome.FAIL
+        }
         self._committed_at = self._completions()
 
     def of(self, value: str) -> int | None:
@@ -84,8 +89,12 @@ class Writers:
         return number in self._committed_at
 
     def committed_at(self, number: int) -> int | None:
-        """When it was known to have committed, at the latest; None for one that is not."""
+        """When its client, or a reader, knew first that it had; None for one that is not."""
         return self._committed_at.get(number)
+
+    def is_decided_for_all(self, value: str) -> bool:
+        """Whether no reader's snapshot ever hides it, as nobody's transaction wrote it."""
+        return self.of(value) in self._plain
 
     def _completions(self) -> dict[int, int]:
         known = {
@@ -93,15 +102,14 @@ class Writers:
             for number, attempt in enumerate(self.history)
             if attempt.outcome is Outcome.OK and attempt.completed is not None
         }
-        for reader in self.history:
+        for number, reader in enumerate(self.history):
             if reader.completed is None:
                 continue
-            for value in _shown_as_committed(reader):
-                writer = self._of.get(value)
-                # Nobody was told how it ended; that it is shown tells that it committed.
-                if writer is None or self.history[writer].outcome is not Outcome.UNKNOWN:
-                    continue
-                if self.history[writer] is not reader:
+            writers = {self._of.get(value) for value in _shown_as_committed(reader)}
+            writers |= self._plain.intersection(map(self._of.get, _shown_to_all(reader)))
+            # That it is shown tells that it committed, and often before its client was told.
+            for writer in writers - {None, number}:
+                if self.history[writer].outcome is not Outcome.FAIL:
                     known[writer] = min(known.get(writer, reader.completed), reader.completed)
         return known
 
@@ -119,6 +127,12 @@ def _shown_as_committed(attempt: Attempt) -> Iterator[str]:
         if isinstance(action, Read):
             yield from action.values
         elif isinstance(action, Poll) and action.view is not View.ALL:
+            yield from (value for _, value in action.found)
+
+
+def _shown_to_all(attempt: Attempt) -> Iterator[str]:
+    for action in attempt.actions:
+        if isinstance(action, Poll) and action.view is View.ALL:
             yield from (value for _, value in action.found)
 
 

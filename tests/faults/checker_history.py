@@ -23,12 +23,18 @@ class Outcome(Enum):
 
 
 class View(Enum):
-    """How a topic was read: in the transaction's snapshot, past what is undecided in it; in a fresh
-    one, up to what is undecided; or all rows, whatever became of them."""
+    """How a topic was read: in the transaction's snapshot, past what is undecided in it, or up to
+    that (HELD); in a fresh one, up to what is undecided; or all rows, whatever became of them."""
 
     SNAPSHOT = "snapshot"
+    HELD = "held"
     COMMITTED = "committed"
     ALL = "all"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is the snapshot of the transaction that reads, its own messages included."""
+        return self in {View.SNAPSHOT, View.HELD}
 
 
 @dataclass(frozen=True, slots=True)

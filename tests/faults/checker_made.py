@@ -26,6 +26,7 @@ from tests.faults.checker_history import (
 PLACES = 8  # rows, and topics, in use at a time
 ATTEMPTS_PER_PLACE = 25  # attempts after which all of them are left for new ones
 MESSAGE_COUNT_MAX = 3  # messages of one publish
+LIMITS = (2, 5, 1_000)  # messages of one poll
 
 
 class Flaw(Enum):
@@ -36,6 +37,9 @@ class Flaw(Enum):
     READS_UNDECIDED = "a snapshot shows what has not ended"
     STARTS_LATE = "a snapshot lacks what was acknowledged before it"
     COMMITS_IN_PART = "a commit forgets the rows after the first"
+    HIDES_OWN = "a snapshot lacks what its own transaction published"
+    HIDES_PLAIN = "a snapshot lacks what was published since, without a transaction"
+    GOES_ON = "a snapshot that is to be held goes on without what is undecided"
 
 
 @dataclass(slots=True)
@@ -78,7 +82,8 @@ class MadeDatabase:
         while len(self.history) < count:
             client = self._chance.choice(self._clients)
             if client.snapshot is None:
-                self._begin(client)
+                begin = self._begin if self._chance.random() < 0.8 else self._publish_plain
+                begin(client)
             elif len(client.actions) >= 4 or self._chance.random() < 0.2:
                 self._end(client)
             else:
@@ -106,6 +111,17 @@ class MadeDatabase:
         client.snapshot = self._commits - (2 if self._flaw is Flaw.STARTS_LATE else 0)
         client.actions, client.appended = [], defaultdict(list)
 
+    def _publish_plain(self, client: _Client) -> None:
+        """A call without a transaction: there for everybody, whatever its client is told."""
+        client.work += 1
+        client.invoked, client.actions = self._tick(), []
+        work = (client.name, client.work)
+        self._ended.add(work)
+        self._committed[work] = self._commits if self._flaw is Flaw.HIDES_PLAIN else 0
+        self._publish(client, self._place("t"))
+        outcome = Outcome.UNKNOWN if self._chance.random() < 0.2 else Outcome.OK
+        self._note(client, outcome, is_transaction=False)
+
     def _act(self, client: _Client) -> None:
         kind = self._chance.randrange(4)
         if kind == 0:
@@ -118,7 +134,11 @@ class MadeDatabase:
         elif kind == 2:
             self._publish(client, self._place("t"))
         else:
-            self._poll(client, self._place("t"), self._chance.choice(list(View)))
+            view, topic = self._chance.choice(list(View)), self._place("t")
+            places = [message.message_id for message in self._topics[topic]]
+            after = self._chance.choice([BEGINNING, BEGINNING, *places[-9:]])
+            limit = self._chance.choice(LIMITS)
+            self._poll(client, topic, view, after=after, limit=limit)
 
     def _read(self, client: _Client, row: str) -> None:
         assert client.snapshot is not None
@@ -144,26 +164,30 @@ class MadeDatabase:
             )
         )
 
-    def _poll(self, client: _Client, topic: str, view: View) -> None:
-        messages, held = self._topics[topic], False
+    def _poll(
+        self, client: _Client, topic: str, view: View, *, after: str = BEGINNING, limit: int = 1_000
+    ) -> None:
         found: list[tuple[str, str]] = []
-        until = BEGINNING
-        for message in messages:
+        until, at_end = after, True
+        for message in self._topics[topic]:
+            if message.message_id <= after:
+                continue
             work = (message.writer.name, message.work)
-            commit = self._committed.get(work)
-            if view is View.COMMITTED and work not in self._ended:
-                held = True
+            is_shown = self._is_shown(client, view, work)
+            if len(found) == limit or (not is_shown and self._is_held(view, work)):
+                at_end = False
                 break
             until = message.message_id
-            if self._is_shown(client, view, work, commit):
+            if is_shown:
                 found.append((message.message_id, message.value))
         client.actions.append(
-            Poll(topic=topic, view=view, found=tuple(found), until=until, at_end=not held)
+            Poll(
+                topic=topic, view=view, found=tuple(found), after=after, until=until, at_end=at_end
+            )
         )
 
-    def _is_shown(
-        self, client: _Client, view: View, work: tuple[str, int], commit: int | None
-    ) -> bool:
+    def _is_shown(self, client: _Client, view: View, work: tuple[str, int]) -> bool:
+        commit = self._committed.get(work)
         if view is View.ALL:
             return True
         if view is View.COMMITTED:
@@ -171,8 +195,15 @@ class MadeDatabase:
         assert client.snapshot is not None
         if self._flaw is Flaw.READS_UNDECIDED and work not in self._ended:
             return True
-        own = work == (client.name, client.work)
-        return own or (commit is not None and commit <= client.snapshot)
+        if work == (client.name, client.work):
+            return self._flaw is not Flaw.HIDES_OWN
+        return commit is not None and commit <= client.snapshot
+
+    def _is_held(self, view: View, work: tuple[str, int]) -> bool:
+        """Whether a reader stops at a message that it is not shown."""
+        if view is View.HELD and self._flaw is not Flaw.GOES_ON:
+            return work not in self._ended or work in self._committed
+        return view is View.COMMITTED and work not in self._ended
 
     def _end(self, client: _Client) -> None:
         assert client.snapshot is not None
@@ -191,15 +222,7 @@ class MadeDatabase:
                 self._rows[row] += [(self._commits, value) for value in values]
         if self._chance.random() < 0.05:
             outcome = Outcome.UNKNOWN
-        self.history.append(
-            Attempt(
-                client=client.name,
-                invoked=client.invoked,
-                completed=self._tick(),
-                outcome=outcome,
-                actions=tuple(client.actions),
-            )
-        )
+        self._note(client, outcome)
         client.snapshot = None
 
     def _read_all(self) -> None:
@@ -208,21 +231,22 @@ class MadeDatabase:
         for row in list(self._rows):
             self._begin(last)
             self._read(last, row)
-            self._end_reader(last)
+            self._note(last, Outcome.OK)
         for topic in list(self._topics):
             for view in View:
                 self._begin(last)
                 self._poll(last, topic, view)
-                self._end_reader(last)
+                self._note(last, Outcome.OK)
 
-    def _end_reader(self, client: _Client) -> None:
+    def _note(self, client: _Client, outcome: Outcome, *, is_transaction: bool = True) -> None:
         self.history.append(
             Attempt(
                 client=client.name,
                 invoked=client.invoked,
                 completed=self._tick(),
-                outcome=Outcome.OK,
+                outcome=outcome,
                 actions=tuple(client.actions),
+                is_transaction=is_transaction,
             )
         )
 

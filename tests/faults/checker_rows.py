@@ -24,11 +24,12 @@ def rows_of(history: History, writers: Writers) -> list[Row]:
     others, and `check_rows` compares it with what was appended."""
     rows: dict[str, Row] = defaultdict(lambda: Row(""))
     for number, attempt in enumerate(history):
+        own = {(one.row, one.value) for one in attempt.actions if isinstance(one, Append)}
         for action in attempt.actions:
             if isinstance(action, Append):
                 rows[action.row].appends.append((number, action.value))
             elif isinstance(action, Read):
-                others = tuple(each for each in action.values if writers.of(each) != number)
+                others = tuple(each for each in action.values if (action.row, each) not in own)
                 rows[action.row].reads.append((number, others))
                 # An own value is only a version once others may see it.
                 is_version = writers.is_committed(number)
@@ -45,15 +46,17 @@ def check_rows(history: History, rows: list[Row], writers: Writers) -> Findings:
     yield from _own_writes(history)
     for row in rows:
         place = {value: index for index, value in enumerate(row.versions)}
+        appended = {value for _, value in row.appends}
         for number, values in row.reads:
-            yield from _read(row, number, values, writers)
+            yield from _read(row, number, values, appended, writers)
             yield from _order(row, number, values, place, writers)
         yield from _lost(row, place, history, writers)
         yield from _lost_updates(row, writers)
 
 
 def row_edges(row: Row, writers: Writers, edges: Dependencies) -> None:
-    """The dependencies that one row shows between committed transactions."""
+    """The dependencies that one row shows between transactions. Who wrote is one that committed;
+    who read had its snapshot, whatever became of it."""
     order = [writers.of(value) for value in row.versions]
     versions = [one for one in order if one is not None and writers.is_committed(one)]
     place = {value: index for index, value in enumerate(row.versions)}
@@ -67,8 +70,6 @@ def row_edges(row: Row, writers: Writers, edges: Dependencies) -> None:
     for number in unread if versions else []:
         edges.wrote_next(versions[-1], number)
     for reader, values in row.reads:
-        if not writers.is_committed(reader):
-            continue
         last = writers.of(values[-1]) if values else None
         if last is not None:
             edges.was_read(last, reader)
@@ -90,12 +91,14 @@ def _own_writes(history: History) -> Findings:
                     yield Finding(Anomaly.LOST, what, (number,))
 
 
-def _read(row: Row, number: int, values: tuple[str, ...], writers: Writers) -> Findings:
+def _read(
+    row: Row, number: int, values: tuple[str, ...], appended: set[str], writers: Writers
+) -> Findings:
     for value in repeated(values):
         yield Finding(Anomaly.DUPLICATED, f"{value} is twice on {row.name}", (number,))
     for value in values:
         writer = writers.of(value)
-        if writer is None:
+        if writer is None or value not in appended:
             yield Finding(Anomaly.INVENTED, f"{number} read {value} on {row.name}", (number,))
         elif writers.is_failed(value):
             what = f"{number} read {value} on {row.name}, which {writer} never committed"

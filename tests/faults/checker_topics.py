@@ -1,7 +1,7 @@
 """The checks of topics: one order for everybody, whole publishes, nothing lost and nothing late."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -10,6 +10,7 @@ from tests.faults.checker_graph import Dependencies
 from tests.faults.checker_history import BEGINNING, History, Outcome, Poll, Publish, View
 
 _PLACE = 20  # hex digits; where a row stands. The rest tells apart the payloads of one reference
+_ANYWHERE = (f"{BEGINNING}-", "~")  # behind the beginning, and before the end
 
 
 @dataclass(slots=True)
@@ -34,6 +35,13 @@ class Topic:
         shown = [self.id_of[value] for value in publish.values if value in self.id_of]
         return (min(shown), max(shown)) if shown else None
 
+    def must_show(self, poll: Poll, publish: Publish, value: str) -> bool:
+        """Whether this value of the publish, if it is there, can stand nowhere but in the range."""
+        first, last = publish.ids or _ANYWHERE
+        known = self.id_of.get(value)
+        lowest, highest = (known, known) if known else (first, f"{last[:_PLACE]}~")
+        return poll.after < lowest and (poll.at_end or highest <= poll.until)
+
 
 def topics_of(history: History) -> list[Topic]:
     """All topics."""
@@ -54,21 +62,24 @@ def topics_of(history: History) -> list[Topic]:
     return list(topics.values())
 
 
-def check_topic(topic: Topic, history: History, writers: Writers) -> Findings:
+def check_topics(history: History, topics: list[Topic], writers: Writers) -> Findings:
     """Everything that one topic alone can tell."""
-    yield from _ids(topic)
-    yield from _told(topic)
-    yield from _publish_order(topic)
-    groups = {value: publish for _, publish in topic.publishes for value in publish.values}
-    for number, poll in topic.polls:
-        yield from _poll(topic, number, poll, writers)
-        yield from _whole(number, poll, groups)
-        yield from _missed(topic, number, poll, history, writers)
-    yield from _lost(topic, history, writers)
+    yield from _own_messages(history, {topic.name: topic for topic in topics}, writers)
+    for topic in topics:
+        yield from _ids(topic)
+        yield from _told(topic)
+        yield from _publish_order(topic)
+        groups = {value: publish for _, publish in topic.publishes for value in publish.values}
+        for number, poll in topic.polls:
+            yield from _poll(topic, number, poll, groups, writers)
+            yield from _whole(topic, number, poll, groups)
+            yield from _missed(topic, number, poll, history, writers)
+        yield from _lost(topic, history, writers)
 
 
 def topic_edges(topic: Topic, history: History, writers: Writers, edges: Dependencies) -> None:
-    """The dependencies that the snapshots of committed transactions show on this topic."""
+    """The dependencies that the snapshots of transactions show on this topic, whatever became of
+    those that read."""
     starts: list[tuple[str, int]] = []
     for number, publish in topic.publishes:
         ids = topic.ids(publish)
@@ -77,7 +88,7 @@ def topic_edges(topic: Topic, history: History, writers: Writers, edges: Depende
     starts.sort()
     tails = edges.tails([number for _, number in starts])
     for reader, poll in topic.polls:
-        if poll.view is View.SNAPSHOT and writers.is_committed(reader):
+        if poll.view.is_fixed:
             _poll_edges(topic, reader, poll, (history, writers), edges)
             index = bisect_left(starts, (poll.until, len(history)))
             if poll.at_end and index < len(tails):
@@ -100,6 +111,29 @@ def _poll_edges(
     for writer in missed:
         if _is_isolated(writer, *known):
             edges.was_missed(reader, writer)
+
+
+def _own_messages(history: History, topics: dict[str, Topic], writers: Writers) -> Findings:
+    """Whoever reads in its own snapshot is shown what it published before."""
+    for number, attempt in enumerate(history):
+        # Of one that did not commit they may have been taken back before it read.
+        if not writers.is_committed(number):
+            continue
+        own: dict[str, list[Publish]] = defaultdict(list)
+        for action in attempt.actions:
+            if isinstance(action, Publish) and action.completed is not None:
+                own[action.topic].append(action)
+            elif isinstance(action, Poll) and action.view.is_fixed and own[action.topic]:
+                shown = {value for _, value in action.found}
+                for publish in own[action.topic]:
+                    missing = [
+                        value for value in publish.values
+                        if value not in shown
+                        and topics[action.topic].must_show(action, publish, value)
+                    ]  # fmt: skip
+                    if missing:
+                        what = f"{number} does not see its own {missing} on {action.topic}"
+                        yield Finding(Anomaly.LOST, what, (number,))
 
 
 def _ids(topic: Topic) -> Findings:
@@ -139,7 +173,9 @@ def _publish_order(topic: Topic) -> Findings:
             yield Finding(Anomaly.REORDERED, what, (number,))
 
 
-def _poll(topic: Topic, number: int, poll: Poll, writers: Writers) -> Findings:
+def _poll(
+    topic: Topic, number: int, poll: Poll, groups: dict[str, Publish], writers: Writers
+) -> Findings:
     last = poll.after
     for message_id, value in poll.found:
         if not last < message_id <= poll.until:
@@ -147,14 +183,14 @@ def _poll(topic: Topic, number: int, poll: Poll, writers: Writers) -> Findings:
             yield Finding(Anomaly.REORDERED, what, (number,))
         last = message_id
         writer = writers.of(value)
-        if writer is None:
+        if writer is None or value not in groups:
             yield Finding(Anomaly.INVENTED, f"{number} read {value} on {topic.name}", (number,))
         elif poll.view is not View.ALL and writers.is_failed(value) and writer != number:
             what = f"{number} read {value} on {topic.name}, which {writer} never committed"
             yield Finding(Anomaly.ABORTED_READ, what, (writer, number))
 
 
-def _whole(number: int, poll: Poll, groups: dict[str, Publish]) -> Findings:
+def _whole(topic: Topic, number: int, poll: Poll, groups: dict[str, Publish]) -> Findings:
     """Each publish is there as one piece. A limit may cut it at either end of the poll."""
     values = [value for _, value in poll.found]
     index = 0
@@ -163,14 +199,19 @@ def _whole(number: int, poll: Poll, groups: dict[str, Publish]) -> Findings:
         if publish is None:
             index += 1
             continue
+        if tuple(values[index : index + len(publish.values)]) == publish.values:
+            index += len(publish.values)
+            continue
         run = [each for each in values[index:] if groups.get(each) is publish]
         piece = values[index : index + len(run)]
+        missing = [value for value in publish.values if value not in piece]
+        is_cut = any(topic.must_show(poll, publish, value) for value in missing)
         may_lack_head = index == 0 and poll.after != BEGINNING
         may_lack_tail = index + len(run) == len(values) and not poll.at_end
         if sorted(piece) == sorted(publish.values) and tuple(piece) != publish.values:
             what = f"{number} read {publish.values} as {piece} on {poll.topic}"
             yield Finding(Anomaly.REORDERED, what, (number,))
-        elif not _is_piece(piece, publish.values, head=may_lack_head, tail=may_lack_tail):
+        elif is_cut or not _is_piece(piece, publish.values, head=may_lack_head, tail=may_lack_tail):
             what = f"{number} read {run} of {publish.values} on {poll.topic}"
             yield Finding(Anomaly.TORN, what, (number,))
             index += len(values)
@@ -196,7 +237,9 @@ def _missed(topic: Topic, number: int, poll: Poll, history: History, writers: Wr
             continue
         writer = writers.of(value)
         committed_at = None if writer is None else writers.committed_at(writer)
-        if poll.view is View.ALL or (poll.view is View.COMMITTED and committed_at is not None):
+        # Only who goes on without what is undecided passes a place before its end is known.
+        stops = poll.view is not View.SNAPSHOT and committed_at is not None
+        if poll.view is View.ALL or stops or writers.is_decided_for_all(value):
             what = f"{value} is at {message_id} of {topic.name}, which {number} had read past"
             yield Finding(Anomaly.PREFIX_CHANGED, what, (number,))
         elif committed_at is not None and committed_at < since:
@@ -207,7 +250,7 @@ def _missed(topic: Topic, number: int, poll: Poll, history: History, writers: Wr
 def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
     ends = [(history[number].invoked, number, poll) for number, poll in topic.polls if poll.at_end]
     known: list[tuple[int, str]] = []
-    latest = max((since for since, _, poll in ends if poll.after == BEGINNING), default=-1)
+    latest = max((since for since, _, _ in ends), default=-1)
     for number, publish in topic.publishes:
         committed_at = writers.committed_at(number)
         if committed_at is None:
@@ -215,8 +258,12 @@ def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
         known += [
             (committed_at, topic.id_of[each]) for each in publish.values if each in topic.id_of
         ]
-        if committed_at < latest:
-            yield from _unseen(topic, number, publish, history[number].outcome)
+        missing = [value for value in publish.values if value not in topic.id_of]
+        if missing and committed_at < latest and _is_nowhere(topic, publish, committed_at, history):
+            # Of one whose end nobody was told, something else was shown, or it would not be here.
+            is_part = history[number].outcome is Outcome.UNKNOWN
+            what = f"nobody was shown {missing} of {number} on {topic.name}"
+            yield Finding(Anomaly.TORN if is_part else Anomaly.LOST, what, (number,))
     required = KnownBy(known)
     for since, number, poll in ends:
         highest = required.before(since)
@@ -225,10 +272,18 @@ def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
             yield Finding(Anomaly.LOST, what, (number,))
 
 
-def _unseen(topic: Topic, number: int, publish: Publish, outcome: Outcome) -> Iterator[Finding]:
-    missing = [value for value in publish.values if value not in topic.id_of]
-    if missing:
-        # Of one whose end nobody was told, something else was shown, or it would not be here.
-        is_part = outcome is Outcome.UNKNOWN
-        what = f"nobody was shown {missing} of {number} on {topic.name}"
-        yield Finding(Anomaly.TORN if is_part else Anomaly.LOST, what, (number,))
+def _is_nowhere(topic: Topic, publish: Publish, committed_at: int, history: History) -> bool:
+    """Whether readers who could not pass it over have read everything, up to an end that is later
+    than the commit, so that no place is left for what nobody was shown."""
+    read_up_to = BEGINNING
+    for number, poll in sorted(topic.polls, key=lambda each: each[1].after):
+        reader = history[number]
+        is_later = reader.invoked > committed_at
+        # What is published later stands behind it; what is undecided is passed by a snapshot alone.
+        is_before = reader.completed is not None and reader.completed < publish.invoked
+        if poll.after > read_up_to or not (is_later or is_before or poll.view is not View.SNAPSHOT):
+            continue
+        if poll.at_end and is_later:
+            return True
+        read_up_to = max(read_up_to, poll.until)
+    return False

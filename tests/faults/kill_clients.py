@@ -184,7 +184,7 @@ class Worker:
     def _polled(self, name: str, tx: Tx) -> Poll | None:
         after = self._next[name]
         body = {"startFrom": after, "inclusive": False}
-        undecided = "hold" if self._unit % 2 else "skip"
+        undecided, view = ("hold", View.HELD) if self._unit % 2 else ("skip", View.SNAPSHOT)
         # Every third brings its snapshot along, as it was when the transaction started.
         if self._unit % 3:
             query = {"tx": tx.id, "undecided": undecided}
@@ -192,7 +192,7 @@ class Worker:
             body["transaction"] = tx.object["encoded"]
             query = {"undecided": undecided}
         reply = self._asked(lambda: topic_of(self._client, name).poll(body, **query))
-        return None if reply is None else noted(name, View.SNAPSHOT, after, reply)
+        return None if reply is None else noted(name, view, after, reply)
 
 
 class Follower:
@@ -239,7 +239,7 @@ class Follower:
         return reply.header("Tuff-Caught-Up") == "true"
 
     def _note(self, name: str, invoked: int, reply: Reply) -> None:
-        if reply.json:
+        if reply.json or str(reply.header("Tuff-Next")) != self._next[name]:
             poll = noted(name, View(self._isolation), self._next[name], reply)
             self._shared.history.append(
                 Attempt(

@@ -26,6 +26,7 @@ ATTEMPTS_PER_ERA = 240  # attempts after which all of them are left for new ones
 STEP_COUNT_MAX = 4  # steps of one transaction
 MESSAGE_COUNT_MAX = 3  # messages of one publish
 
+UNDECIDED = {View.SNAPSHOT: "skip", View.HELD: "hold", View.COMMITTED: "hold", View.ALL: "hold"}
 
 # What a transaction is told that did not commit, and never will. Its time may be over, if somebody
 # lets the server stand still.
@@ -183,11 +184,13 @@ class MixedClient:
             tx.publish(topic_id(topic), *values)
             notes.will_publish(topic, values)
         else:
-            topic = self._place("t")
+            topic, view = self._place("t"), self._chance.choice((View.SNAPSHOT, View.HELD))
             poll_all(
-                lambda start: tx.poll(topic_id(topic), start, inclusive=False, undecided="skip"),
+                lambda start: tx.poll(
+                    topic_id(topic), start, inclusive=False, undecided=UNDECIDED[view]
+                ),
                 topic,
-                View.SNAPSHOT,
+                view,
                 notes,
             )
 
@@ -217,7 +220,8 @@ class MixedClient:
             here, inline, lambda: self._client.publish(topic_id(here), inline, transaction=tx)
         )
         self._client.store(topic_id(there), stored, transaction=tx)
-        read_topic(self._client, here, View.SNAPSHOT, notes, transaction=tx)
+        view = self._chance.choice((View.SNAPSHOT, View.HELD))
+        read_topic(self._client, here, view, notes, transaction=tx)
         notes.published(
             there, stored, lambda: self._client.publish(topic_id(there), (), transaction=tx)
         )
@@ -272,7 +276,7 @@ class Follower:
             wait=0.02,
         )
         self._next[topic] = found.next_id.hex()
-        if found or found.caught_up:
+        if found or found.caught_up or self._next[topic] != after:
             notes.add(noted(topic, self._view, after, [found]))
             notes.ended(Outcome.OK)
 
@@ -293,10 +297,13 @@ def append(table: VersionedTable, row: str, value: str, notes: Notes) -> None:
 
 
 def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, notes: Notes) -> None:
-    """A whole topic, in as many polls as it takes."""
+    """A whole topic, in as many polls as it takes, or up to what holds the reader."""
     found = [poll(BEGINNING)]
     while not found[-1].caught_up and found[-1].blocked_by is None:
         found.append(poll(found[-1].next_id.hex()))
+        # What was undecided when its transaction started holds such a reader for good.
+        if view is View.HELD and not found[-1]:
+            break
     notes.add(noted(topic, view, BEGINNING, found))
 
 
@@ -310,7 +317,6 @@ def read_topic(
 ) -> None:
     """A whole topic as the view shows it; `transaction` is for a snapshot."""
     isolation = None if transaction is not None else view.value
-    undecided = "hold" if transaction is None else "skip"
     poll_all(
         lambda start: client.poll(
             topic_id(topic),
@@ -318,7 +324,7 @@ def read_topic(
             inclusive=False,
             transaction=transaction,
             isolation=isolation,
-            undecided=undecided,
+            undecided=UNDECIDED[view],
         ),
         topic,
         view,

@@ -1,7 +1,5 @@
 """The checker itself: it must see each anomaly, and nothing where there is none."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,68 +9,27 @@ from hypothesis import strategies as st
 from tests.faults.checker import check, main, violations
 from tests.faults.checker_findings import Anomaly
 from tests.faults.checker_history import (
-    Action,
     Append,
     Attempt,
-    Outcome,
-    Poll,
     Publish,
-    Read,
     View,
     load,
     save,
 )
 from tests.faults.checker_made import Flaw, made_history
-
-OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
-
-
-def at(start: int, stop: int | None, *actions: Action, outcome: Outcome = OK) -> Attempt:
-    """What somebody did from one time to another."""
-    return Attempt(client="c", invoked=start, completed=stop, outcome=outcome, actions=actions)
-
-
-def overlapping(*each: Sequence[Action]) -> list[Attempt]:
-    """Transactions that were all open at the same time."""
-    return [at(0, 100, *actions) for actions in each]
-
-
-def serial(*each: Sequence[Action]) -> list[Attempt]:
-    """Transactions one after the other."""
-    return [at(10 * n, 10 * n + 9, *actions) for n, actions in enumerate(each)]
-
-
-def read(row: str, values: str = "") -> Read:
-    return Read(row, tuple(values))
-
-
-def add(row: str, value: str, base: str = "") -> tuple[Action, ...]:
-    """Read the row, and put it back with one more value."""
-    return (read(row, base), Append(row, value))
-
-
-def pub(
-    values: str, *, ids: tuple[int, int] | None = None, start: int = 0, stop: int = 1
-) -> Publish:
-    told = None if ids is None else (f"{ids[0]:040x}", f"{ids[1]:040x}")
-    return Publish(topic="t", values=tuple(values), invoked=start, completed=stop, ids=told)
-
-
-def poll(
-    found: str, places: Sequence[int] = (), *, view: View = View.SNAPSHOT, topic: str = "t",
-    after: int = 0, until: int = 99, at_end: bool = True,
-) -> Poll:  # fmt: skip
-    """Messages by their values, at these places or at 1, 2, 3 …"""
-    ids = [f"{place:040x}" for place in places or range(1, len(found) + 1)]
-    return Poll(
-        topic=topic, view=view, found=tuple(zip(ids, found, strict=True)),
-        after=f"{after:040x}", until=f"{until:040x}", at_end=at_end,
-    )  # fmt: skip
-
-
-def found_in(history: list[Attempt]) -> set[Anomaly]:
-    return {one.anomaly for one in check(history)}
-
+from tests.faults.checker_written import (
+    FAIL,
+    UNKNOWN,
+    add,
+    at,
+    found_in,
+    overlapping,
+    plain,
+    poll,
+    pub,
+    read,
+    serial,
+)
 
 ROWS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
     (
@@ -283,10 +240,9 @@ def test_write_skew_alone_is_permitted() -> None:
 
 
 def test_what_needs_no_transaction_may_appear_between_two_reads_of_one_snapshot() -> None:
-    reads = [poll(""), poll("a")]
-    plain = replace(at(0, 9, pub("a")), is_transaction=False)
+    reads = [poll("", until=0), poll("a")]
 
-    assert found_in([plain, at(0, 9, *reads)]) == set()
+    assert found_in([plain(0, 9, pub("a")), at(0, 9, *reads)]) == set()
     assert found_in([at(0, 9, pub("a")), at(0, 9, *reads)]) == {Anomaly.READ_SKEW}
 
 
@@ -310,6 +266,9 @@ def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
         (Flaw.READS_UNDECIDED, Anomaly.ABORTED_READ),
         (Flaw.STARTS_LATE, Anomaly.LOST),
         (Flaw.COMMITS_IN_PART, Anomaly.LOST),
+        (Flaw.HIDES_OWN, Anomaly.LOST),
+        (Flaw.HIDES_PLAIN, Anomaly.PREFIX_CHANGED),
+        (Flaw.GOES_ON, Anomaly.PREFIX_CHANGED),
     ],
 )
 def test_a_flaw_of_the_database_is_seen(flaw: Flaw, anomaly: Anomaly) -> None:

@@ -10,34 +10,42 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from messaging.bookmarks import Hold, Position
 from messaging.facts import Facts, Mark
+from messaging.handover import RegionRecord, UnreadableRecordError
 from messaging.index import IndexedRange
+from messaging.inspect import decoded
 from messaging.rows import DamagedRowError, MessageRow, PayloadRow, frame, is_whole
 from messaging.runs import open_run, require_run, rows_in, whole_rows
+from messaging.storage import hbase_journal as journal
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.leveldb_table import read_changes, read_layout
 from messaging.topics import TopicRecord
 from process.backup_form import unpack_rows
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Response
+from tuff.checksum import crc32
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.disk.leveldb_log import MalformedError as MalformedLevelDbError
 from tuff.disk.leveldb_log import Record, read_batch, read_records
 from tuff.disk.records import pack_frame
+from tuff.hbase_rows import Cell, read_cell
 from tuff.protocol import avro, forms
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
-from tuff.protocol.media import parse_json
+from tuff.protocol.media import parse_json, read_object
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.table_rows import (
+    Compacted,
     MalformedKeyError,
+    Version,
     check_format,
     pack_fact,
     read_undo,
@@ -53,6 +61,9 @@ from tx.snapshots import read_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = TopicId("default", "t1")
+
+# What three of them raise as well where somebody forged bytes that no server of ours has written.
+FORGED = (struct.error, ValueError, TypeError, OverflowError, RecursionError)
 
 Decode = Callable[[bytes], object]
 
@@ -100,7 +111,12 @@ def split(data: bytes) -> tuple[bytes, int, bytes]:
     return data[2 : 2 + size], flags, data[2 + size :]
 
 
-def _row(kind: type[MessageRow | PayloadRow | TopicRecord | IndexedRange | Mark | Facts]) -> Decode:
+RowKind = type[
+    MessageRow | PayloadRow | TopicRecord | IndexedRange | Mark | Facts | Hold | Position
+]
+
+
+def _row(kind: RowKind) -> Decode:
     def decode(data: bytes) -> object:
         key, flags, body = split(data)
         return kind.from_bytes(key, frame(key, flags, body))
@@ -118,6 +134,30 @@ def _run(data: bytes) -> object:
     return open_run(key, frame(key, flags, body))
 
 
+def _inspected(data: bytes) -> object:
+    key, flags, body = split(data)
+    return decoded(key, frame(key, flags, body))
+
+
+def _region_record(data: bytes) -> object:
+    body = data[14:]
+    return RegionRecord.from_bytes(data[:10] + struct.pack(">I", crc32(body)) + body)
+
+
+def _commit(data: bytes) -> object:
+    """A cell alone, or, by the flags, a cell and the chunk that it rests on."""
+    cell, flags, rest = split(data)
+    cell, chunks = (cell, [rest]) if flags else (cell + rest, [])
+    crc = struct.pack(">I", crc32(b"".join(chunks), crc32(cell[5:])))
+    return journal.unpack(cell[:1] + crc + cell[5:], chunks)
+
+
+def _item(data: bytes) -> None:
+    """What is taken apart again was made here, of any payload."""
+    message_id, payload = data[:20].ljust(20), data[20:]
+    assert avro.decode_message(avro.encode_message(message_id, payload)) == (message_id, payload)
+
+
 def _answer(call: calls.Call[object]) -> Decode:
     headers = {"tuff-next": "0" * 40, "tuff-caught-up": "true"}
 
@@ -132,6 +172,11 @@ def _version(data: bytes) -> object:
     key, flags, body = split(data)
     found = read_version(key)
     return found, read_value(key, frame(key, flags, body))
+
+
+def _cell(data: bytes) -> object:
+    key, flags, body = split(data)
+    return read_cell(key, Cell(5, frame(Version(key, 5).stored_key, flags, body)))
 
 
 def _undo(data: bytes) -> object:
@@ -192,6 +237,19 @@ def _hex(*digits: str) -> Callable[[], list[bytes]]:
     return lambda: [bytes.fromhex(each) for each in digits]
 
 
+def _commits() -> list[bytes]:
+    """A commit in one cell, and one whose rows stand in a chunk."""
+    rows = {b"ma": b"value", b"mb": None}
+    commit = journal.Commit(token=bytes(16), timestamp_ms=7, first=1, owner="here", rows=rows)
+    whole, claim = journal.pack(commit)[0], journal.pack(replace(commit, rows={}))[0]
+    body = whole[len(claim) :]
+    chunked = claim[:40] + b"\x01" + claim[41:]  # the number of its chunks
+    return [
+        bytes((len(claim), 0)) + claim + body,
+        bytes((len(chunked), 1)) + chunked + body,
+    ]
+
+
 def _transaction() -> Transaction:
     return Transaction(transaction_id=5, read_pointer=4, write_pointer=5)
 
@@ -239,7 +297,13 @@ TARGETS: Sequence[Target] = (
         _of({"startFrom": "00" * 20, "inclusive": True, "limit": 7, "transaction": _OBJECT}, {}),
     ),
     _target("json-transaction", _json(forms.transaction_from_json), TuffError, _of(_OBJECT)),
+    _target(
+        "json-body",
+        lambda data: read_object(data, "application/json", members=("a", "b"), what="the body"),
+        TuffError, _of({"a": 1, "b": None}, b""),
+    ),
     _target("ttransaction", Transaction.from_bytes, TuffError, _of(_transaction().to_bytes())),
+    Target("avro-item", _item, (), _of(bytes(range(20)) + b"payload", bytes(300))),
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
         "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,
@@ -283,12 +347,25 @@ TARGETS: Sequence[Target] = (
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(Mark), DamagedRowError, _like("mark-.*")),
     _target("facts-row", _row(Facts), DamagedRowError, _like("facts-.*")),
+    _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
+    _target("position-row", _row(Position), DamagedRowError, _like("position-row")),
+    Target("inspected-row", _inspected, FORGED, _like(".*-row.*")),
+    _target("region-record", _region_record, UnreadableRecordError, _like("region-record")),
+    Target("journal-commit", _commit, (journal.DamagedJournalError, *FORGED), _commits),
+    Target(
+        "journal-layout", journal.unpack_layout, (journal.DamagedJournalError, *FORGED),
+        lambda: [journal.pack_layout(16)],
+    ),
     Target("table-version", _version, (TuffError, MalformedKeyError), _hex(
         "100072" "6170706c6500006b75fbd7646bfff8" "41",
     )),
     _target("table-undo", _undo, TuffError, _hex(
         "0d00" "75148a04289b94000700000000" "148a04289b940007000000056170706c65",
     )),
+    _target("table-cell", _cell, TuffError, _hex("05006170706c6541", "05016170706c65", "050261")),
+    _target("table-compacted", Compacted.from_bytes, TuffError, lambda: [
+        Compacted(bound=4, started=9, open=(5, 6)).to_bytes(), Compacted().to_bytes(),
+    ]),
     _target("table-format", check_format, TuffError, _hex("0001")),
     _target("archive", _archive, ArchiveError, _like("archive")),
     _target("leveldb-log", _leveldb_log, MalformedLevelDbError, lambda: _leveldb()[0]),

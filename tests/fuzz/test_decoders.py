@@ -3,16 +3,24 @@
 A short run of what `python -m tests.fuzz` does for as long as it is told to.
 """
 
+import ast
+import re
+import sys
 import tracemalloc
+from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import ROOT, TARGETS, Target
 
 MEMORY_BYTES_MAX = 2 << 20  # bytes at once, of an input of a few hundred
 CHANGES_MAX = 6
+
+ROOMS = ("messaging", "process", "tuff", "tx")
+NAMES = re.compile(r"from_bytes|decoded|unpack|(decode|unpack|parse|read|open|split)_\w+")
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=str)
 
@@ -36,6 +44,35 @@ def test_the_inputs_to_begin_from_are_whole(target: Target) -> None:
     assert seeds
     for seed in seeds:
         target.decode(seed)
+
+
+def decoders() -> Iterator[tuple[str, int, str]]:
+    """Where each public function is defined that takes bytes and is named like a decoder."""
+    for path in sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and NAMES.fullmatch(node.name):
+                taken = [ast.unparse(each.annotation or node) for each in node.args.args]
+                if "bytes" in taken or "Readable" in taken:
+                    first = min([node, *node.decorator_list], key=lambda each: each.lineno)
+                    yield str(path), first.lineno, node.name
+
+
+def test_every_decoder_is_reached_by_the_whole_inputs() -> None:
+    called: set[tuple[str, int, str]] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        called.add((code.co_filename, code.co_firstlineno, code.co_name))
+
+    inputs = [(target, seed) for target in TARGETS for seed in target.seeds()]
+    sys.setprofile(note)
+    try:
+        for target, seed in inputs:
+            target.run(seed)
+    finally:
+        sys.setprofile(None)
+
+    assert [each for each in decoders() if each not in called] == []
 
 
 @settings(max_examples=200)

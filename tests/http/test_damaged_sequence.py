@@ -62,7 +62,6 @@ def test_a_row_that_leveldb_leaves_out_is_not_passed_over(damaged: Client) -> No
     assert len(reading.gaps) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the place to go on from is the one that was read from")
 def test_a_group_that_lacks_a_row_so_can_be_passed(damaged: Client) -> None:
     reading = read_past_damage(Topic(damaged, "default", "group"))
 

@@ -13,6 +13,7 @@ from functools import partial
 from messaging.bookmarks import PositionLag, behind_ms
 from messaging.engine import Engine
 from messaging.index import IndexedRange
+from messaging.insiders import Insiders
 from messaging.live import Live
 from messaging.page import Page, arrow_form
 from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
@@ -123,6 +124,7 @@ class Polls:
         self._settings = settings
         self._observe = observe
         self._is_stopping = False
+        self.insiders = Insiders()
         self.waiting_count = 0  # polls that sleep until something happens
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
@@ -133,7 +135,8 @@ class Polls:
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:
-            return await self._poll(found, generation, poll, waiter)
+            with self.insiders.joined(poll.tx, waiter):
+                return await self._poll(found, generation, poll, waiter)
         finally:
             del found.waiters[waiter]
 

@@ -208,6 +208,40 @@ def test_a_fixed_snapshot_that_waits_goes_on_when_its_holder_aborts(
     assert payloads(answer(poll)) == ["plain"]
 
 
+@pytest.mark.parametrize(
+    ("ending", "body", "code"),
+    [
+        ("commit", {}, "transaction_committed"),
+        ("commit", {"readOnly": True}, "transaction_committed"),
+        ("abort", {}, "transaction_aborted"),
+        ("invalidate", {}, "transaction_invalidated"),
+    ],
+)
+def test_a_poll_in_a_transaction_that_ends_is_refused_at_once(
+    client: Client, topic: Topic, waiting: Waiting, ending: str, body: dict[str, bool], code: str
+) -> None:
+    """Though the transaction wrote nothing, to this topic or to any."""
+    tx = begin(client)
+    poll = waiting(tx=tx.id)
+    still_waits(poll)
+
+    ok(getattr(tx, ending)(**body))
+
+    refused(poll.result(PROMPT_S), 409, code)
+
+
+def test_a_poll_in_a_transaction_that_times_out_is_refused_at_once(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    tx = begin(client, timeout=0.3)
+    inside = ok(tx.checkpoint()).json["writePointer"]
+
+    polls = [waiting(tx=tx.id), waiting(tx=inside)]
+
+    for poll in polls:
+        refused(poll.result(PROMPT_S), 409, "transaction_timed_out")
+
+
 def test_deleting_the_topic_answers_404(topic: Topic, waiting: Waiting) -> None:
     poll = waiting()
     still_waits(poll)

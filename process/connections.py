@@ -15,8 +15,8 @@ from aiohttp.http import HttpProcessingError, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, InvalidURLError, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from process.application import UNMATCHED, break_off, response_of, unserved
-from process.front import Front
+from process.application import OPERATION, UNMATCHED, break_off, response_of, unserved
+from process.front import Front, is_given_up
 from process.heads import LINE_BYTES_MAX
 from tuff.protocol.errors import BadRequestError, MethodNotAllowedError, TuffError
 from tuff.protocol.exchange import Reply
@@ -94,8 +94,11 @@ class Connection(web.RequestHandler):
         self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        request, task = self._current_request, self._task_handler  # the library forgets both
         super().connection_lost(exc)
         self._connections.discard(self)
+        if request is not None and task is not None and is_given_up(request.get(OPERATION, "")):
+            task.cancel()
 
     def finish(self) -> None:
         """Close the connection, once the requests under way are answered."""

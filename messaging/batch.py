@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from messaging.keys import message_key, place_after, place_number
-from messaging.rows import PLAIN, DamagedRowError, MessageRow
+from messaging.rows import DamagedRowError, MessageRow
 from messaging.run_table import records_of
 from messaging.sequence import Sequencer
 from messaging.storage.seam import Store
@@ -28,12 +28,13 @@ class Inversion(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rows of one publish that are payloads without a time to live of their own, all of them with a
-    pointer or none, in the order of their keys."""
+    """Rows of one publish with their payloads, in the order of their keys. `is_plain`: they are
+    nothing but payloads; else at least one has a pointer, or a time to live of its own."""
 
     prefix: bytes
     keys: Sequence[bytes]
     values: Sequence[bytes]
+    is_plain: bool
 
 
 class Batch:
@@ -147,7 +148,7 @@ def _neighbours(runs: Sequence[Run]) -> Iterator[tuple[Sequence[bytes], Sequence
     """The rows of these publishes; plain ones together that follow each other in one topic."""
     together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
     for run in runs:
-        if run.values[0][0] != PLAIN:
+        if not run.is_plain:
             yield run.keys, run.values
             continue
         keys, values = together.get(run.prefix, ([], []))

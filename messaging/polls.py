@@ -13,6 +13,8 @@ from functools import partial
 from messaging.bookmarks import PositionLag, behind_ms
 from messaging.engine import Engine
 from messaging.index import IndexedRange
+from messaging.insiders import Insiders
+from messaging.keys import place_after
 from messaging.live import Live
 from messaging.page import Page, arrow_form
 from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
@@ -123,6 +125,7 @@ class Polls:
         self._settings = settings
         self._observe = observe
         self._is_stopping = False
+        self.insiders = Insiders()
         self.waiting_count = 0  # polls that sleep until something happens
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
@@ -133,7 +136,8 @@ class Polls:
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:
-            return await self._poll(found, generation, poll, waiter)
+            with self.insiders.joined(poll.tx, waiter):
+                return await self._poll(found, generation, poll, waiter)
         finally:
             del found.waiters[waiter]
 
@@ -348,14 +352,15 @@ class Polls:
         number = MessageId.from_int(min(query.start, LAST_NUMBER))
         if number.place >= query.live_from:
             return False
-        # An id that stands before a row, and is none of a message, is one that a reply handed out:
-        # that reader was there, and missed nothing if nothing was published until later.
-        was_there = (
-            isinstance(start, MessageId)
-            and not poll.inclusive
-            and number == MessageId(*number.place)
-        )
-        return not was_there or self._live.quiet.may_hold(number.place, stop=query.live_from)
+        if not isinstance(start, MessageId) or poll.inclusive:
+            return True
+        # An id that stands before a row, or is that of a message which is a row by itself, is one
+        # that a reply handed out: that reader missed nothing if no row came until later.
+        at_row = MessageId(*number.place)
+        if number.to_int() - at_row.to_int() > 1:
+            return True
+        unread = number.place if number == at_row else place_after(number.place)
+        return self._live.quiet.may_hold(unread, stop=query.live_from)
 
     def _result(self, record: TopicRecord, reading: Reading, *, is_expired: bool) -> PollResult:
         return PollResult(

@@ -9,7 +9,7 @@ from messaging.batch import Batch, Run
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.keys import index_key, message_key, message_keys, payload_keys
 from messaging.live import Live
-from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow, inline_values
+from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, inline_values
 from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions import TransactionView
 from messaging.writer import WRITE_OVERHEAD_BYTES, Write, Writer
@@ -183,7 +183,9 @@ class Publisher:
         pointer = _pointer_of(entry)
         places = batch.next_places(len(entry.payloads))
         keys = payload_keys(prefix, pointer, places[0], len(entry.payloads))
-        batch.put_stored(keys, _stored_values(keys, entry))
+        # The pointer stands in the key.
+        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        batch.put_stored(keys, values)
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, places, final=False, payload_bytes=size_bytes)
 
@@ -257,7 +259,7 @@ def _check_ttls(named: Sequence[int], payloads: Sequence[bytes]) -> None:
         return
     if not payloads:
         raise InvalidTtlError("a publish without messages takes no ttl; store takes it")
-    if any(each < 1 for each in named):
+    if min(named) < 1:
         raise InvalidTtlError(f"a ttl is whole seconds from 1 on, not {min(named)}")
 
 
@@ -265,21 +267,7 @@ def _put_messages(target: _Target, batch: Batch) -> tuple[Place, Place]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     places = batch.next_places(len(entry.payloads))
     keys = message_keys(prefix, places[0], len(entry.payloads))
-    if entry.ttls_s is None:
-        values = inline_values(keys, entry.payloads, pointer=entry.pointer)
-        batch.put_run(Run(prefix, keys, values))
-        return places
-    ttls_s = entry.ttls_s or [None] * len(entry.payloads)
-    for key, payload, ttl_s in zip(keys, entry.payloads, ttls_s, strict=True):
-        row = MessageRow(tx_pointer=entry.pointer, ttl_s=ttl_s, payload=payload)
-        batch.put(key, row.to_bytes(key))
+    values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
+    is_plain = entry.pointer is None and not any(entry.ttls_s or ())
+    batch.put_run(Run(prefix, keys, values, is_plain))
     return places
-
-
-def _stored_values(keys: Sequence[bytes], entry: PublishEntry | PublishRequest) -> list[bytes]:
-    if entry.ttls_s is None:
-        return inline_values(keys, entry.payloads, pointer=None)  # it stands in the key
-    return [
-        PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key)
-        for key, payload, ttl_s in zip(keys, entry.payloads, entry.ttls_s, strict=True)
-    ]

@@ -143,15 +143,43 @@ def frame(key: bytes, flags: int, body: bytes) -> bytes:
 
 
 def inline_values(
-    keys: Sequence[bytes], payloads: Sequence[bytes], *, pointer: int | None
+    keys: Sequence[bytes],
+    payloads: Sequence[bytes],
+    *,
+    pointer: int | None,
+    ttls_s: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """The stored values of rows of one publish or, without a pointer, of one store, that have no
-    time to live of their own: what `frame` makes of each, in a third of the time."""
-    flags, between = (PLAIN, b"") if pointer is None else (HAS_POINTER, _POINTER.pack(pointer))
+    """The stored values of rows of one publish or, without a pointer, of one store: what `frame`
+    makes of each, in a third of the time."""
+    ttl_s = ttls_s[0] if ttls_s else None
+    if ttls_s and len(set(ttls_s)) > 1:
+        return _mixed_values(keys, payloads, pointer, ttls_s)
+    if pointer is None and ttl_s is None:
+        flags, between = PLAIN, b""  # as nearly always
+    else:
+        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
     known = bytes((flags,)) + between
     return [
         HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
         for key, payload in zip(keys, payloads, strict=True)
+    ]
+
+
+def _mixed_values(
+    keys: Sequence[bytes],
+    payloads: Sequence[bytes],
+    pointer: int | None,
+    ttls_s: Sequence[int | None],
+) -> list[bytes]:
+    heads: dict[int | None, tuple[int, bytes, bytes]] = {}
+    for ttl_s in set(ttls_s):
+        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
+        heads[ttl_s] = flags, between, bytes((flags,)) + between
+    return [
+        HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
+        for key, payload, (flags, between, known) in zip(
+            keys, payloads, map(heads.__getitem__, ttls_s), strict=True
+        )
     ]
 
 

@@ -298,8 +298,14 @@ class MessagingService:
         self._endings.settle(transaction_pointers)
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably ended: readers held by their rows look again."""
+        """These pointers durably ended: readers held by their rows, and readers in their
+        snapshots, look again."""
         self._endings.wake_readers(transaction_pointers)
+        self._polls.insiders.wake(transaction_pointers)
+
+    def reading_pointers(self) -> Collection[int]:
+        """Every pointer in whose snapshot a poll reads."""
+        return self._polls.insiders.pointers
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these published to or stored for, sorted."""

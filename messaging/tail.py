@@ -19,7 +19,7 @@ from messaging.batch import Run
 from messaging.columns import NO_PAYLOAD
 from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
-from messaging.plain import is_plain, plain_item, plain_items
+from messaging.plain import plain_item, plain_items
 from messaging.query import LAST_NUMBER, Query, first_number, next_at_end
 from messaging.reader import Reading, read_memory
 from messaging.rows import MessageRow
@@ -32,6 +32,9 @@ TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more 
 KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
 FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
+# Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
+# and everybody would wait while each is looked for; who reads next goes to the store instead.
+CHANGED_COUNT_MAX = 25_000
 ROW_OVERHEAD_BYTES = 100  # bytes; what Python takes for a row beside its item
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
@@ -113,7 +116,7 @@ class _Tail:
         runs, self.fresh, self.fresh_odd_count = self.fresh, [], 0
         for run in runs:
             self.size_bytes -= _run_size(run)
-            if is_plain(run.values[0]):
+            if run.is_plain:
                 items = plain_items(run.keys, run.values)
                 self.items += items
                 self.size_bytes += sum(_size(item, None) for item in items)
@@ -266,7 +269,7 @@ class Tails:
         self, puts: Mapping[bytes, bytes | None], runs: Sequence[Run], *, served: Place
     ) -> None:
         """A batch with these rows became durable, and everything up to this place is served."""
-        if not self._bytes_max:
+        if not self._bytes_max or len(puts) > CHANGED_COUNT_MAX:
             self.begin(served)
             return
         changed: dict[bytes, _Tail] = {}
@@ -277,6 +280,9 @@ class Tails:
             tail = self._take_out(run.prefix, changed)
             if run.keys[0] > tail.newest:
                 tail.add(run)
+            elif len(run.keys) > CHANGED_COUNT_MAX:
+                self.begin(served)
+                return
             else:  # among rows of its own batch that are more than payloads
                 for key, value in zip(run.keys, run.values, strict=True):
                     tail.change(key, value)
@@ -346,7 +352,7 @@ class Tails:
 
 
 def _odd_count(run: Run) -> int:
-    return 0 if is_plain(run.values[0]) else len(run.keys)
+    return 0 if run.is_plain else len(run.keys)
 
 
 def _run_size(run: Run) -> int:

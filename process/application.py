@@ -26,6 +26,7 @@ from tuff.protocol.exchange import Reply, Request, Route, problem_reply
 from tuff.protocol.media import read_query, shown
 
 SERVER_NAME = "tuff"  # what every reply calls the server
+OPERATION = web.RequestKey("operation", str)  # what figures call that which is under way
 UNMATCHED = "unmatched"  # the operation, in figures, of what no route serves
 # Seconds without a byte of a body that was announced: a network that lost its way has found it
 # again by then, and a client that is gone without a word must not keep a place among the
@@ -174,7 +175,8 @@ def _fronted(front: Front) -> Middleware:
         resource = request.match_info.route.resource
         # The operation, and not the path: names of topics would make a series each.
         operation = resource.canonical if resource is not None else UNMATCHED
-        answered = await front.answer(f"{request.method} {operation}", translated, request)
+        request[OPERATION] = f"{request.method} {operation}"
+        answered = await front.answer(request[OPERATION], translated, request)
         response = response_of(answered) if isinstance(answered, Reply) else answered
         if request.content.exception() is not None:  # where the next request begins is not known
             response.force_close()

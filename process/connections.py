@@ -15,8 +15,8 @@ from aiohttp.http import HttpProcessingError, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, InvalidURLError, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from process.application import UNMATCHED, break_off, response_of, unserved
-from process.front import Front
+from process.application import OPERATION, UNMATCHED, break_off, response_of, unserved
+from process.front import Front, is_given_up
 from process.heads import LINE_BYTES_MAX
 from process.unread import Unread
 from tuff.protocol.errors import BadRequestError, MethodNotAllowedError, TuffError
@@ -98,11 +98,14 @@ class Connection(web.RequestHandler):
         self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        request, task = self._current_request, self._task_handler  # the library forgets both
         super().connection_lost(exc)
         if self._unread is not None:
             self._unread.stop()
             self._unread = None
         self._connections.discard(self)
+        if request is not None and task is not None and is_given_up(request.get(OPERATION, "")):
+            task.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()

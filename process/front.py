@@ -21,6 +21,20 @@ DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
 _ALWAYS_ANSWERED = frozenset(
     {"GET /health/live", "GET /health/startup", "GET /health/ready", "GET /metrics"}
 )
+# They change nothing, and may wait for long: nobody has to end them once the client is gone, and
+# until then they would be neither a connection nor, while they wait, a request under way.
+_GIVEN_UP = frozenset(
+    {
+        "POST /v1/namespaces/{ns}/topics/{t}/poll",
+        "GET /v1/namespaces/{ns}/topics/{t}/messages",
+    }
+)
+
+
+def is_given_up(operation: str) -> bool:
+    """Whether what is under way ends with its connection. All others go on: what they do is done
+    whether or not somebody hears of it."""
+    return operation in _GIVEN_UP
 
 
 class _Answer(Protocol):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from process.front import Front
+from process.front import Front, is_given_up
 from process.heads import Head, Heads, ReplyBytes
 from process.lines import Lines
 from process.routing import RouteTree
@@ -91,8 +91,8 @@ class Lanes:
 class Lane(asyncio.Protocol):
     """One connection, until it closes or leaves the lane."""
 
-    __slots__ = ("_held", "_is_closing", "_is_paused", "_lanes", "_needed", "_quiet_s", "_timer",
-                 "_transport", "_unread", "_work")  # fmt: skip
+    __slots__ = ("_held", "_is_closing", "_is_paused", "_lanes", "_needed", "_operation",
+                 "_quiet_s", "_timer", "_transport", "_unread", "_work")  # fmt: skip
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -100,6 +100,7 @@ class Lane(asyncio.Protocol):
         self._held = bytearray()  # what waits: for its rest, or for the request under way
         self._needed = 0  # bytes that must be held before it is worth to look at them
         self._work: Steps[Reply] | None = None  # the request under way
+        self._operation = ""  # that one's, or the last one's
         self._is_paused = False  # the client does not read its replies
         self._is_closing = False
         self._quiet_s = 0.0
@@ -115,9 +116,10 @@ class Lane(asyncio.Protocol):
         self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # A request under way goes on: what it does is done whether or not somebody hears of it.
         self._transport = None
         self._forget()
+        if is_given_up(self._operation):
+            self._give_up()
 
     def data_received(self, data: bytes) -> None:
         if self._held or self._work is not None or self._is_paused:
@@ -151,11 +153,14 @@ class Lane(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection now, and give up the request under way."""
+        self._give_up()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _give_up(self) -> None:
         work, self._work = self._work, None
         if work is not None:
             work.give_up()
-        if self._transport is not None:
-            self._transport.abort()
 
     def _go_on(self) -> None:
         if self._transport is None or self._is_closing:
@@ -186,6 +191,7 @@ class Lane(asyncio.Protocol):
         work = self._lanes.work_for(head, data[head.size : stop])
         if len(data) > stop:
             self._held += data[stop:]
+        self._operation = head.asked.operation
         self._work = Steps(work, returned=self._answer, failed=self._fail)
         self._work.go_on()
 

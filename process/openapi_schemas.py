@@ -5,6 +5,8 @@ What comes in is closed (an unknown member is refused); what goes out may grow m
 
 from collections.abc import Mapping
 
+from tuff.protocol.requests import MESSAGES_COUNT_MAX
+
 Schema = dict[str, object]
 
 _LONG_MAX = (1 << 63) - 1
@@ -50,6 +52,12 @@ _MS = _fixed("integer", minimum=0, description="ms since the epoch")
 _SECONDS = _fixed("number", exclusiveMinimum=0, description="seconds; fractions allowed")
 _TTL = _fixed("integer", minimum=1, maximum=2147483647, description="whole seconds")
 _SEQ_ID = _fixed("integer", minimum=0, maximum=65535)
+_MESSAGES_TAKEN: Schema = {
+    "type": "array",
+    "items": ref("MessageTaken"),
+    "maxItems": MESSAGES_COUNT_MAX,
+    "description": "as many at most in one request, in all of its entries together",
+}
 _STATE = _one_of("in_progress", "committing", "committed", "aborted", "invalid")
 _TYPE = _one_of("short", "long")
 
@@ -149,7 +157,7 @@ _MESSAGES: dict[str, Schema] = {
     "PublishRequest": _taken(
         {
             "transactionWritePointer": _or_null(ref("PointerTaken")),
-            "messages": _array(ref("MessageTaken")),
+            "messages": _MESSAGES_TAKEN,
         },
         required=("messages",),
     ),
@@ -268,7 +276,7 @@ _TRANSACTIONS: dict[str, Schema] = {
         {
             "namespace": ref("Name"),
             "topic": ref("Name"),
-            "messages": _array(ref("MessageTaken")),
+            "messages": _MESSAGES_TAKEN,
             "pointer": ref("PointerTaken"),
         },
         required=("namespace", "topic", "messages"),

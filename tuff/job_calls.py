@@ -40,8 +40,20 @@ def splits(topic: TopicId, count: int, *, start: Place | None, end: Place | None
     return Call(Request(method="GET", path=path, is_read=True), read)
 
 
-def truncate(topic: TopicId, before: Start) -> Call[MessageId | None]:
-    body = json_body({"before": start_form(before)})
+def newest_place(topic: TopicId) -> Call[MessageId]:
+    """A place behind everything that was published by now, and before what will be."""
+    path = f"{topic_path(topic)}/messages?from=latest&limit=1"
+    request = Request(method="GET", path=path, is_read=True)
+    return Call(request, lambda response: MessageId.from_hex(response.headers["tuff-next"]))
+
+
+def truncate(topic: TopicId, before: Start, *, newest: MessageId) -> Call[MessageId | None]:
+    """`newest`: what `newest_place` said. A place to come would mean all that is there whenever the
+    request arrives, so that repeating it took what was published since; that one never does."""
+    form = start_form(before)
+    if _is_ahead(form, newest):
+        form = newest.hex()
+    body = json_body({"before": form})
     path = f"{topic_path(topic)}/truncate"
     request = Request(method="POST", path=path, body=body, is_repeatable=True)
     return Call(request, lambda response: maybe_id(json_object(response)["earliest"]))
@@ -116,6 +128,13 @@ def _read_position(body: Mapping[str, object]) -> NamedPosition:
         generation=whole_number(body["generation"], what="generation"),
         updated_at_ms=whole_number(body["updatedAt"], what="updatedAt"),
     )
+
+
+def _is_ahead(form: str | int, newest: MessageId) -> bool:
+    """Whether a place as JSON has it lies behind that one."""
+    if isinstance(form, str):
+        return MessageId.from_hex(form) > newest
+    return form > newest.publish_timestamp_ms
 
 
 def _hex(place: Place | None) -> str | None:

@@ -94,12 +94,14 @@ class Topics:
     def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
         """Remove everything before a place (an id, its hex, or a publish time), durably and for
         every reader; returns the oldest message that is left. What is older never comes back.
+        A place to come means all that is there when you call, and nothing that comes later.
 
         Raises:
             TopicNotFoundError: there is none of that name.
             TopicHeldError: somebody holds what would be removed.
         """
-        return self._send(job_calls.truncate(topic, before))
+        newest = self._send(job_calls.newest_place(topic))
+        return self._send(job_calls.truncate(topic, before, newest=newest))
 
     def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
         """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time
@@ -190,7 +192,8 @@ class AsyncTopics:
 
     async def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
         """As `Topics.truncate`."""
-        return await self._send(job_calls.truncate(topic, before))
+        newest = await self._send(job_calls.newest_place(topic))
+        return await self._send(job_calls.truncate(topic, before, newest=newest))
 
     async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
         """As `Topics.hold`."""

@@ -162,7 +162,12 @@ def invalids() -> Call[Invalids]:
 
 
 def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Truncated]:
-    """Raises: BadRequestError: not exactly one of the two is given."""
+    """A time is not sent again: where it is to come, by the server's clock, that would take off
+    what has become invalid since.
+
+    Raises:
+        BadRequestError: not exactly one of the two is given.
+    """
     if (ids is None) == (before_ms is None):
         raise BadRequestError("a truncation takes ids or before, and exactly one of them")
     form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
@@ -174,7 +179,7 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
             kept=pointers_from_json(body["kept"], what="kept"),
         )
 
-    return _post("invalid/truncate", form, read)
+    return _post("invalid/truncate", form, read, is_repeatable=ids is not None)
 
 
 def take_snapshot() -> Call[SnapshotFile]:
@@ -185,10 +190,16 @@ def take_snapshot() -> Call[SnapshotFile]:
     return _post("snapshot", None, read)
 
 
-def _post(path: str, body: Mapping[str, object] | None, read: Callable[[Response], T]) -> Call[T]:
+def _post(
+    path: str,
+    body: Mapping[str, object] | None,
+    read: Callable[[Response], T],
+    *,
+    is_repeatable: bool = True,
+) -> Call[T]:
     """A call on what exists: sending it again has no second effect (protocol §1, Idempotence)."""
     data = None if body is None else json_body(body)
-    request = Request(method="POST", path=f"{_ROOT}/{path}", body=data, is_repeatable=True)
+    request = Request(method="POST", path=f"{_ROOT}/{path}", body=data, is_repeatable=is_repeatable)
     return Call(request, read)
 
 

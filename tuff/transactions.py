@@ -133,7 +133,8 @@ class Transactions:
     ) -> Truncated:
         """Take pointers off the invalid list: these, or those started before a time in ms.
 
-        Only safe once no store holds a version of them; those a message row carries are kept.
+        Only safe once no store holds a version of them; those a message row carries are kept. With
+        `before`, an answer that is lost is not asked for again: look at `invalids`.
         """
         return self._send(transaction_calls.truncate(ids=ids, before_ms=before))
 

@@ -6,6 +6,7 @@ rows are being written, which has passed its check and holds a claim.
 """
 
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff.disk.steps import Patience, Promised
@@ -136,7 +137,9 @@ class Endings:
         if entries:
             return await self._publish_and_commit(opened, changes, entries, request)
         lsn = self._record_commit(opened, changes, (), request)
-        if not request.is_read_only:
+        if request.is_read_only:
+            self._markings.ended_unwritten(opened.pointers, partial(self._ledger.durable, lsn))
+        else:
             await self._ledger.durable(lsn)
         return self._outcome(transaction_id)
 

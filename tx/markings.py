@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import TransactionsUnavailableError, TuffError
 from tx.gates import Gates
 from tx.records import EndedState
 from tx.rows import MessageRows
@@ -37,9 +38,28 @@ class Markings:
                 self.mark_if_needed(change.transaction_id, pointers)
             self._rows.wake_readers(pointers)
 
+    def ended_unwritten(
+        self, pointers: Sequence[int], durable: Callable[[], Awaitable[None]]
+    ) -> None:
+        """A transaction without writes has committed, which waits for no disk; `durable` does.
+        Readers in its snapshot are refused from now on, and a refusal speaks of nothing that a
+        crash could still undo."""
+        read_in = self._rows.reading_pointers()
+        if any(pointer in read_in for pointer in pointers):
+            self._spawn(self._wake_when(durable, pointers))
+
+    async def _wake_when(
+        self, durable: Callable[[], Awaitable[None]], pointers: Sequence[int]
+    ) -> None:
+        with suppress(TransactionsUnavailableError):  # whoever recovers the log wakes them
+            await durable()
+            self._rows.wake_readers(pointers)
+
     def concerned(self) -> set[int]:
-        """Every pointer that rows carry, or that a write under way may yet give rows."""
-        return {*self._rows.indexed_pointers(), *self._gates.writing()}
+        """Every pointer that rows carry, or that a write under way may yet give rows, or that
+        somebody reads in."""
+        rows = self._rows
+        return {*rows.indexed_pointers(), *self._gates.writing(), *rows.reading_pointers()}
 
     def mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
         """Take back what these pointers published, or are about to."""

@@ -33,7 +33,11 @@ class MessageRows(Protocol):
         """These pointers durably committed: their rows carry them no longer in the index."""
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably ended: readers held by their rows look again."""
+        """These pointers durably ended: readers held by their rows, and readers in their
+        snapshots, look again."""
+
+    def reading_pointers(self) -> Collection[int]:
+        """Every pointer in whose snapshot a reader reads, and may wait."""
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""

@@ -54,7 +54,7 @@ class _SinkRoutes:
         return json_reply({"sinks": [replies.sink_object(*each) for each in found]})
 
     async def forget(self, request: Request) -> Reply:
-        read_query(request.query, parameters=())
+        members_of(request, (), what="the forgetting of a sink")
         await self._manager.epochs.forget(request.parameters["sink"])
         return EMPTY_REPLY
 

@@ -23,14 +23,19 @@ class Losses:
         self.says = says
         self._lock = Lock()
         self._replies: dict[str, int] = {}
+        self._meanwhile: dict[str, Callable[[], object]] = {}
         self._requests: dict[str, int] = {}
         self.held: dict[str, Callable[[], object]] = {}
         self._delayed: dict[str, Event] = {}
         self.seen: list[str] = []
 
-    def lose_reply(self, call: str, *, times: int = 1) -> None:
-        """The server does it, and the client never hears of it."""
+    def lose_reply(
+        self, call: str, *, times: int = 1, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """The server does it, and the client never hears of it; before it can ask again, something
+        happens `meanwhile`."""
         self._replies[call] = times
+        self._meanwhile[call] = meanwhile
 
     def lose_request(self, call: str, *, times: int = 1) -> None:
         """It never reaches the server."""
@@ -52,7 +57,10 @@ class Losses:
         return self._takes(self._requests, call)
 
     def takes_reply(self, call: str) -> bool:
-        return self._takes(self._replies, call)
+        if not self._takes(self._replies, call):
+            return False
+        self._meanwhile[call]()
+        return True
 
     def _takes(self, losses: dict[str, int], call: str) -> bool:
         with self._lock:

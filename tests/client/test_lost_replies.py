@@ -191,6 +191,54 @@ def test_an_abort_whose_reply_is_lost_is_repeated(
     assert committed(client, topic) == []
 
 
+@pytest.mark.parametrize("before", ["f" * 40, 2**62], ids=["an id", "a time"])
+def test_a_truncation_whose_reply_is_lost_takes_nothing_that_came_after_it(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], before: str | int
+) -> None:
+    """A place to come means all that is there now, and not all that is there at the second try."""
+    url, losses = proxied
+    client.publish(topic, "old")
+    losses.lose_reply("truncate", meanwhile=lambda: client.publish(topic, "acknowledged"))
+
+    with tuff.connect(url) as through:
+        left = through.topics.truncate(topic, before)
+
+    assert losses.seen.count("truncate") == 2
+    assert [(each.id, each.payload) for each in client.poll(topic)] == [(left, b"acknowledged")]
+
+
+async def test_the_asyncio_client_truncates_no_more_than_once(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    client.publish(topic, "old")
+    losses.lose_reply("truncate", meanwhile=lambda: client.publish(topic, "acknowledged"))
+
+    async with tuff.connect_async(url) as through:
+        await through.topics.truncate(topic, "f" * 40)
+
+    assert [message.payload for message in client.poll(topic)] == [b"acknowledged"]
+
+
+def test_a_truncation_of_invalid_pointers_by_time_is_not_sent_again(
+    client: tuff.Client, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    later: list[tuff.Transaction] = []
+
+    def invalidate_one() -> None:
+        later.append(client.transactions.start())
+        client.transactions.invalidate(later[0])
+
+    losses.lose_reply("truncate", meanwhile=invalidate_one)
+
+    with tuff.connect(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
+        through.transactions.truncate(before=2**50)
+
+    assert caught.value.outcome_unknown
+    assert later[0].transaction_id in client.transactions.invalids().invalids
+
+
 def test_a_store_whose_reply_is_lost_ends_its_transaction(
     client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
 ) -> None:

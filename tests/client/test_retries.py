@@ -126,6 +126,8 @@ def test_an_answer_of_the_server_settles_a_doubt() -> None:
         (transaction_calls.abort(5), True),
         (transaction_calls.invalidate(5), True),
         (transaction_calls.checkpoint(5), True),
+        (transaction_calls.truncate(ids=[5], before_ms=None), True),
+        (transaction_calls.truncate(ids=None, before_ms=5), False),
         (transaction_calls.run([PublishEntry(topic=TOPIC, payloads=[b"x"])], client=None,
                                request_id="1"), True),
         (calls.store(TOPIC, [b"x"], pointer=5, ttl_s=None), False),

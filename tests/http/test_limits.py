@@ -16,6 +16,7 @@ from tests.http.client import JSON, Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import consume_request, messages_of
 from tests.http.process import ServerProcess, serve
+from tuff.protocol import avro
 
 REQUEST_BYTES_MAX = 20_000
 
@@ -84,6 +85,36 @@ def test_a_larger_transaction_request_is_refused(narrow: Client) -> None:
         narrow.close()
 
     assert tx.state() == "in_progress"
+
+
+@pytest.mark.parametrize("call", ["publish", "store"])
+def test_a_request_of_more_messages_than_may_be_is_refused(topic: Topic, call: str) -> None:
+    """However small they are: each takes its time on the event loop."""
+    count = 1_000_001
+    body = b"\x02" + avro.encode_long(count) + b"\0" * count + b"\0"
+
+    reply = topic.avro(call, body)
+    refused(reply, 413, "request_too_large", naming="1000000 is the most")
+    path, messages = f"{topic.path}/{call}", b",".join([b'""'] * count)
+    reply = topic.client.send("POST", path, b'{"messages":[%b]}' % messages, content_type=JSON)
+    refused(reply, 413, "request_too_large", naming="1000001 messages")
+
+    assert topic.read() == []
+
+
+def test_the_entries_of_a_commit_have_no_more_messages_than_that_together(
+    client: Client, topic: Topic
+) -> None:
+    tx = begin(client)
+    part = json.dumps(entry(topic, *[""] * 500_001)).encode()
+    body = b'{"publish":[%b,%b]}' % (part, part)
+
+    for path in (f"{tx.path}/commit", f"{TRANSACTIONS}/run"):
+        reply = client.send("POST", path, body, content_type=JSON)
+        refused(reply, 413, "request_too_large", naming="1000002 messages")
+
+    assert tx.state() == "in_progress"
+    assert topic.read() == []
 
 
 def test_a_larger_request_of_unknown_length_is_refused(

@@ -1,5 +1,6 @@
 """Polls that wait (protocol §3.4, `wait`)."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -208,6 +209,40 @@ def test_a_fixed_snapshot_that_waits_goes_on_when_its_holder_aborts(
     assert payloads(answer(poll)) == ["plain"]
 
 
+@pytest.mark.parametrize(
+    ("ending", "body", "code"),
+    [
+        ("commit", {}, "transaction_committed"),
+        ("commit", {"readOnly": True}, "transaction_committed"),
+        ("abort", {}, "transaction_aborted"),
+        ("invalidate", {}, "transaction_invalidated"),
+    ],
+)
+def test_a_poll_in_a_transaction_that_ends_is_refused_at_once(
+    client: Client, topic: Topic, waiting: Waiting, ending: str, body: dict[str, bool], code: str
+) -> None:
+    """Though the transaction wrote nothing, to this topic or to any."""
+    tx = begin(client)
+    poll = waiting(tx=tx.id)
+    still_waits(poll)
+
+    ok(getattr(tx, ending)(**body))
+
+    refused(poll.result(PROMPT_S), 409, code)
+
+
+def test_a_poll_in_a_transaction_that_times_out_is_refused_at_once(
+    client: Client, topic: Topic, waiting: Waiting
+) -> None:
+    tx = begin(client, timeout=0.3)
+    inside = ok(tx.checkpoint()).json["writePointer"]
+
+    polls = [waiting(tx=tx.id), waiting(tx=inside)]
+
+    for poll in polls:
+        refused(poll.result(PROMPT_S), 409, "transaction_timed_out")
+
+
 def test_deleting_the_topic_answers_404(topic: Topic, waiting: Waiting) -> None:
     poll = waiting()
     still_waits(poll)
@@ -278,6 +313,37 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
         assert time.monotonic() - began < 10
     client.close()
     other.close()
+
+
+POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+BROWSE = "GET TOPIC/messages?wait=60 HTTP/1.1\r\nHost: x\r\n"
+# In the first form of each it stays in the lane; the other is the HTTP library's.
+WAITING = {
+    "poll": f"{POLL}Content-Length: 2\r\n\r\n{{}}",
+    "poll in chunks": f"{POLL}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n",
+    "browse": f"{BROWSE}\r\n",
+    "browse by an escape": f"{BROWSE}\r\n".replace("messages", "%6dessages"),
+}
+
+
+@pytest.mark.parametrize("request_text", WAITING.values(), ids=WAITING)
+def test_who_hangs_up_waits_no_longer(
+    server: ServerProcess, client: Client, topic: Topic, request_text: str
+) -> None:
+    """Else nothing counts what it costs: neither connections nor requests under way."""
+
+    def waiting_count() -> int:
+        figures = client.get("/metrics").body.decode().splitlines()
+        (line,) = [line for line in figures if line.startswith("tuff_polls_waiting ")]
+        return int(float(line.split()[1]))
+
+    before = waiting_count()
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(request_text.replace("TOPIC", topic.path).encode())
+            until(lambda: waiting_count() == before + 1)
+
+        until(lambda: waiting_count() == before)
 
 
 def test_a_client_that_goes_away_while_waiting_harms_nobody(

@@ -109,6 +109,15 @@ def test_a_sink_is_forgotten(sink: Sink) -> None:
     ok(sink.begin(0).abort())
 
 
+def test_a_sink_is_not_forgotten_by_a_body_that_says_more(sink: Sink) -> None:
+    ok(sink.begin(1).commit())
+
+    refused(sink.client.call("DELETE", sink.path, {"foo": 1}), 400, "bad_request", naming="foo")
+
+    assert sink.show()["epoch"] == 1
+    ok(sink.client.call("DELETE", sink.path, {}))
+
+
 @pytest.mark.parametrize("name", ["a/b", "replay/ns:t/2026-11-22", "x" * 128, "0.-_"])
 def test_a_name_is_percent_decoded(client: Client, name: str) -> None:
     sink = Sink(client, name)

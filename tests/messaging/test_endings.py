@@ -1,5 +1,7 @@
 """What endings do to rows, and what survives a restart (design §5, §6)."""
 
+import pytest
+
 from messaging.polls import Isolation, Poll
 from messaging.service import MessagingService
 from tests.messaging.world import (
@@ -12,6 +14,7 @@ from tests.messaging.world import (
     request,
     settle_down,
 )
+from tuff.protocol.errors import TransactionCommittedError
 from tuff.protocol.names import TopicId
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
@@ -158,6 +161,26 @@ async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_en
 
     result = await waiting
     assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
+
+
+async def test_waiting_in_a_transaction_ends_when_that_ends(
+    world: World, service: MessagingService
+) -> None:
+    for pointer in (7, 8):
+        world.transactions.start(pointer)
+    inside = await settle_down(service.poll(AUDIT, Poll(tx=7, wait_s=60)))
+    beside = await settle_down(service.poll(AUDIT, Poll(tx=8, wait_s=60)))
+    assert sorted(service.reading_pointers()) == [7, 8]
+
+    world.transactions.end(7, world.transactions.committed)
+    service.wake_readers([7])
+
+    with pytest.raises(TransactionCommittedError):
+        await inside
+    assert not beside.done()
+    assert sorted(service.reading_pointers()) == [8]
+    await publish(service, b"x")
+    assert payloads(await beside) == [b"x"]
 
 
 async def test_a_fixed_snapshot_held_by_an_abort_waits_for_the_marking(

@@ -94,6 +94,72 @@ async def test_what_was_published_and_expired_behind_a_reader_is_a_loss(
     assert (await go_on(service, begun)).expired
 
 
+async def test_who_has_read_the_last_message_missed_nothing_when_that_expires(
+    world: World, service: MessagingService
+) -> None:
+    """The id to go on from is then that of the message."""
+    await publish(service, b"a", b"the last")
+    read = await service.poll(AUDIT, COMMITTED)
+    assert (len(read.items), read.next_id) == (2, read.items[-1][0])
+    world.clock.now_ms += 2 * TTL_MS
+
+    assert not (await go_on(service, read)).expired
+    await publish(service, b"after a long silence")
+
+    reply = await go_on(service, read)
+    assert (reply.items[0][1], reply.expired) == (b"after a long silence", False)
+
+
+async def test_who_has_read_all_but_what_a_transaction_holds_is_told_once_that_expires(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"a")
+    world.clock.now_ms += 1_000
+    await publish(service, b"held", pointer=7)
+    read = await service.poll(AUDIT, COMMITTED)
+    assert (len(read.items), read.blocked_by) == (1, 7)
+
+    world.clock.now_ms += TTL_MS - 1
+    assert not (await go_on(service, read)).expired
+    world.clock.now_ms += 1
+    assert (await go_on(service, read)).expired
+
+
+async def test_who_has_read_a_message_and_not_the_next_one_missed_that(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"a", b"b")
+    read = await service.poll(AUDIT, replace(COMMITTED, limit=1))
+    world.clock.now_ms += 2 * TTL_MS
+
+    assert (await go_on(service, read)).expired
+
+
+async def test_a_start_at_a_message_itself_may_have_missed_it(
+    world: World, service: MessagingService
+) -> None:
+    published = await publish(service, b"a")
+    world.clock.now_ms += 2 * TTL_MS
+
+    for start in (published.first, published.first.publish_timestamp_ms):
+        assert (await service.poll(AUDIT, Poll(start=start))).expired
+
+
+async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await service.store(AUDIT, request(b"a", b"b", pointer=7))
+    await publish(service, pointer=7)
+    world.transactions.end(7, world.transactions.committed)
+    read = await service.poll(AUDIT, replace(COMMITTED, limit=1))
+    assert len(read.items) == 1
+    world.clock.now_ms += 2 * TTL_MS
+
+    assert (await go_on(service, read)).expired
+
+
 async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) -> None:
     async with world.running() as service:
         await service.create_topic(AUDIT, {"ttl": str(TTL_MS // 1000)})

@@ -228,14 +228,19 @@ def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
 @given(
     st.lists(st.binary(max_size=40), min_size=1, max_size=4),
     st.none() | st.integers(1, (1 << 63) - 1),
+    st.none() | st.lists(st.none() | st.sampled_from((1, 5, (1 << 31) - 1)), min_size=4),
 )
 def test_rows_of_one_publish_are_the_rows_that_each_would_be(
-    payloads: list[bytes], pointer: int | None
+    payloads: list[bytes], pointer: int | None, ttls: list[int | None] | None
 ) -> None:
     keys = message_keys(prefix_of(TopicId("a", "t"), 1), Place(7, (1 << 16) - 2), len(payloads))
-    rows = [MessageRow(tx_pointer=pointer, payload=payload) for payload in payloads]
+    ttls_s = ttls and ttls[: len(payloads)]
+    rows = [
+        MessageRow(tx_pointer=pointer, ttl_s=ttl_s, payload=payload)
+        for payload, ttl_s in zip(payloads, ttls_s or [None] * len(payloads), strict=True)
+    ]
 
-    values = inline_values(keys, payloads, pointer=pointer)
+    values = inline_values(keys, payloads, pointer=pointer, ttls_s=ttls_s)
 
     assert values == [row.to_bytes(key) for key, row in zip(keys, rows, strict=True)]
     assert [MessageRow.from_bytes(*each) for each in zip(keys, values, strict=True)] == rows

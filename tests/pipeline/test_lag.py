@@ -53,6 +53,20 @@ def test_a_named_position_at_the_end_is_not_behind(place: Place) -> None:
     assert (lag.count, lag.behind_ms) == (0, 0)
 
 
+def test_who_has_read_everything_lost_nothing_until_more_has_come_and_gone(place: Place) -> None:
+    topic = tuff.TopicId("tests", "brief")
+    place.client.topics.create(topic, ttl=1)
+    place.client.topics.set_position(topic, "report", place.client.publish(topic, "1").last_id)
+    place.clock.pass_hours()
+
+    (reader,) = readers_of_topic(place.client, topic)
+    assert lag_of(place.client, reader).state == "ok"
+
+    place.client.publish(topic, "2")
+    place.clock.pass_hours()
+    assert lag_of(place.client, reader).state == "maybe lost"
+
+
 def test_what_became_of_the_topic_is_told(place: Place) -> None:
     id = place.client.publish(place.topic, "1").first_id.hex()
     checkpoint = write_checkpoint(place.home, place.topic, id, committed=1)

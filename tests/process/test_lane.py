@@ -267,6 +267,22 @@ async def test_who_hangs_up_leaves_its_request_to_go_on(both: Served) -> None:
         await _until(lambda: both.admission.under_way == 0)
 
 
+@pytest.mark.parametrize("first", [b"", LEAVE], ids=["in the lane", "by the library"])
+async def test_who_hangs_up_gives_up_what_only_looks(
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr("process.front._GIVEN_UP", {"POST /v1/slow"})
+    async with connected(both.lane_port) as (_, writer):
+        writer.write(first + post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+        assert both.admission.under_way == 1
+
+        writer.close()
+
+        await _until(lambda: both.admission.under_way == 0)
+    assert not both.routes.go_on.is_set()
+
+
 async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Served) -> None:
     port = both.lane_port
     async with connected(port) as (reader, writer), connected(port) as (idle_reader, _):

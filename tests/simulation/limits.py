@@ -48,6 +48,7 @@ SMALL: Limits = (
     (messaging.sweep, "PATROL_ROWS_MAX", 6),
     (messaging.tail, "DECIDED_COUNT_MAX", 2),
     (messaging.tail, "FRESH_ODD_COUNT_MAX", 4),
+    (messaging.tail, "CHANGED_COUNT_MAX", 5),
 )
 
 

@@ -36,7 +36,7 @@ OCCASIONAL = {
     "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
     "keep": 4, "keep_no_more": 1, "note": 4, "note_no_more": 1, "overtaken": 1, "asleep": 1,
     "fail_names": 2, "outlived": 1, "unnamed": 1, "marked": 1,
-    "expiring": 1, "lengthened": 1, "surveyed": 2,
+    "expiring": 1, "inside": 1, "lengthened": 1, "surveyed": 2,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (

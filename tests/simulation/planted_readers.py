@@ -4,6 +4,38 @@ from tests.simulation.planted import Change, PlantedBug
 
 READER_BUGS = (
     PlantedBug(
+        "an-ending-wakes-nobody-who-reads-in-it",
+        (
+            Change(
+                "messaging/service.py",
+                "        self._polls.insiders.wake(transaction_pointers)",
+                "        pass",
+            ),
+        ),
+        "reader-asleep-in-a-transaction-that-ended",
+    ),
+    PlantedBug(
+        "a-read-only-commit-wakes-nobody-who-reads-in-it",
+        (
+            Change(
+                "tx/markings.py",
+                "            self._spawn(self._wake_when(durable, pointers))",
+                "            pass",
+            ),
+        ),
+    ),
+    PlantedBug(
+        "a-log-that-comes-up-forgets-who-reads-in-what-it-lost",
+        (
+            Change(
+                "tx/markings.py",
+                ", *rows.reading_pointers()}",
+                "}",
+            ),
+        ),
+        "reader-asleep-in-what-a-failed-log-lost",
+    ),
+    PlantedBug(
         "a-row-that-expires-wakes-nobody",
         (
             Change(

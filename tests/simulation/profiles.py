@@ -31,7 +31,7 @@ PROFILES = (
         "several endings and can-commits of one transaction at once, with conflicts",
         {
             "start": 10, "can_commit": 8, "commit": 8, "burst": 10, "abort": 3, "invalidate": 2,
-            "ask": 2, "tick": 2, "kill": 1, "restart": 1,
+            "ask": 2, "tick": 2, "kill": 1, "restart": 1, "inside": 2,
         },
     ),
     Profile(
@@ -53,9 +53,9 @@ PROFILES = (
         "logs that fail, and everybody who lets them recover",
         {
             "fail_sync": 5, "fail_write": 3, "start": 8, "commit": 8, "publish_tx": 6,
-            "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 8, "tick": 4, "wait": 3,
+            "commit_publish": 4, "long_poll": 4, "poll": 3, "recoveries": 12, "tick": 4, "wait": 3,
             "ask": 3, "heal": 2, "power_soon": 3, "power": 2,
-            "unproven": 3, "asleep": 3,
+            "unproven": 3, "asleep": 3, "inside": 3,
         },
     ),
     Profile(

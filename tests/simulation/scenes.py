@@ -206,6 +206,38 @@ def asleep(player: Player) -> None:
     world.require_awake(player.chance)
 
 
+def inside(player: Player) -> None:
+    """A poll sleeps in a transaction that writes nothing and ends in some way, now and then while
+    its log fails: it wakes, though its topic has nothing to do with it (promise 6)."""
+    world, topic = player.world, player.topic()
+    if world.disk.cut_in is not None:
+        return
+    world.life.threads.release()
+    player.a, ending = -1, player.a % 6
+    for step in (player.start, player.checkpoint) if ending % 2 else (player.start,):
+        step()
+        world.run(player.chance, None)
+    player.send(player.client.readers.read(topic, Poll()))
+    world.run(player.chance, None)
+    if (tx := player.tx()) is None or tx.is_over:
+        return
+    start = _covered(topic)
+    poll = Poll(tx=tx.pointers[-1], start=start, inclusive=False, wait_s=600.0)
+    player.send(player.client.readers.read(topic, poll, tx))
+    world.run(player.chance, None)
+    if player.b % 4 == 0:
+        world.disk.faults[SNAPSHOTS].failing_syncs = 1
+    endings = player.commit_bare, player.commit, player.abort, player.invalidate
+    if ending < 4:
+        endings[ending]()
+        world.run(player.chance, None)
+    world.advance(LONG_WAITS_MS[player.c % 3])
+    for _ in range(2):
+        world.life.tick()
+        world.run(player.chance, None)
+    world.require_awake(player.chance)
+
+
 def expiring(player: Player) -> None:
     """A poll sleeps behind a row of a transaction that goes on; the row expires in its time, or as
     soon as the hold on it is let go, and the poll wakes for what comes after it (promise 6)."""
@@ -341,6 +373,7 @@ SCENES: Mapping[str, Callable[[Player], None]] = {
     "beside": beside,
     "expiring": expiring,
     "forgotten": forgotten,
+    "inside": inside,
     "kept": kept,
     "lengthened": lengthened,
     "marked": marked,

@@ -17,7 +17,7 @@ from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
 from tests.simulation.loop import Clock
 from tests.simulation.writers import Writer, epochs_commit_once
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import TransactionNotInProgressError, TuffError, UnavailableError
 from tuff.protocol.names import TopicId
 from tx.ledger import ServiceState
 
@@ -228,12 +228,27 @@ class World:
         self.look()
 
     def require_awake(self, chance: random.Random) -> None:
-        """Raises: BrokenPromiseError: a poll still waits, and another one like it would not."""
+        """Raises: BrokenPromiseError: a poll still waits, and another one like it would not, or its
+        own transaction has ended."""
         for poll, (topic, reader) in list(self.client.readers.waiting.items()):
             again = replace(poll, wait_s=0.0)
             read = self.life.complete(self.client.readers.read(topic, again, reader), chance)
             if read is not None and read.items and poll in self.client.readers.waiting:
                 raise BrokenPromiseError(f"promise 6: {poll} sleeps, and there is {read.items}")
+            if poll in self.client.readers.waiting and self._has_ended(poll.tx):
+                raise BrokenPromiseError(f"promise 6: {poll} sleeps in what has ended")
+
+    def _has_ended(self, pointer: int | None) -> bool:
+        """Whether a reader in this transaction is told that it is over."""
+        if pointer is None:
+            return False
+        try:
+            self.life.transactions.snapshot_of(pointer)
+        except TransactionNotInProgressError:
+            return True
+        except UnavailableError:
+            pass
+        return False
 
     def _read_through(self, topic: TopicFacts, chance: random.Random) -> None:
         polls = Poll(), Poll(isolation=Isolation.COMMITTED)

@@ -291,5 +291,6 @@ def test_a_topic_in_which_nothing_happened_for_long_has_lost_nothing(
     end = stream.next(middle)
 
     assert stream.read(middle, end) == [b"new"]
+    expire(tuff_client, topic)
     with pytest.raises(DataLossError, match="may have expired"):
         streams.open(topic).read(middle, end)

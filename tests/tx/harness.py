@@ -85,6 +85,7 @@ class Rows:
     marked: list[int] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
+    read_in: set[int] = field(default_factory=set)
     reserved: int = 0
     seen_lsn: int = 0
     refusal: TuffError | None = None
@@ -132,6 +133,9 @@ class Rows:
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
         self.woken += transaction_pointers
+
+    def reading_pointers(self) -> Collection[int]:
+        return self.read_in
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         return sorted({self.carried[p] for p in transaction_pointers if p in self.carried})

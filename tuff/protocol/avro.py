@@ -19,7 +19,7 @@ from itertools import chain, repeat
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Place
-from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail
+from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail, check_count
 from tuff.protocol.transaction import Transaction
 
 LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
@@ -83,13 +83,14 @@ class _Reader:
             raise self._error(f"picks branch {index} of a union that has {count}")
         return index
 
-    def read_byte_strings(self) -> list[bytes]:
+    def read_messages(self) -> list[bytes]:
         items: list[bytes] = []
         while count := self.read_long():
             size = self._block_size() if count < 0 else None
             start = self._at
             if abs(count) > self._rest():  # each item takes a byte at least
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
+            check_count(len(items) + abs(count))
             self._read_items(abs(count), items)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
@@ -139,7 +140,7 @@ def decode_publish_request(body: bytes) -> PublishRequest:
         return PublishRequest(pointer=None, payloads=[payload])
     reader = _Reader(body, "PublishRequest")
     pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    payloads = reader.read_byte_strings()
+    payloads = reader.read_messages()
     reader.end()
     return PublishRequest(pointer=pointer, payloads=payloads)
 

@@ -18,7 +18,13 @@ from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.media import check_object, shown
 from tuff.protocol.names import topic_id
 from tuff.protocol.pointers import POINTER_MAX, PointerList
-from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    ConsumeRequest,
+    PublishEntry,
+    PublishRequest,
+    RollbackDetail,
+    check_count,
+)
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
     Transaction,
@@ -170,15 +176,10 @@ def ttl_from_json(value: object) -> int:
 def publish_request_from_json(value: object, *, what: str = "the request") -> PublishRequest:
     """Raises: BadRequestError (its kinds): malformed; the sentence names the culprit."""
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
-    pointer = body.get("transactionWritePointer")
+    named = body.get("transactionWritePointer")
+    pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
     payloads, ttls_s = _messages_from_json(body.get("messages"))
-    return PublishRequest(
-        pointer=None
-        if pointer is None
-        else pointer_from_json(pointer, what="transactionWritePointer"),
-        payloads=payloads,
-        ttls_s=ttls_s,
-    )
+    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
 
 
 def publish_request_to_json(request: PublishRequest) -> dict[str, object]:
@@ -195,7 +196,9 @@ def publish_entries_from_json(value: object) -> list[PublishEntry]:
     """The `publish` member of a commit. Raises: BadRequestError (its kinds): malformed."""
     if not isinstance(value, list):
         raise BadRequestError(f"publish is an array of entries, not {shown(value)}")
-    return [_entry_from_json(item) for item in value]
+    entries = [_entry_from_json(item) for item in value]
+    check_count(sum(len(entry.payloads) for entry in entries))
+    return entries
 
 
 def _entry_from_json(value: object) -> PublishEntry:
@@ -229,6 +232,7 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
 def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
+    check_count(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
         return plain, None

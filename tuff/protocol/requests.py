@@ -7,10 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import frozen_value
+
+# Messages of one request, whatever their size: each gets a key and a checksum on the event loop,
+# which takes about a second for so many, and nobody is served meanwhile.
+MESSAGES_COUNT_MAX = 1_000_000
+
+
+def check_count(count: int) -> None:
+    """Raises: RequestTooLargeError: one request has not so many messages."""
+    if count > MESSAGES_COUNT_MAX:
+        raise RequestTooLargeError(
+            f"the request has {count} messages, and {MESSAGES_COUNT_MAX} is the most; send them in "
+            "parts"
+        )
 
 
 class PublishRequest(NamedTuple):

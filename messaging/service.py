@@ -298,8 +298,7 @@ class MessagingService:
         self._endings.settle(transaction_pointers)
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably ended: readers held by their rows, and readers in their
-        snapshots, look again."""
+        """These pointers durably ended: who is held by their rows or reads in them looks again."""
         self._endings.wake_readers(transaction_pointers)
         self._polls.insiders.wake(transaction_pointers)
 
@@ -380,14 +379,13 @@ class MessagingService:
     def _observed(self, directory: str, *, in_thread: InThread) -> Observers | None:
         if not directory:
             return None
-        return Observers(
-            Path(directory), self._engine, self._live, self._writer, in_thread=in_thread
-        )
+        place = Path(directory)
+        return Observers(place, self._engine, self._live, self._writer, in_thread=in_thread)
 
     async def _flush_if_due(self) -> None:
-        now_ms = self._now_ms()
         if self._writer.lack is not None:
             return
+        now_ms = self._now_ms()
         if self._live.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
             self._written_at_ms = now_ms
             await self._flush_quietly()

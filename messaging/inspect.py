@@ -5,6 +5,7 @@ For a directory that no server has open. Damage is a row of its own (`kind` is `
 Pointers are decimal strings, since `jq` rounds larger numbers.
 """
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -92,7 +93,7 @@ def _row(tag: bytes, key: bytes, value: bytes) -> Row:
     place = key[1:].hex()
     try:
         return {"kind": _TABLES[tag], "key": place, **_DECODERS[tag](key, value)}
-    except (DamagedRowError, ValueError, IndexError) as error:
+    except (DamagedRowError, ValueError, IndexError, struct.error) as error:
         return {**_damage(_TABLES[tag], place, str(error)), "value": value.hex()}
 
 

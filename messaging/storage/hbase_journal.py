@@ -120,13 +120,15 @@ def unpack_layout(value: bytes) -> int:
     try:
         found = json.loads(value)
         written, salts = found["format"], found["salts"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedJournalError(f"no layout looks like {value[:40]!r}") from None
     if written != FORMAT:
         raise DamagedJournalError(
             f"the tables are of format {written!r}, and this server reads format {FORMAT}"
         )
-    return int(salts)
+    if type(salts) is not int or salts < 1:
+        raise DamagedJournalError(f"no tables have {salts!r} salts")
+    return salts
 
 
 def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:
@@ -148,8 +150,12 @@ def _pack_rows(rows: Rows) -> Iterator[bytes]:
 def _unpack_rows(body: bytes) -> Iterator[tuple[bytes, bytes | None]]:
     at = 0
     while at < len(body):
+        if len(body) - at < _LENGTHS.size:
+            raise DamagedJournalError("its rows are cut off")
         key_length, value_length = _LENGTHS.unpack_from(body, at)
         at += _LENGTHS.size
+        if len(body) - at < key_length + (0 if value_length == _NO_VALUE else value_length):
+            raise DamagedJournalError("its rows are cut off")
         key, at = body[at : at + key_length], at + key_length
         if value_length == _NO_VALUE:
             yield key, None

@@ -62,9 +62,6 @@ from tx.snapshots import read_snapshot
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = TopicId("default", "t1")
 
-# What three of them raise as well where somebody forged bytes that no server of ours has written.
-FORGED = (struct.error, ValueError, TypeError, OverflowError, RecursionError)
-
 Decode = Callable[[bytes], object]
 
 
@@ -349,11 +346,11 @@ TARGETS: Sequence[Target] = (
     _target("facts-row", _row(Facts), DamagedRowError, _like("facts-.*")),
     _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
     _target("position-row", _row(Position), DamagedRowError, _like("position-row")),
-    Target("inspected-row", _inspected, FORGED, _like(".*-row.*")),
+    Target("inspected-row", _inspected, (), _like(".*-row.*")),
     _target("region-record", _region_record, UnreadableRecordError, _like("region-record")),
-    Target("journal-commit", _commit, (journal.DamagedJournalError, *FORGED), _commits),
+    Target("journal-commit", _commit, (journal.DamagedJournalError,), _commits),
     Target(
-        "journal-layout", journal.unpack_layout, (journal.DamagedJournalError, *FORGED),
+        "journal-layout", journal.unpack_layout, (journal.DamagedJournalError,),
         lambda: [journal.pack_layout(16)],
     ),
     Target("table-version", _version, (TuffError, MalformedKeyError), _hex(

@@ -1,5 +1,7 @@
 """Keys, values and batches as HBase's tables hold them; golden where others read them."""
 
+import struct
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from messaging.storage.hbase_layout import (
     key_of,
     value_of,
 )
+from tuff.checksum import crc32
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 
@@ -157,3 +160,38 @@ def test_slots_are_ordered_by_their_numbers() -> None:
     assert rows == sorted(rows)
     assert [journal.slot_number(row) for row in rows] == numbers
     assert journal.unpack_layout(journal.pack_layout(16)) == 16
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b'{"format": 1}',
+        b'{"format": 1, "salts": null}',
+        b'{"format": 1, "salts": "x"}',
+        b'{"format": 1, "salts": 1e999}',
+        b'{"format": 1, "salts": 2.5}',
+        b'{"format": 1, "salts": true}',
+        b'{"format": 1, "salts": 0}',
+        b'{"format": 1, "salts": -3}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_layout_that_is_none_is_damage(value: bytes) -> None:
+    """It has no checksum, since people read it: some were an error of Python's own."""
+    with pytest.raises(journal.DamagedJournalError):
+        journal.unpack_layout(value)
+
+
+@pytest.mark.parametrize("cut", range(1, 13))
+def test_a_commit_that_was_cut_under_a_right_checksum_is_damage(cut: int) -> None:
+    """A key or a value came back short, and nobody was told."""
+    rows = {b"keys": b"value"}
+    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
+    cell = journal.pack(commit)[0][:-cut]
+    head = struct.Struct(">BI")
+    forged = head.pack(cell[0], crc32(cell[head.size :])) + cell[head.size :]
+
+    with pytest.raises(journal.DamagedJournalError, match="cut off"):
+        journal.unpack(forged)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.inspect import store_rows, table_rows
-from messaging.rows import is_whole
+from messaging.inspect import decoded, store_rows, table_rows
+from messaging.rows import PayloadRow, is_whole
 from messaging.run_table import RunTable
 from messaging.service import MessagingService
 from messaging.storage.leveldb import LevelDbTable
@@ -66,6 +66,16 @@ async def test_damage_is_told_beside_its_row_and_costs_no_other(
     }  # fmt: skip
     assert all(row["reason"] for row in rows if row["kind"] == "damage")
     assert [row["payload"] for row in rows if "payload" in row] == ["a"]
+
+
+def test_a_whole_value_under_a_key_that_is_too_short_is_damage() -> None:
+    """It was an error of Python's own, and ended `tuff table show`."""
+    key = b"pshort"
+
+    shown = decoded(key, PayloadRow(payload=b"x").to_bytes(key))
+
+    assert shown["kind"] == "damage"
+    assert shown["place"] == b"short".hex()
 
 
 def test_a_directory_is_read_only_while_no_server_has_it(tmp_path: Path) -> None:

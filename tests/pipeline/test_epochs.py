@@ -27,4 +27,7 @@ def test_names_too_long_for_a_sink_are_told_apart_by_a_hash(
     assert len(set(names)) == 2
     for name in names:
         assert name.startswith("replay/shop:orders/shop:xxxx")
-        assert tuff_client.sinks.begin(name, 1, "run").sink == name
+        epoch = tuff_client.sinks.begin(name, 1, "run")
+        assert epoch.sink == name
+        assert epoch.transaction is not None
+        tuff_client.transactions.commit(epoch.transaction)

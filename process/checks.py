@@ -1,6 +1,5 @@
 """Both stores of a data directory looked at together: what `tuff fsck` finds (promise 8)."""
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -8,14 +7,13 @@ from pathlib import Path
 
 from messaging.check import StoreAccount, check_store
 from tuff.disk.findings import Finding
+from tuff.disk.leveldb_manifest import holds_files
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
 from tx.files import list_files
 from tx.recovery import BEFORE_ALL, StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
-# What LevelDB's own files are called; of its log for people, and its lock, nothing is to be kept.
-ENGINE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.(?:log|ldb|sst)")
 ADVICE = "put files of one backup together, or use `tuff salvage`"
 
 
@@ -90,7 +88,7 @@ def has_store(directory: Path) -> bool:
     """Whether LevelDB ever began a store there, which may be damaged since."""
     if not directory.is_dir():
         return False
-    return any(ENGINE_FILE.fullmatch(path.name) for path in directory.iterdir())
+    return holds_files(directory)
 
 
 def has_files(directory: Path) -> bool:

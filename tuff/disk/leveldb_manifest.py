@@ -18,6 +18,7 @@ from tuff.disk.leveldb_log import (
 )
 
 CURRENT = "CURRENT"
+MANIFEST_PREFIX = "MANIFEST-"
 TABLE_SUFFIXES = (".ldb", ".sst")
 LOG_SUFFIX = ".log"
 
@@ -63,6 +64,21 @@ def numbered(directory: Path, *suffixes: str) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
 
 
+def holds_files(directory: Path) -> bool:
+    """Whether LevelDB ever wrote here. Of its log for people, and its lock, nothing is to be kept.
+
+    Raises: OSError.
+    """
+    names = [path.name for path in directory.iterdir()]
+    has_manifest = any(
+        name.startswith(MANIFEST_PREFIX) and name.removeprefix(MANIFEST_PREFIX).isdigit()
+        for name in names
+    )
+    return (
+        CURRENT in names or has_manifest or bool(numbered(directory, LOG_SUFFIX, *TABLE_SUFFIXES))
+    )
+
+
 def read_manifest(directory: Path) -> tuple[Manifest | None, list[Unreadable]]:
     """What counts in this directory, None where that can't be told, and what could not be read.
 
@@ -97,7 +113,7 @@ def _current(directory: Path) -> tuple[Path | None, list[Unreadable]]:
     path = directory / CURRENT
     text = path.read_bytes() if path.is_file() else b""
     name = text[:-1].decode("ascii", "replace")
-    if not text.endswith(b"\n") or not name.startswith("MANIFEST-") or "/" in name:
+    if not text.endswith(b"\n") or not name.startswith(MANIFEST_PREFIX) or "/" in name:
         return None, [Unreadable(CURRENT, 0, "it names no manifest")]
     if not (directory / name).is_file():
         return None, [Unreadable(CURRENT, 0, f"there is no {name}, which it names")]

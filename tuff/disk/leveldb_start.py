@@ -16,13 +16,19 @@ from typing import TypeVar
 
 from tuff.disk.files import sync_directory, write_file
 from tuff.disk.leveldb_log import torn_from
-from tuff.disk.leveldb_manifest import CURRENT, LOG_SUFFIX, TABLE_SUFFIXES, read_manifest
+from tuff.disk.leveldb_manifest import (
+    CURRENT,
+    LOG_SUFFIX,
+    MANIFEST_PREFIX,
+    TABLE_SUFFIXES,
+    read_manifest,
+)
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_FIRST_MANIFEST = "MANIFEST-000001"
+_FIRST_MANIFEST = f"{MANIFEST_PREFIX}000001"
 # One record of LevelDB's log format, as it writes it itself: the comparator
 # "leveldb.BytewiseComparator", no log yet, next file 2, last sequence 0.
 _FIRST_RECORD = bytes.fromhex(

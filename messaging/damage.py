@@ -2,12 +2,20 @@
 
 from contextlib import closing
 
-from messaging.keys import PLACE_SIZE, message_key, place_after, place_number
+from messaging.keys import (
+    MESSAGES,
+    PLACE_SIZE,
+    first_place,
+    message_key,
+    place_after,
+    place_number,
+    pointer_prefix,
+)
 from messaging.query import Query, before_row
 from messaging.run_table import rows_max
 from messaging.storage.seam import Store, StoreDamagedError
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import Place, past_group
+from tuff.protocol.ids import MessageId, Place, past_group
 
 
 def refusal(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
@@ -29,8 +37,30 @@ def may_hold(store: Store, key: bytes, value: bytes, *, after: int, passed: byte
     return f" and may have been up to {count} messages, of which this was the last"
 
 
-def behind_block(store: Store, query: Query, damaged: Place) -> bytes:
-    """A place behind a stretch whose end the engine can't tell: ever larger steps in time."""
+def behind_block(store: Store, query: Query, damaged: Place, error: StoreDamagedError) -> bytes:
+    """A place behind a stretch of messages that can't be read, which begins at this one."""
+    if error.readable_from is not None:
+        place = first_place(MESSAGES + query.prefix, error.readable_from)
+    else:
+        place = _readable_place(store, query, damaged)
+    if place is None or place > query.served:
+        return past_group(query.served).to_bytes()
+    return before_row(place)
+
+
+def behind_in_group(
+    prefix: bytes, pointer: int, place: Place, last: Place, error: StoreDamagedError
+) -> bytes:
+    """The same in the payload group that a row brings, up to its last payload."""
+    front = pointer_prefix(prefix, pointer)
+    inside = None if error.readable_from is None else first_place(front, error.readable_from)
+    if inside is None or inside > last:
+        return before_row(place_after(place))
+    return MessageId.from_int(MessageId(*place, *inside).to_int() - 1).to_bytes()
+
+
+def _readable_place(store: Store, query: Query, damaged: Place) -> Place | None:
+    """Ever larger steps in time, where the engine can't tell the end."""
     stop = message_key(query.prefix, place_after(query.served))
     step_ms = 1
     while damaged.timestamp_ms + step_ms <= query.served.timestamp_ms:
@@ -41,5 +71,5 @@ def behind_block(store: Store, query: Query, damaged: Place) -> bytes:
         except StoreDamagedError:
             step_ms *= 2
         else:
-            return before_row(at)
-    return past_group(query.served).to_bytes()
+            return at
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from messaging.run_table import scan_records
+from messaging.run_table import scan_told
 from messaging.storage.seam import Interruptible, Rows, Store, StoreError
 from tuff.disk.group import InThread
 from tuff.protocol.errors import StorageUnavailableError
@@ -144,7 +144,7 @@ class Engine:
                 "this message store shows no single moment of its rows; copy them by its own means"
             )
         try:
-            rows = scan_records(store, start, stop)
+            rows = scan_told(store, start, stop)
         except StoreError as error:
             raise StorageUnavailableError(f"the message store can't be read: {error}") from error
         view = RowView(rows, in_thread=self._in_thread_read)

@@ -30,8 +30,9 @@ from messaging.keys import (
     split_prefix,
     split_topic,
 )
-from messaging.rows import DamagedRowError, MessageRow, PayloadRow, is_whole
+from messaging.rows import DamagedRowError, MessageRow, PayloadRow
 from messaging.run_table import RunTable
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store, StoreError
 from messaging.topics import TopicRecord
@@ -61,7 +62,7 @@ def table_rows(directory: Path) -> Iterator[Row]:
     if not (directory / "CURRENT").is_file():
         raise FileNotFoundError(2, "there is no LevelDB table in it", str(directory))
     try:
-        store = RunTable(LevelDbTable(directory, is_whole=is_whole))
+        store = RunTable(LevelDbTable(directory, first_whole=first_whole))
     except DirectoryLockedError as error:
         raise BlockingIOError(11, str(error), str(directory)) from None
     except StoreError as error:

@@ -131,6 +131,19 @@ def pointer_in(key: bytes) -> int:
     return int(pointer)
 
 
+def first_place(front: bytes, key: bytes) -> Place | None:
+    """The first place whose row, behind this front of its key, is not before a key; None where none
+    is."""
+    if key <= front:
+        return Place(0, 0)
+    rest = key[len(front) :]
+    number = int.from_bytes(rest[:PLACE_SIZE].ljust(PLACE_SIZE, b"\x00"), "big")
+    number += len(rest) > PLACE_SIZE
+    if not key.startswith(front) or number >> (8 * PLACE_SIZE):
+        return None
+    return Place.from_int(number)
+
+
 def split_prefix(prefix: bytes) -> tuple[TopicId, int]:
     """The topic and the generation of a prefix.
 

@@ -24,6 +24,7 @@ from messaging.keys import (
     split_topic,
 )
 from messaging.rows import DamagedRowError, NewerRowError
+from messaging.run_table import scan_told
 from messaging.sequence import BEFORE_ALL
 from messaging.storage.seam import Store, StoreDamagedError, StoreError
 from messaging.topics import TopicRecord
@@ -109,7 +110,7 @@ def _read_facts(store: Store) -> Facts | None:
 
 def _require_empty(store: Store) -> None:
     # Taken for an empty beginning, missing transaction files went unnoticed.
-    with closing(store.scan(INDEX, prefix_stop(TOPICS))) as rows:
+    with closing(scan_told(store, INDEX, prefix_stop(TOPICS))) as rows:
         if next(rows, None) is not None:
             raise DamagedRowError("it is missing, and other rows are there")
 
@@ -121,7 +122,7 @@ def _unreadable(name: str, error: DamagedRowError) -> StoreError:
 
 def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
     topics: dict[TopicId, TopicRecord | str] = {}
-    for key, value in store.scan(TOPICS, prefix_stop(TOPICS)):
+    for key, value in scan_told(store, TOPICS, prefix_stop(TOPICS)):
         try:
             topic = split_topic(key[1:])
         except ValueError as error:
@@ -164,7 +165,7 @@ def _bookmarks(
 ) -> Iterator[tuple[bytes, TopicId, str, bytes, bytes]]:
     """Table, topic, name, key and value of each that is of its topic's generation."""
     for table in (HOLDS, POSITIONS):
-        for key, value in store.scan(table, prefix_stop(table)):
+        for key, value in scan_told(store, table, prefix_stop(table)):
             topic, generation, name = _split(key)
             record = topics.get(topic)
             if isinstance(record, TopicRecord) and record.generation == generation:
@@ -185,7 +186,7 @@ _KINDS = {HOLDS: "a hold", POSITIONS: "a position"}
 
 def _load_index(store: Store) -> list[IndexedRange]:
     entries = []
-    for key, value in store.scan(INDEX, prefix_stop(INDEX)):
+    for key, value in scan_told(store, INDEX, prefix_stop(INDEX)):
         try:
             entries.append(IndexedRange.from_bytes(key, value))
         except DamagedRowError as error:

@@ -18,7 +18,8 @@ from messaging.keys import place_after
 from messaging.live import Live
 from messaging.page import Page, arrow_form
 from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
-from messaging.reader import Reading, read
+from messaging.reader import read
+from messaging.reading import Reading
 from messaging.retention import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split

@@ -10,12 +10,12 @@ that was told of a group that is not whole goes on inside it too, and is handed 
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from messaging.ahead import Ahead
 from messaging.columns import NO_PAYLOAD, OF_MESSAGES, IdParts
-from messaging.damage import behind_block, may_hold, refusal
+from messaging.damage import behind_block, behind_in_group, may_hold, refusal
 from messaging.keys import (
     PLACE_SIZE,
     message_key,
@@ -25,7 +25,7 @@ from messaging.keys import (
     place_in,
     place_number,
 )
-from messaging.page import EMPTY_PAGE, Page, Under
+from messaging.page import Page, Under
 from messaging.plain import Taken
 from messaging.query import (
     LAST_NUMBER,
@@ -36,11 +36,12 @@ from messaging.query import (
     next_at_end,
     next_at_first,
 )
+from messaging.reading import Reading
 from messaging.retention import is_expired
 from messaging.rows import PLAIN, DamagedRowError, MessageRow, PayloadRange, PayloadRow
-from messaging.run_table import scan_records
+from messaging.run_table import scan_told
 from messaging.runs import is_run, rows_in
-from messaging.storage.seam import Store, StoreDamagedError
+from messaging.storage.seam import Rows, Store, StoreDamagedError
 from messaging.visibility import HeldRow, Verdict, verdict
 from tuff.protocol import avro
 from tuff.protocol.errors import DamagedRecordError
@@ -52,34 +53,6 @@ SCAN_ROWS_MAX = (
 
 _PAST_GROUP = b"\xff" * PLACE_SIZE  # and of the last id that a row could bring
 _TOLD = Place(0, 1)  # in a group, before all payloads: the reader knows that it is not whole
-
-
-@dataclass(slots=True, kw_only=True)
-class Reading:
-    """What was read, and where to go on: `next_id` is an exclusive start, as 20 bytes.
-
-    `held` is the row that holds this reader back. `finished` is False when the read stopped only
-    because it had passed over so many rows. `whole_from`, where it is not None, is a place from
-    which on the page is all that there is up to what is served, and nothing but payloads: no ending
-    and no rollback can change what it says.
-    """
-
-    next_id: bytes
-    page: Page = EMPTY_PAGE
-    caught_up: bool = False
-    held: HeldRow | None = None
-    finished: bool = True
-    whole_from: Place | None = None
-
-    @property
-    def held_by(self) -> int | None:
-        """The pointer of the row that holds this reader back."""
-        return None if self.held is None else self.held.pointer
-
-    @property
-    def items(self) -> list[tuple[bytes, bytes]]:
-        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
-        return self.page.messages()
 
 
 def read(store: Store, query: Query) -> Reading:
@@ -144,7 +117,7 @@ class _Read:
         start = message_key(query.prefix, self._start.place)
         stop = message_key(query.prefix, place_after(last))
         try:
-            with closing(scan_records(self._store, start, stop)) as records:
+            with closing(self._scan(start, stop)) as records:
                 self._pass_over(Ahead(records), pack_place(*last))
             reading.caught_up = True
             if self._is_plain and last == query.served:
@@ -152,7 +125,7 @@ class _Read:
         except _Stop:
             pass
         except StoreDamagedError as error:
-            self._damaged_block(str(error))
+            self._damaged_block(error)
         return self._ended()
 
     def run_memory(self, rows: Iterable[tuple[bytes, MessageRow | None]]) -> Reading:
@@ -174,6 +147,9 @@ class _Read:
         self._reading.next_id = self._next
         self._reading.page = Page(self._taken.columns, self._under)
         return self._reading
+
+    def _scan(self, start: bytes, stop: bytes) -> Rows:
+        return scan_told(self._store, start, stop, are_rows_told=True)
 
     @property
     def _store(self) -> Store:
@@ -288,12 +264,16 @@ class _Read:
         start = payload_key(prefix, pointer, first)
         stop = payload_key(prefix, pointer, place_after(brings.last))
         is_beginning = inside <= _TOLD or inside == brings.first
-        with closing(scan_records(self._store, start, stop)) as scanned:
+        with closing(self._scan(start, stop)) as scanned:
             rows = Ahead(scanned)
             if is_beginning and self._are_groups_counted:
                 self._whole_group(place, pointer, brings, rows)
-            else:
+                return
+            try:
                 self._pass_over_group(place, pointer, rows, first=first)
+            except StoreDamagedError as error:
+                behind = behind_in_group(prefix, pointer, place, brings.last, error)
+                self._damaged(self._next, behind, f"is damaged ({error})")
 
     def _pass_over_group(self, place: Place, pointer: int, rows: Ahead, *, first: Place) -> None:
         parts = IdParts(pack_place(*place), b"")
@@ -388,12 +368,19 @@ class _Read:
         return may_hold(self._store, key, value, after=first - 1, passed=passed)
 
     def _damaged(self, id_bytes: bytes, behind: bytes, finding: str) -> NoReturn:
+        self._take_note()
         if self._taken:
             raise _Stop
         raise refusal(id_bytes, behind, finding)
 
-    def _damaged_block(self, reason: str) -> None:
+    def _damaged_block(self, error: StoreDamagedError) -> None:
+        self._take_note()
         if not self._taken:
             place = MessageId.from_bytes(self._next).place
-            behind = behind_block(self._store, self._query, place)
-            self._damaged(self._next, behind, f"is damaged ({reason})")
+            behind = behind_block(self._store, self._query, place, error)
+            raise refusal(self._next, behind, f"is damaged ({error})")
+
+    def _take_note(self) -> None:
+        """Go on behind what was taken, also when the engine failed in the middle of taking."""
+        if self._taken:
+            self._pass(self._taken.columns.last_id)

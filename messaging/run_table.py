@@ -12,7 +12,7 @@ from contextlib import closing
 from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE, pack_place, place_after, place_in
 from messaging.runs import begins_before, join, overlap_stop, rows_in
 from messaging.runs import rows_max as run_rows_max
-from messaging.storage.seam import Rows, Store
+from messaging.storage.seam import Rows, Store, Telling
 
 
 class RunTable:
@@ -20,6 +20,7 @@ class RunTable:
 
     def __init__(self, engine: Store) -> None:
         self._engine = engine
+        self._telling = engine if isinstance(engine, Telling) else None
         self.has_views = engine.has_views
 
     def get(self, key: bytes) -> bytes | None:
@@ -44,6 +45,15 @@ class RunTable:
         records = self._engine.scan(start, _overlap_stop(start, stop))
         return _records_between(records, stop)
 
+    def scan_told(self, start: bytes, stop: bytes, *, are_rows_told: bool) -> Rows:
+        """As `scan_records`; damage that may hide rows is told where the engine can tell it."""
+        if self._telling is None:
+            return self.scan_records(start, stop)
+        records = self._telling.scan_told(
+            start, _overlap_stop(start, stop), are_rows_told=are_rows_told
+        )
+        return _records_between(records, stop)
+
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         return self._engine.approximate_size(start, stop)
 
@@ -58,6 +68,16 @@ def scan_records(store: Store, start: bytes, stop: bytes) -> Rows:
     """Rows, and whole runs where the store has them. Raises: StoreError."""
     if isinstance(store, RunTable):
         return store.scan_records(start, stop)
+    return store.scan(start, stop)
+
+
+def scan_told(store: Store, start: bytes, stop: bytes, *, are_rows_told: bool = False) -> Rows:
+    """The same, and damage that may hide rows is told where the store can tell it.
+
+    Raises: StoreDamagedError: as Telling has it; StoreError.
+    """
+    if isinstance(store, RunTable):
+        return store.scan_told(start, stop, are_rows_told=are_rows_told)
     return store.scan(start, stop)
 
 

@@ -230,6 +230,15 @@ def whole_rows(key: bytes, value: bytes) -> list[Row]:
     return [row for row in rows or () if is_whole(*row)]
 
 
+def first_whole(key: bytes, value: bytes) -> tuple[bytes, bool] | None:
+    """The key of the first row in a stored value that is whole, and whether all of it is; None
+    where nothing is."""
+    is_all = is_whole(key, value)
+    rows = rows_in(key, value)
+    first = next((row_key for row_key, row_value in rows if is_whole(row_key, row_value)), None)
+    return (key if first is None else first, is_all) if is_all or first is not None else None
+
+
 def overlap_stop(stop: bytes) -> bytes:
     """The first key behind all runs that may have rows before `stop`, a row's key or a table's."""
     if len(stop) <= SEQ_SIZE or stop[:1] not in _TABLES:

@@ -19,8 +19,11 @@ from messaging.engine import Engine
 from messaging.keys import (
     MESSAGES,
     PAYLOADS,
+    PLACE_SIZE,
     ROWS_STOP,
     message_key,
+    pack_place,
+    place_after,
     place_in,
     pointer_in,
     prefix_of,
@@ -71,10 +74,11 @@ class SweepReport:
 _Range = tuple[bytes, bytes]  # start <= key < stop
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Rules:
     """What a chunk is judged by, as of the start of the sweep. `may_delete` must hold all along: a
-    sweep that left the references could not tell them from those whose payloads it may drop."""
+    sweep that left the references could not tell them from those whose payloads it may drop, and
+    one that left older rows could tear a publish."""
 
     topics: Mapping[bytes, tuple[Topic, TopicRule]]
     state: RetentionState
@@ -91,6 +95,24 @@ class _Chunk:
     floors: dict[Topic, tuple[int, Place]] = field(default_factory=dict)  # with the generation
     damaged: list[bytes] = field(default_factory=list)
     left: list[_Range] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Beginning:
+    """The first rows of a patrol may be in the middle of a publish whose older rows it passed when
+    they were still alive. Older rows go first: should the clock go back, a publish that had lost
+    others would be shown torn. `next_key` is where it would go on, None once it did not."""
+
+    next_key: bytes | None = None
+
+    def reaches(self, key: bytes) -> bool:
+        """Whether the next row of the patrol, at this key, may be of that publish."""
+        if key != self.next_key:
+            self.next_key = None
+            return False
+        place = place_after(place_in(key))
+        self.next_key = key[:-PLACE_SIZE] + pack_place(*place)
+        return True
 
 
 class Sweeper:
@@ -183,16 +205,20 @@ class Sweeper:
             for topic, rule in rules.topics.values():
                 self._swept_generations[topic.id] = _first_kept(rule)
         passed = 0
-        async for chunk in self._walk([(self._cursor, ROWS_STOP)], rules):
+        beginning = _Beginning(self._cursor if self._cursor != MESSAGES else None)
+        async for chunk in self._walk([(self._cursor, ROWS_STOP)], rules, beginning):
             yield chunk
             passed += CHUNK_ROWS_MAX
             self._cursor = chunk.left[0][0] if chunk.left else MESSAGES
             if passed >= PATROL_ROWS_MAX:
                 return
 
-    async def _walk(self, ranges: list[_Range], rules: _Rules) -> AsyncIterator[_Chunk]:
+    async def _walk(
+        self, ranges: list[_Range], rules: _Rules, beginning: _Beginning | None = None
+    ) -> AsyncIterator[_Chunk]:
+        look = partial(_look, rules=rules, beginning=beginning or _Beginning())
         while ranges:
-            chunk = await self._engine.read(partial(_look, ranges=ranges, rules=rules))
+            chunk = await self._engine.read(partial(look, ranges=ranges))
             if chunk.deletes or chunk.inversions:
                 await self._writer.submit(Write(partial(self._apply, chunk, rules), internal=True))
             ranges = chunk.left
@@ -210,7 +236,8 @@ class Sweeper:
     def _apply(self, chunk: _Chunk, rules: _Rules, batch: Batch) -> None:
         for pointer, prefix, place in chunk.inversions:
             batch.invert(pointer, prefix, place, place)
-        if not (rules.may_delete and self._may_delete()):
+        rules.may_delete = rules.may_delete and self._may_delete()
+        if not rules.may_delete:
             chunk.deletes.clear()
             return
         for topic, (generation, floor) in chunk.floors.items():
@@ -260,7 +287,7 @@ def _expired_rows(rules: _Rules) -> Iterator[_Range]:
             yield MESSAGES + prefix, message_key(prefix, max(live_from, rule.floor))
 
 
-def _look(store: Store, *, ranges: list[_Range], rules: _Rules) -> _Chunk:
+def _look(store: Store, *, ranges: list[_Range], rules: _Rules, beginning: _Beginning) -> _Chunk:
     """Judge the rows of stretches, up to so many rows. Blocks."""
     chunk = _Chunk()
     seen_count = 0
@@ -272,14 +299,16 @@ def _look(store: Store, *, ranges: list[_Range], rules: _Rules) -> _Chunk:
                         chunk.left = [(key, stop), *ranges[index + 1 :]]
                         return chunk
                     seen_count += row_count(value)
-                    _judge(chunk, key, value, rules)
+                    _judge(chunk, key, value, rules, may_be_cut=beginning.reaches(key))
         except StoreDamagedError as error:
             log.warning("a sweep can't read on from %s: %s", start.hex(), error)
             chunk.damaged.append(start)
     return chunk
 
 
-def _judge(chunk: _Chunk, key: bytes, value: bytes, rules: _Rules) -> None:
+def _judge(
+    chunk: _Chunk, key: bytes, value: bytes, rules: _Rules, *, may_be_cut: bool = False
+) -> None:
     try:
         row = _retained(key, value)
     except DamagedRowError:
@@ -288,6 +317,8 @@ def _judge(chunk: _Chunk, key: bytes, value: bytes, rules: _Rules) -> None:
         return
     topic, rule = rules.topics.get(row_prefix(key)[:-4], (None, None))
     match fate(row, rule, rules.state):
+        case Fate.DROP if may_be_cut and row.ttl_s is not None:
+            pass  # the next patrol that begins before it drops all of its publish
         case Fate.DROP:
             chunk.deletes[key] = row_count(value)
             if topic is not None and rule is not None:

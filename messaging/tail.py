@@ -21,7 +21,8 @@ from messaging.keys import MESSAGES, PLACE_SIZE, pack_place, place_after
 from messaging.page import Page
 from messaging.plain import plain_item, plain_items
 from messaging.query import LAST_NUMBER, Query, first_number, next_at_end
-from messaging.reader import Reading, read_memory
+from messaging.reader import read_memory
+from messaging.reading import Reading
 from messaging.rows import MessageRow
 from messaging.sequence import BEFORE_ALL
 from tuff.protocol.avro import ID_HEAD, encode_message

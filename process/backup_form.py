@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from messaging.keys import ALL_TABLES, prefix_stop
 from messaging.rows import is_whole
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Store
 from tuff.disk.archive import ArchiveError, NewerArchiveError, pack_part, read_parts
@@ -82,7 +83,7 @@ def write_data(archive: BinaryIO, messages: Path, snapshots: Path, *, now_ms: in
         OSError, StoreError: something can't be read or written.
     """
     snapshot_file = bytearray()
-    store = LevelDbTable(messages, is_whole=is_whole)
+    store = LevelDbTable(messages, first_whole=first_whole)
     try:
         count = _put(store, _rows(read_parts(archive), snapshot_file))
     finally:

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from messaging.rows import is_whole
 from messaging.run_table import RunTable
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbStores
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store
@@ -33,7 +33,7 @@ def engine(
     """
     match settings.messaging.store:
         case "leveldb":
-            stores = LevelDbStores(directory, is_whole=is_whole)
+            stores = LevelDbStores(directory, first_whole=first_whole)
             return lambda: RunTable(stores())
         case "memory":
             _require_no_messages(directory)

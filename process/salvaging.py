@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from messaging.check import StoreAccount, check_store
-from messaging.rows import is_whole
+from messaging.runs import first_whole
 from messaging.salvage import Ending, Salvage, Salvaged, begin_store
 from messaging.storage.leveldb import LevelDbTable
 from process.checks import Data, check, lost_commits, recorded
@@ -62,7 +62,7 @@ def _prove(data: Data, *, now_ms: int) -> Proven:
 def _salvage_rows(
     data: Data, part: Path, proven: Proven, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> Salvaged:
-    store = LevelDbTable(part / "messages", is_whole=is_whole)
+    store = LevelDbTable(part / "messages", first_whole=first_whole)
     try:
         ending = cache(partial(_ending, proven))
         rows = Salvage(data.messages, store, ending=ending) if data.has_messages else None

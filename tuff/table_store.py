@@ -1,7 +1,7 @@
 """The LevelDB directory below a `TransactionalTable`: synced batches, and reads that verify."""
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,9 @@ from weakref import WeakSet
 
 import plyvel
 
+from tuff.disk import leveldb_scan
 from tuff.disk.files import make_directory
+from tuff.disk.leveldb_scan import Rows
 from tuff.disk.leveldb_start import start
 from tuff.disk.lock import DirectoryLock, DirectoryLockedError
 from tuff.disk.users import Users
@@ -23,7 +25,6 @@ PAGE_BYTES_MAX = 1 << 20  # bytes of a page; large values are read one by one
 LOOK_BEHIND_ROWS_MAX = 10_000  # rows; a damaged block of 4 KiB holds a few hundred at most
 
 Batch = Sequence[tuple[bytes, bytes | None]]
-Rows = Generator[tuple[bytes, bytes], None, None]
 RowStart = Callable[[bytes], bytes | None]  # None: no row has such a key
 
 
@@ -78,7 +79,7 @@ class TableStore:
         Raises, in the place where it is: StoreDamagedError, StorageUnavailableError.
         """
         with self._using():
-            rows = self._db.iterator(start=start, stop=stop, verify_checksums=True)
+            rows = leveldb_scan.scan(self._db, start, stop)
         return self._paged(rows)
 
     def write(self, batch: Batch) -> None:
@@ -111,9 +112,7 @@ class TableStore:
 
         `row_start` says where the versions of the row of a stored key begin. None: there is none.
         """
-        # A block that was read unverified must not stay in the cache: LevelDB verifies what it
-        # reads from the file, and gave the damaged rows to every later reader.
-        unverified = self._db.iterator(start=start, stop=stop, fill_cache=False)
+        unverified = leveldb_scan.scan(self._db, start, stop, is_verified=False)
         with self._using(), closing(unverified) as rows:
             try:
                 for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
@@ -133,13 +132,13 @@ class TableStore:
             self._lock.close()
 
     def _is_readable(self, start: bytes, stop: bytes) -> bool:
-        with closing(self._db.iterator(start=start, stop=stop, verify_checksums=True)) as rows:
+        with closing(leveldb_scan.scan(self._db, start, stop)) as rows:
             try:
                 return next(rows, None) is not None
             except plyvel.CorruptionError:
                 return False
 
-    def _paged(self, rows: "plyvel.Iterator") -> Rows:
+    def _paged(self, rows: Rows) -> Rows:
         # A get needs one row as a rule, and a scan many: so pages begin small and grow.
         with closing(rows):
             count_max = 1
@@ -153,7 +152,7 @@ class TableStore:
                 count_max = min(2 * count_max, PAGE_ROWS_MAX)
 
     def _page(
-        self, rows: "plyvel.Iterator", count_max: int
+        self, rows: Rows, count_max: int
     ) -> tuple[list[tuple[bytes, bytes]], Exception | None]:
         """The next rows, and what stopped the reading behind them."""
         page: list[tuple[bytes, bytes]] = []

@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from threading import Condition
 
+from tuff.disk.leveldb_scan import Rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
@@ -39,7 +40,7 @@ from tuff.table_rows import (
     undo_key,
     undo_range,
 )
-from tuff.table_store import Rows, StoreDamagedError, TableStore
+from tuff.table_store import StoreDamagedError, TableStore
 from tuff.table_work import Found, Founds, Work
 
 KEY_BYTES_MAX = 64 << 10  # bytes; change sets carry keys, and 16 MiB of them at most

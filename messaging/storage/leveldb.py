@@ -1,10 +1,11 @@
 """LevelDB behind the seam: synced writes, and reads that verify every block.
 
 A block that fails LevelDB's checksum is read again without it: every value of ours has a checksum
-of its own that covers its key, so what is whole in there can still be told from what is not.
+of its own that covers its key, so what is whole in there can still be told from what is not. What
+LevelDB may leave out of it is told by `scan_told`.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, takewhile
@@ -13,8 +14,11 @@ from pathlib import Path
 import plyvel
 
 from messaging.storage.chunks import next_count
+from messaging.storage.leveldb_holes import FirstWhole, Holes, Stretch
 from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from tuff.disk import leveldb_scan
 from tuff.disk.files import make_directory
+from tuff.disk.leveldb_log import MalformedError
 from tuff.disk.leveldb_start import holds_database, start
 from tuff.disk.lock import DirectoryLock
 from tuff.disk.users import Users
@@ -33,9 +37,9 @@ class LevelDbStores:
     its volume is gone; an empty one in its place would say that nothing was ever written.
     """
 
-    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
+    def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
         self._directory = directory
-        self._is_whole = is_whole
+        self._first_whole = first_whole
         self._was_open = False
 
     def __call__(self) -> "LevelDbTable":
@@ -45,7 +49,7 @@ class LevelDbStores:
                 f"{self._directory} holds no messages any more; put them back (is its volume "
                 "mounted?), and the server goes on"
             )
-        table = LevelDbTable(self._directory, is_whole=self._is_whole)
+        table = LevelDbTable(self._directory, first_whole=self._first_whole)
         self._was_open = True
         return table
 
@@ -60,10 +64,11 @@ class LevelDbTable:
 
     has_views = True
 
-    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
+    def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
         """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
         it, since it is damaged or the disk fails."""
-        self._is_whole = is_whole
+        self._first_whole = first_whole
+        self._holes = Holes(directory, first_whole=first_whole)
         self._users = Users(closed=lambda: StoreError("the store is closed"))
         try:
             make_directory(directory)
@@ -77,14 +82,19 @@ class LevelDbTable:
             raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
 
     def get(self, key: bytes) -> bytes | None:
-        with self._users.using(), _as_store_errors():
-            found: bytes | None = self._db.get(key, verify_checksums=True)
-            return found
+        try:
+            with self._users.using(), _as_store_errors():
+                found: bytes | None = self._db.get(key, verify_checksums=True)
+                return found
+        except StoreDamagedError:
+            with closing(self.scan_told(key, key + b"\x00", are_rows_told=False)) as rows:
+                return next((value for _, value in rows), None)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        with self._users.using(), _as_store_errors():
-            snapshot = self._db.snapshot()
-        return self._scan(snapshot, start, stop, reverse=reverse)
+        return self._scan(self._snapshot(), start, stop, reverse=reverse)
+
+    def scan_told(self, start: bytes, stop: bytes, *, are_rows_told: bool) -> Rows:
+        return self._scan_told(self._snapshot(), start, stop, are_rows_told=are_rows_told)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         with self._users.using(), _as_store_errors():
@@ -109,17 +119,24 @@ class LevelDbTable:
             self._db.close()
             self._lock.close()
 
+    def _snapshot(self) -> "plyvel.Snapshot":
+        with self._users.using(), _as_store_errors():
+            return self._db.snapshot()
+
     def _scan(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
     ) -> Rows:
         last = start
         with self._users.using(), closing(snapshot):
             try:
-                with closing(_verified(snapshot, start, stop, reverse=reverse)) as chunks:
-                    for rows in chunks:
-                        yield from rows
+                rows = (
+                    _backward(snapshot, start, stop) if reverse else _forward(snapshot, start, stop)
+                )
+                with closing(rows):
+                    for chunk in rows:
+                        yield from chunk
                         self._require_open()
-                        last = rows[-1][0] + b"\x00"
+                        last = chunk[-1][0] + b"\x00"
             except StoreDamagedError:
                 if reverse:
                     raise
@@ -127,48 +144,107 @@ class LevelDbTable:
                 return
             yield from self._scan_unverified(snapshot, last, stop)
 
-    def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
-        with (
-            _as_store_errors(),
-            # Kept in LevelDB's cache, the damaged block would be served to reads that verify.
-            closing(
-                snapshot.iterator(start=start, verify_checksums=False, fill_cache=False)
-            ) as rows,
-        ):
-            for key, value in rows:
-                if start <= key < stop:
-                    yield key, value
-                    self._require_open()
-                # A flipped bit in a key can throw it, and those that share its beginning, out of
-                # the range. Taken for the end of the range, the rest of a topic was lost silently.
-                elif self._is_whole(key, value):
-                    return
+    def _scan_told(
+        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, are_rows_told: bool
+    ) -> Rows:
+        at = start
+        with self._users.using(), closing(snapshot):
+            while at < stop:
+                try:
+                    with closing(_forward(snapshot, at, stop)) as chunks:
+                        for chunk in chunks:
+                            yield from chunk
+                            self._require_open()
+                            at = chunk[-1][0] + b"\x00"
+                except StoreDamagedError:
+                    stretch = self._stretch(at, stop, are_rows_told=are_rows_told)
                 else:
-                    raise StoreDamagedError(
-                        f"a damaged block follows the key {start!r}; `tuff salvage` reads what is "
-                        "whole in it"
-                    )
+                    return
+                yield from self._up_to_hole(snapshot, at, stretch)
+                at = stretch.stop
+
+    def _up_to_hole(self, snapshot: "plyvel.Snapshot", at: bytes, stretch: Stretch) -> Rows:
+        hole = stretch.hole
+        try:
+            with closing(_forward(snapshot, at, stretch.stop, is_verified=False)) as chunks:
+                for chunk in chunks:
+                    yield from chunk
+                    self._require_open()
+        except StoreDamagedError:
+            if hole is None:  # LevelDB looks ahead, into what it can't tell apart
+                raise
+        if hole is not None:
+            raise StoreDamagedError(
+                f"{hole.reason}; rows may be missing behind {hole.low!r}; `tuff salvage` reads "
+                "what is whole",
+                readable_from=hole.high,
+            )
+
+    def _stretch(self, at: bytes, stop: bytes, *, are_rows_told: bool) -> Stretch:
+        try:
+            return self._holes.stretch(at, stop, are_rows_told=are_rows_told)
+        except (MalformedError, OSError) as error:
+            raise StoreDamagedError(
+                f"a damaged block follows the key {at!r}, and where it ends can't be told: "
+                f"{_text(error)}"
+            ) from error
+
+    def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
+        with closing(_forward(snapshot, start, None, is_verified=False)) as chunks:
+            for chunk in chunks:
+                for key, value in chunk:
+                    if start <= key < stop:
+                        yield key, value
+                    # A flipped bit in a key can throw it, and those that share its beginning, out
+                    # of the range. Taken for its end, the rest of a topic was lost silently.
+                    elif self._is_whole(key, value):
+                        return
+                    else:
+                        raise StoreDamagedError(
+                            f"a damaged block follows the key {start!r}; `tuff salvage` reads what "
+                            "is whole in it"
+                        )
+                self._require_open()
+
+    def _is_whole(self, key: bytes, value: bytes) -> bool:
+        found = self._first_whole(key, value)
+        return found is not None and found[1]
 
     def _require_open(self) -> None:
         if self._users.is_closing:
             raise StoreError("the store is being closed")
 
 
-def _verified(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool) -> _Chunks:
-    # plyvel's reverse iterator gives nothing at all when its first row is the start itself, so it
-    # is given none, and ended here.
-    bounds = {"stop": stop} if reverse else {"start": start, "stop": stop}
+def _forward(
+    snapshot: "plyvel.Snapshot", start: bytes, stop: bytes | None, *, is_verified: bool = True
+) -> _Chunks:
     with (
         _as_store_errors(),
-        closing(snapshot.iterator(**bounds, reverse=reverse, verify_checksums=True)) as rows,
+        closing(leveldb_scan.scan(snapshot, start, stop, is_verified=is_verified)) as rows,
     ):
-        if reverse:
-            yield from ([row] for row in takewhile(lambda row: row[0] >= start, rows))
-            return
+        chunk: list[tuple[bytes, bytes]] = []
         count = 1  # who reads may want no more
-        while chunk := list(islice(rows, count)):
-            yield chunk
-            count = next_count(chunk, count)
+        try:
+            while True:
+                chunk.extend(islice(rows, count))
+                if not chunk:
+                    return
+                yield chunk
+                count, chunk = next_count(chunk, count), []
+        except plyvel.CorruptionError:
+            if chunk:  # what came before it
+                yield chunk
+            raise
+
+
+def _backward(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> _Chunks:
+    # plyvel's reverse iterator gives nothing at all when its first row is the start itself, so it
+    # is given none, and ended here.
+    with (
+        _as_store_errors(),
+        closing(snapshot.iterator(stop=stop, reverse=True, verify_checksums=True)) as rows,
+    ):
+        yield from ([row] for row in takewhile(lambda row: row[0] >= start, rows))
 
 
 def _open(directory: Path) -> plyvel.DB:

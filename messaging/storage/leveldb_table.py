@@ -39,6 +39,7 @@ _NUMBER = struct.Struct("<I")
 _TAG = struct.Struct("<Q")
 assert (_TRAILER.size, _TAG.size) == (5, 8)
 _NOT_COMPRESSED, _SNAPPY = 0, 1
+_KINDS = {0: False, 1: True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,16 @@ def read_layout(data: Readable) -> Layout:
         return Layout(blocks, damages, is_cut=stop is not None or not blocks)
     damages += rest
     return Layout([_checked(data, block) for block in blocks], damages)
+
+
+def read_ranges(data: Readable) -> list[tuple[bytes, Block]]:
+    """The data blocks of a table in order, each with a key that is not before its last one, and
+    before the first one of the next. Raises: MalformedError: the index is damaged."""
+    _, index = _footer(data)
+    return [
+        (key[: -_TAG.size], _checked(data, Block(*_handle(value, 0)[0])))
+        for key, value in _whole_entries(data, index)
+    ]
 
 
 def _footer(data: Readable) -> tuple[Block, Block]:
@@ -252,6 +263,26 @@ def _scraps(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     for start, stop in pairwise(_restarts(content)):
         with suppress(MalformedError):
             yield from _entries_between(content, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a data block says of a key, as it stands there; `is_value` is False for a deletion, and
+    None where there is no such kind."""
+
+    key: bytes
+    value: bytes
+    sequence: int
+    is_value: bool | None
+
+
+def read_entries(data: Readable, block: Block) -> Iterator[Entry]:
+    """Everything in a data block. Raises: MalformedError: it can't be told apart."""
+    for key, value in _entries(_content(data, block)):
+        if len(key) < _TAG.size:
+            raise MalformedError("a key is too short")
+        (tag,) = _TAG.unpack_from(key, len(key) - _TAG.size)
+        yield Entry(key[: -_TAG.size], value, tag >> 8, _KINDS.get(tag & 0xFF))
 
 
 def read_changes(data: Readable, block: Block) -> Iterator[Change]:

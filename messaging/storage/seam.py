@@ -9,13 +9,26 @@ from typing import Protocol, runtime_checkable
 
 from tuff.disk.failures import StoreError
 
-__all__ = ["Interruptible", "Regional", "Rows", "Store", "StoreDamagedError", "StoreError"]
+__all__ = [
+    "Interruptible",
+    "Regional",
+    "Rows",
+    "Store",
+    "StoreDamagedError",
+    "StoreError",
+    "Telling",
+]
 
 Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
 
 
 class StoreDamagedError(StoreError):
-    """What the engine read is not what it once wrote, and it can't say where that ends."""
+    """What the engine read is not what it once wrote. `readable_from` is the key from which a scan
+    goes on behind it, or None where the engine can't say where it ends."""
+
+    def __init__(self, text: str, *, readable_from: bytes | None = None) -> None:
+        super().__init__(text)
+        self.readable_from = readable_from
 
 
 class Store(Protocol):
@@ -47,6 +60,19 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything, after the calls under way have ended. Repeating it is harmless."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A store that can tell where damage may hide rows from a scan; `scan` goes on behind it."""
+
+    def scan_told(self, start: bytes, stop: bytes, *, are_rows_told: bool) -> Rows:
+        """As `scan`, up to the first stretch in which rows may be missing that were written, or
+        stand that were deleted, unless `start` lies behind it. A damaged row, too, is such a
+        stretch where `are_rows_told`; else it comes as it is.
+
+        Raises: StoreDamagedError: it came to one, which ends before `readable_from`; StoreError.
+        """
 
 
 @runtime_checkable

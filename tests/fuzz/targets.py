@@ -22,7 +22,7 @@ from messaging.handover import RegionRecord, UnreadableRecordError
 from messaging.index import IndexedRange
 from messaging.inspect import decoded
 from messaging.rows import DamagedRowError, MessageRow, PayloadRow, frame, is_whole
-from messaging.runs import open_run, require_run, rows_in, whole_rows
+from messaging.runs import first_whole, open_run, require_run, rows_in, whole_rows
 from messaging.storage import hbase_journal as journal
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.leveldb_table import read_changes, read_layout
@@ -374,10 +374,10 @@ TARGETS: Sequence[Target] = (
 def _leveldb() -> tuple[list[bytes], list[bytes]]:
     """The log and the table of a small LevelDB."""
     with TemporaryDirectory() as directory:
-        store = LevelDbTable(Path(directory), is_whole=is_whole)
+        store = LevelDbTable(Path(directory), first_whole=first_whole)
         store.write([(bytes((97, number)), bytes(3)) for number in range(5)])
         store.write([(b"b", None)])
         logs = [path.read_bytes() for path in Path(directory).glob("*.log")]
         store.close()
-        LevelDbTable(Path(directory), is_whole=is_whole).close()
+        LevelDbTable(Path(directory), first_whole=first_whole).close()
         return logs, [path.read_bytes() for path in Path(directory).glob("*.ldb")]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from messaging.page import Page, arrow_form
 from messaging.polls import Poll
 from messaging.query import Undecided
-from messaging.reader import Reading, read
+from messaging.reader import read
+from messaging.reading import Reading
 from messaging.routes import TOPIC_PATH, routes
 from messaging.service import MessagingService
 from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics

@@ -23,7 +23,7 @@ from messaging.rows import (
     unframe,
 )
 from messaging.run_table import RunTable, scan_records
-from messaging.runs import join, rows_in
+from messaging.runs import first_whole, join, rows_in
 from messaging.splits import split
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
@@ -44,10 +44,16 @@ def without_all(value: bytes) -> bytes:
     return bytes(len(value))
 
 
+def leveldb(directory: Path) -> LevelDbTable:
+    return LevelDbTable(directory / "table", first_whole=first_whole)
+
+
 @pytest.fixture(params=["memory", "leveldb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTable]:
     in_memory = request.param == "memory"
-    engine = MemoryTable() if in_memory else LevelDbTable(tmp_path / "table", is_whole=is_whole)
+    engine = (
+        MemoryTable() if in_memory else LevelDbTable(tmp_path / "table", first_whole=first_whole)
+    )
     with closing(RunTable(engine)) as opened:
         yield opened
 

@@ -10,7 +10,8 @@ from messaging.keys import message_key, payload_key
 from messaging.page import Page
 from messaging.plain import Taken
 from messaging.query import Undecided, start_number
-from messaging.reader import Reading, read
+from messaging.reader import read
+from messaging.reading import Reading
 from messaging.rows import MessageRow, PayloadRange, PayloadRow
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows, Store, StoreDamagedError

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from messaging.inspect import decoded, store_rows, table_rows
-from messaging.rows import PayloadRow, is_whole
+from messaging.rows import PayloadRow
 from messaging.run_table import RunTable
+from messaging.runs import first_whole
 from messaging.service import MessagingService
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
@@ -79,7 +80,10 @@ def test_a_whole_value_under_a_key_that_is_too_short_is_damage() -> None:
 
 
 def test_a_directory_is_read_only_while_no_server_has_it(tmp_path: Path) -> None:
-    with closing(LevelDbTable(tmp_path, is_whole=is_whole)), pytest.raises(OSError, match="open"):
+    with (
+        closing(LevelDbTable(tmp_path, first_whole=first_whole)),
+        pytest.raises(OSError, match="open"),
+    ):
         list(table_rows(tmp_path))
     assert list(table_rows(tmp_path)) == []
     with pytest.raises(FileNotFoundError):

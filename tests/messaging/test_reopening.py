@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.rows import is_whole
 from messaging.run_table import RunTable
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbStores
 from tests.messaging.world import AUDIT, World, polled, publish
 from tuff.protocol.errors import StorageUnavailableError
@@ -22,7 +22,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def world(directory: Path) -> World:
     """A server that keeps its messages in LevelDB."""
-    stores = LevelDbStores(directory, is_whole=is_whole)
+    stores = LevelDbStores(directory, first_whole=first_whole)
     return World(lambda: RunTable(stores()))
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from messaging.keys import message_key, payload_key
 from messaging.query import start_number
 from messaging.reader import read
-from messaging.rows import MessageRow, PayloadRange, is_whole
+from messaging.rows import MessageRow, PayloadRange
+from messaging.runs import first_whole
 from messaging.splits import WALKED_BYTES_MAX, Split, split
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
@@ -135,9 +136,9 @@ class CountingTable(LevelDbTable):
 
 def test_a_large_topic_is_cut_evenly_by_what_the_files_hold(tmp_path: Path) -> None:
     filed, fresh = 20_000, 2_000
-    with closing(CountingTable(tmp_path, is_whole=is_whole)) as table:
+    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
         table_of(filed, into=table)
-    with closing(CountingTable(tmp_path, is_whole=is_whole)) as table:
+    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
         keys = (message_key(PREFIX, Place(at, 0)) for at in (0, NOW_MS))
         assert table.approximate_size(*keys) > WALKED_BYTES_MAX

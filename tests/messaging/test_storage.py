@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.rows import frame, is_whole
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Store, StoreError
@@ -20,7 +21,7 @@ Batches = list[list[tuple[bytes, bytes | None]]]
 
 
 def leveldb(directory: Path) -> LevelDbTable:
-    return LevelDbTable(directory, is_whole=is_whole)
+    return LevelDbTable(directory, first_whole=first_whole)
 
 
 @pytest.fixture(params=["memory", "leveldb"])

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pytest
 
+from messaging import sweep
 from messaging.keys import topic_key
 from messaging.polls import Isolation, Poll
 from messaging.rows import frame, unframe
@@ -270,3 +271,40 @@ async def test_sweeps_work_in_bounded_pieces(world: World, service: MessagingSer
 
     assert (await service.sweep()).dropped_count == 25_000
     assert data_rows(world) == 0
+
+
+async def test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that it had passed while they were alive were shown alone by a clock set back."""
+    monkeypatch.setattr(sweep, "CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr(sweep, "PATROL_ROWS_MAX", 2)
+    await publish(service, b"a", b"b", b"c", ttl_s=10)
+    assert (await service.sweep()).dropped_count == 0
+    world.clock.now_ms += 20_000
+
+    assert (await service.sweep()).dropped_count == 0
+
+    world.clock.now_ms -= 20_000
+    assert await polled(service) == [b"a", b"b", b"c"]
+    world.clock.now_ms += 20_000
+    dropped_counts = [(await service.sweep()).dropped_count for _ in range(3)]
+    assert dropped_counts == [2, 0, 1]
+
+
+async def test_a_patrol_that_begins_behind_a_publish_holds_up_nobody_elses_rows(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr(sweep, "PATROL_ROWS_MAX", 2)
+    await publish(service, b"a", b"b", b"c", ttl_s=10)
+    world.clock.now_ms += 1
+    await publish(service, b"d", b"e", ttl_s=10)
+    assert (await service.sweep()).dropped_count == 0
+    world.clock.now_ms += 20_000
+
+    behind_the_cut_one = (await service.sweep()).dropped_count
+    all_laps = [(await service.sweep()).dropped_count for _ in range(6)]
+
+    assert behind_the_cut_one == 1
+    assert sum(all_laps) == 4

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from messaging.polls import Poll
 from messaging.query import Query, Undecided
-from messaging.reader import Reading, read
+from messaging.reader import read
+from messaging.reading import Reading
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from messaging.engine import Engine
-from messaging.rows import is_whole
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import Rows
 from tuff.protocol.errors import StorageUnavailableError
@@ -29,7 +29,7 @@ def in_thread(function: Callable[[], T]) -> Awaitable[T]:
 @pytest.fixture
 async def engine(tmp_path: Path) -> Engine:
     made = Engine(
-        lambda: LevelDbTable(tmp_path / "store", is_whole=is_whole),
+        lambda: LevelDbTable(tmp_path / "store", first_whole=first_whole),
         in_thread_write=in_thread,
         in_thread_read=in_thread,
     )
@@ -40,8 +40,8 @@ async def engine(tmp_path: Path) -> Engine:
 class SlowTable(LevelDbTable):
     """Its scans wait in the middle of the first row."""
 
-    def __init__(self, directory: Path, *, is_whole: Callable[[bytes, bytes], bool]) -> None:
-        super().__init__(directory, is_whole=is_whole)
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, first_whole=first_whole)
         self.is_reading, self.may_go_on = Event(), Event()
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
@@ -83,7 +83,7 @@ async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: En
 
 
 async def test_a_store_that_closes_under_a_read_waits_for_no_further_one(tmp_path: Path) -> None:
-    table = SlowTable(tmp_path / "store", is_whole=is_whole)
+    table = SlowTable(tmp_path / "store")
     engine = Engine(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
     await engine.open(lambda store: store.write(ROWS))
     view = engine.view(b"", b"\xff")

@@ -1,6 +1,7 @@
 """Several damages at once, of every kind a disk or a person makes: none reveals anything."""
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from process.checks import Data
 from process.salvaging import salvage
 from tests.repair.files import Past, now_ms, stored_files
 from tests.repair.judge import look
+from tx.files import NewerFilesError
 
 SECTOR = 512  # bytes
 
@@ -39,7 +41,11 @@ def assert_nothing_is_revealed(past: Past, scratch: Path, *, seed: int) -> None:
     done = [spoil(path, chance) for path in chance.sample(files, chance.choice((1, 2, 3, 6)))]
 
     new = scratch / f"new-{seed}"
-    salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
+    # A damaged number of a format is that of a later program: such a file is told, and left alone.
+    with suppress(NewerFilesError):
+        salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
+    if not new.exists():
+        return
 
     seen = look(new)
     assert seen.payloads.items() <= truth.payloads.items(), done

@@ -6,7 +6,8 @@ import plyvel
 
 from messaging.index import MESSAGE_ROWS, IndexedRange
 from messaging.keys import message_key, prefix_of, topic_key
-from messaging.rows import MessageRow, is_whole
+from messaging.rows import MessageRow
+from messaging.runs import first_whole
 from messaging.salvage import Ending, Salvage, Salvaged
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.memory import MemoryTable
@@ -32,13 +33,13 @@ TOPICS = {topic_key(TOPIC): RECORD.to_bytes(topic_key(TOPIC))}
 
 def write(directory: Path, rows: dict[bytes, bytes]) -> None:
     """Each call ends up in a log of its own; the next one, or `settle`, makes a table of it."""
-    store = LevelDbTable(directory, is_whole=is_whole)
+    store = LevelDbTable(directory, first_whole=first_whole)
     store.write(list(rows.items()))
     store.close()
 
 
 def settle(directory: Path) -> None:
-    LevelDbTable(directory, is_whole=is_whole).close()
+    LevelDbTable(directory, first_whole=first_whole).close()
 
 
 def damage(path: Path, needle: bytes) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from messaging.keys import MESSAGES, ROWS_STOP
-from messaging.rows import is_whole
+from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
 from process.backups import DamagedDataError, unpack
 from process.checks import Data, check
@@ -212,7 +212,7 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
     ok(topic.create())
     ok(topic.publish("soon damaged"))
     server.end()
-    with closing(LevelDbTable(server.data / "messages", is_whole=is_whole)) as store:
+    with closing(LevelDbTable(server.data / "messages", first_whole=first_whole)) as store:
         [(key, value)] = store.scan(MESSAGES, ROWS_STOP)
         store.write([(key, value[:-1] + b"D")])
     server = new_server(home=server.home)

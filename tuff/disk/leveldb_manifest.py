@@ -46,6 +46,7 @@ class Manifest:
     tables: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     log_number: int = 0  # the first manifest of all names no log yet
     previous_log: int = 0
+    last_sequence: int = 0  # no table has a higher one
 
     def needs_log(self, number: int) -> bool:
         return number >= self.log_number or number == self.previous_log
@@ -149,6 +150,8 @@ def _note_number(manifest: Manifest, tag: int, number: int) -> None:
         manifest.log_number = number
     elif tag == _PREVIOUS_LOG:
         manifest.previous_log = number
+    elif tag == _LAST_SEQUENCE:
+        manifest.last_sequence = max(manifest.last_sequence, number)
 
 
 def _apply_file(manifest: Manifest, tag: int, data: bytes, at: int) -> int:

@@ -16,10 +16,10 @@ from messaging.index import IndexedRange
 from messaging.insiders import Insiders
 from messaging.keys import place_after
 from messaging.live import Live
-from messaging.page import Page, arrow_form
+from messaging.page import arrow_form
 from messaging.query import LAST_NUMBER, Query, Undecided, start_number, time_in
 from messaging.reader import read
-from messaging.reading import Reading
+from messaging.reading import Offsets, PollResult, Reading
 from messaging.retention import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.splits import Split, split
@@ -77,35 +77,6 @@ class Poll:
     def is_fixed(self) -> bool:
         """Whether it reads in one snapshot however often it looks."""
         return self.transaction is not None or self.tx is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollResult:
-    """What a read delivers. `next_id`, as an exclusive start, leads to exactly what this reader has
-    not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
-    progress."""
-
-    page: Page
-    generation: int
-    next_id: bytes
-    caught_up: bool
-    blocked_by: int | None
-    expired: bool
-
-    @property
-    def items(self) -> list[tuple[bytes, bytes]]:
-        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
-        return self.page.messages()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offsets:
-    """Where a topic begins and ends for a reader."""
-
-    generation: int
-    earliest: MessageId | None
-    end: MessageId | None
-    blocked_by: int | None
 
 
 class Polls:
@@ -256,13 +227,15 @@ class Polls:
     ) -> PollResult:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
-        number = start_number(poll.start, inclusive=poll.inclusive)
+        asked = number = start_number(poll.start, inclusive=poll.inclusive)
+        live_from = Place(0, 0)
         is_expired = was_caught_up = goes_on = False
         while True:
             waiter.clear()
             self._engine.require_up()
             record = _require_generation(topic, generation)
-            query = self._query(topic, record, poll, number)
+            query = _begun_anew(self._query(topic, record, poll, number), asked, live_from)
+            number, live_from = query.start, query.live_from
             # One that was caught up is woken by all that comes: it misses nothing while it waits.
             is_expired = is_expired or (not was_caught_up and self._is_expired(poll, query))
             # The store may be ahead of memory by a batch: a read that began there goes on there.
@@ -397,3 +370,9 @@ def _require_generation(topic: Topic, generation: int) -> TopicRecord:
     if record.generation != generation:
         raise topic_was_replaced(topic.id)
     return record
+
+
+def _begun_anew(query: Query, asked: int, live_from: Place) -> Query:
+    """From where was asked for at first, if messages may be there again that had expired when the
+    reader looked last: by a longer time to live, or a clock set back."""
+    return replace(query, start=asked) if query.live_from < live_from else query

@@ -1,10 +1,10 @@
-"""What a read gives: the messages, and where and why it ended."""
+"""What a read gives, and a poll: the messages, and where and why it ended."""
 
 from dataclasses import dataclass
 
 from messaging.page import EMPTY_PAGE, Page
 from messaging.visibility import HeldRow
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import MessageId, Place
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,3 +33,32 @@ class Reading:
     def items(self) -> list[tuple[bytes, bytes]]:
         """Pairs of a 20-byte id and a payload, taken apart anew each time."""
         return self.page.messages()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollResult:
+    """What a read delivers. `next_id`, as an exclusive start, leads to exactly what this reader has
+    not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
+    progress."""
+
+    page: Page
+    generation: int
+    next_id: bytes
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+    @property
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
+        return self.page.messages()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """Where a topic begins and ends for a reader."""
+
+    generation: int
+    earliest: MessageId | None
+    end: MessageId | None
+    blocked_by: int | None

@@ -9,7 +9,7 @@ whole then, and in order.
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from messaging.storage.leveldb_table import Block, Entry, read_entries, read_ranges
@@ -126,30 +126,57 @@ def holes_between(
 ) -> list[Hole]:
     """The holes in a damaged block with these entries. It is `whole`, all of the block, unless its
     entries show by themselves what is damaged."""
-    holes: list[Hole] = []
-    low, shown = whole.low, (whole.low, 0)
+    walk = _Walk(whole, whole.low)
+    shown = whole.low, 0
     is_accounted_for = False
-    are_rows_only: bool | None = None  # what is wrong since the last whole row; None: nothing
     for entry in entries:
         if not shown < (entry.key, -entry.sequence) or entry.key >= whole.high:
             return [whole]
-        shown = entry.key, -entry.sequence
+        is_older, shown = entry.key == shown[0], (entry.key, -entry.sequence)
         is_deletion = entry.is_value is False and not entry.value
         is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)
-        if is_deletion and not is_hidden:
-            # It has the beginning of its key from the entry before.
-            are_rows_only = None if are_rows_only is None else False
-            continue
         found = first_whole(entry.key, entry.value)
+        if is_deletion and not is_hidden:
+            walk.pass_deletion()
+            continue
         is_accounted_for |= is_hidden or found is None or not found[1]
         if found is None:
-            are_rows_only = are_rows_only is not False and not is_hidden
-            continue
-        if are_rows_only is not None:
-            holes.append(replace(whole, low=low, high=found[0], has_rows_only=are_rows_only))
+            walk.pass_damaged(is_row=not is_hidden)
+        elif walk.are_rows_only is None or not is_older:  # else its deletion may be what is damaged
+            walk.pass_whole(entry.key, found[0], is_hidden=is_hidden)
+    return walk.ended() if is_accounted_for else [whole]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Over the entries of a damaged block. `low` is the last whole row; `are_rows_only` says what
+    was wrong since then, None while nothing was."""
+
+    whole: Hole
+    low: bytes
+    are_rows_only: bool | None = None
+    holes: list[Hole] = field(default_factory=list)
+
+    def pass_deletion(self) -> None:
+        # It has the beginning of its key from the entry before.
+        self.are_rows_only = None if self.are_rows_only is None else False
+
+    def pass_damaged(self, *, is_row: bool) -> None:
+        self.are_rows_only = self.are_rows_only is not False and is_row
+
+    def pass_whole(self, key: bytes, first: bytes, *, is_hidden: bool) -> None:
+        self._close(first)
         if is_hidden:
-            holes.append(replace(whole, low=max(low, found[0][:-1]), high=entry.key + b"\x00"))
-        low, are_rows_only = entry.key, None
-    if are_rows_only is not None:
-        holes.append(replace(whole, low=low, has_rows_only=are_rows_only))
-    return holes if is_accounted_for else [whole]
+            low = max(self.low, first[:-1])  # below it, and above most others below it
+            self.holes.append(replace(self.whole, low=low, high=key + b"\x00"))
+        self.low = key
+
+    def ended(self) -> list[Hole]:
+        self._close(self.whole.high)
+        return self.holes
+
+    def _close(self, high: bytes) -> None:
+        if self.are_rows_only is not None:
+            hole = replace(self.whole, low=self.low, high=high, has_rows_only=self.are_rows_only)
+            self.holes.append(hole)
+        self.are_rows_only = None

@@ -129,3 +129,19 @@ async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
         await service.tick()
 
         assert await woken(waiting) == [b"next"]
+
+
+async def test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning(
+    world: World, service: MessagingService
+) -> None:
+    """While the clock is in doubt, a longer time to live brings back what expired by it; who slept
+    was behind it by then, and who came anew was handed it."""
+    await publish(service, b"kept")
+    world.clock.now_ms += 2 * TTL_MS
+    world.may_delete = False
+    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+    assert not waiting.done()
+
+    await service.update_topic(AUDIT, {"ttl": "1000"})
+
+    assert await woken(waiting) == [b"kept"]

@@ -1,0 +1,149 @@
+"""A flipped bit anywhere in LevelDB's table files: readers are handed what was there, in order and
+once, and are told where something may be missing (promise 8)."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from messaging.keys import message_key, payload_key, topic_key
+from messaging.query import start_number
+from messaging.reader import read
+from messaging.rows import frame
+from messaging.run_table import RunTable
+from messaging.runs import first_whole
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.seam import StoreError
+from tests.messaging.stored_runs import in_runs
+from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
+from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.names import TopicId
+
+GAPS_MAX = 100  # there are fewer messages
+BIT_STEP = 397  # bits; each bit in turn is the slow test
+LARGE = b"x" * 1500  # of three such rows LevelDB makes a block
+
+Messages = list[tuple[bytes, bytes]]
+
+
+def plain(timestamp_ms: int, *payloads: bytes) -> list[ModelRow]:
+    return [
+        ModelRow(timestamp_ms, None, ((payload, None),), is_reference=False) for payload in payloads
+    ]
+
+
+ROWS = [
+    *plain(950_000, b"p0"),
+    *plain(950_007, b"p1"),
+    *plain(950_014, b"run 0", b"run 1", b"run 2"),
+    ModelRow(950_100, COMMITTED, ((b"g0", None), (b"g1", None), (b"g2", None)), is_reference=True),
+    ModelRow(950_200, COMMITTED, ((b"direct", None),), is_reference=False),
+    *[row for number in range(4) for row in plain(950_300 + number, b"large %d" % number + LARGE)],
+    *plain(950_400, b"last"),
+]
+DELETED = message_key(PREFIX, Place(950_150, 0)), payload_key(PREFIX, 7, Place(950_150, 0))
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a reader was handed, and the gaps that it was told of: the first id and the last."""
+
+    found: Messages = field(default_factory=list)
+    gaps: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+def opened(directory: Path) -> RunTable:
+    return RunTable(LevelDbTable(directory, first_whole=first_whole))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of one table file with a few blocks, in which rows were deleted and written anew."""
+    directory = tmp_path_factory.mktemp("whole") / "messages"
+    rows = dict(build(ROWS)[0].scan(b"", b"\xff"))
+    topic = topic_key(TopicId("default", "t"))
+    with closing(LevelDbTable(directory, first_whole=first_whole)) as table:
+        for key in DELETED:
+            table.write([(key, frame(key, 0, b"deleted"))])
+        table.write([(topic, frame(topic, 0, b"old"))])
+        with closing(in_runs(rows).scan_records(b"", b"\xff")) as records:
+            table.write([*records, *((key, None) for key in DELETED)])
+        table.write([(topic, frame(topic, 0, b"new"))])
+    opened(directory).close()  # opening again moves the log into a table file
+    return directory
+
+
+def read_past_damage(store: RunTable, *, limit: int) -> Reading:
+    """Everything from the beginning on, going on behind each gap as the error says."""
+    reading = Reading()
+    start, is_caught_up = 0, False
+    while not is_caught_up:
+        try:
+            page = read(store, query(start=start, limit=limit))
+        except DamagedRecordError as error:
+            first, behind = (bytes.fromhex(str(error.members[name])) for name in ("id", "next"))
+            reading.gaps.append((first, behind))
+        else:
+            reading.found += page.items
+            behind, is_caught_up = page.next_id, page.caught_up
+        go_on = start_number(MessageId.from_bytes(behind), inclusive=False)
+        assert go_on > start or is_caught_up, f"sent from {start:x} to {behind.hex()}"
+        assert len(reading.gaps) < GAPS_MAX
+        start = go_on
+    return reading
+
+
+def wrong_in(expected: Messages, reading: Reading) -> str | None:
+    """What must not be, in a sentence; None if all is well."""
+    if reading.found != [message for message in expected if message in reading.found]:
+        return f"handed out {reading.found}"
+    silent = [
+        (message_id, payload)
+        for message_id, payload in expected
+        if (message_id, payload) not in reading.found
+        and not any(first <= message_id <= last for first, last in reading.gaps)
+    ]
+    return f"passed over {silent} in silence" if silent else None
+
+
+def flipped(whole: Path, scratch: Path, *, step: int) -> Iterator[tuple[int, Path]]:
+    """The store with one bit flipped in its table file, and which one."""
+    [file] = whole.glob("*.ldb")
+    data = file.read_bytes()
+    for bit in range(0, 8 * len(data), step):
+        copy = scratch / f"bit-{bit}"
+        shutil.copytree(whole, copy)
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (copy / file.name).write_bytes(damaged)
+        yield bit, copy
+        shutil.rmtree(copy)
+
+
+def check_flips(whole: Path, scratch: Path, *, step: int) -> None:
+    with closing(opened(shutil.copytree(whole, scratch / "as-it-was"))) as store:
+        expected = read_past_damage(store, limit=100).found
+    assert len(expected) == sum(len(row.payloads) for row in ROWS)
+    counts: list[int] = []
+    for bit, copy in flipped(whole, scratch, step=step):
+        with suppress(StoreError), closing(opened(copy)) as store:
+            for limit in (100, 1):
+                reading = read_past_damage(store, limit=limit)
+                assert wrong_in(expected, reading) is None, f"bit {bit}, by {limit}"
+                counts.append(len(expected) - len(reading.found))
+    # In a store that can be opened as a rule no more is lost than a message or a group.
+    assert sorted(counts)[len(counts) // 2] <= 3
+
+
+def test_a_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
+    """Bits beside a key hid rows from every reader, in silence; others sent readers back."""
+    check_flips(whole, tmp_path, step=BIT_STEP)
+
+
+@pytest.mark.slow
+def test_each_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
+    check_flips(whole, tmp_path, step=1)

@@ -93,7 +93,7 @@ class Endings:
             await self._require_unrefused(opened)
             if not self._gates.has_ending(opened.transaction_id):
                 return opened
-            await self.bounded(self._turn(opened.transaction_id))
+            await self.bounded(self._gates.reopened(opened.transaction_id))
 
     async def commit(self, pointer: int, request: CommitRequest) -> Outcome:
         """See `TransactionManager.commit`."""
@@ -333,10 +333,6 @@ class Endings:
         `bounded`."""
         if lsn > self._ledger.state.seen:
             await self.bounded(self._ledger.durable(lsn))
-
-    async def _turn(self, transaction_id: int) -> None:
-        async with self._gates.ending(transaction_id):
-            pass
 
     def _ready(self, pointer: int) -> OpenTransaction | None:
         """The transaction, if it may go on and nobody has to be waited for to say so."""

@@ -10,7 +10,7 @@ from tuff.protocol.errors import TransactionsUnavailableError
 class _Gate:
     """Made and dropped for nearly every commit, so it has no lock until somebody has to wait."""
 
-    __slots__ = ("empty", "is_closed", "turns", "user_count", "write_count")
+    __slots__ = ("empty", "is_closed", "reopened", "turns", "user_count", "write_count")
 
     def __init__(self) -> None:
         self.write_count = 0
@@ -18,6 +18,7 @@ class _Gate:
         self.is_closed = False  # somebody has the turn
         self.turns: deque[asyncio.Future[None]] | None = None  # those who wait for theirs
         self.empty: asyncio.Event | None = None  # for those who wait until all writes are done
+        self.reopened: asyncio.Event | None = None  # for those who wait, and want no turn
 
 
 class Gates:
@@ -67,6 +68,16 @@ class Gates:
         """Whether an ending has its turn."""
         gate = self._gates.get(transaction_id)
         return gate is not None and gate.is_closed
+
+    async def reopened(self, transaction_id: int) -> None:
+        """Wait until no ending has its turn. Whoever only wants to pass must not take one for that:
+        two that did handed it to each other for ever."""
+        gate = self._gates.get(transaction_id)
+        while gate is not None and gate.is_closed:
+            if gate.reopened is None:
+                gate.reopened = asyncio.Event()
+            await gate.reopened.wait()
+            gate = self._gates.get(transaction_id)
 
     async def emptied(self, transaction_id: int) -> None:
         """Wait until every write that passed the gate is done."""
@@ -124,6 +135,9 @@ class Gates:
                 gate.is_closed = True
                 turn.set_result(None)
                 break
+        if gate.reopened is not None and not gate.is_closed:
+            gate.reopened.set()
+            gate.reopened = None
         gate.user_count -= 1
         self._release(transaction_id, gate)
 

@@ -1,6 +1,7 @@
 """A flipped bit anywhere in LevelDB's table files: readers are handed what was there, in order and
 once, and are told where something may be missing (promise 8)."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -16,7 +17,7 @@ from messaging.rows import frame
 from messaging.run_table import RunTable
 from messaging.runs import first_whole
 from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.seam import StoreError
+from messaging.storage.seam import StoreDamagedError, StoreError
 from tests.messaging.stored_runs import in_runs
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
 from tuff.protocol.errors import DamagedRecordError
@@ -147,3 +148,89 @@ def test_a_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_each_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
     check_flips(whole, tmp_path, step=1)
+
+
+@pytest.fixture
+def damaged_end(tmp_path: Path) -> Path:
+    """A store whose last block is damaged, and nothing else."""
+    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+        for number in range(10):
+            key = b"k%d" % number
+            table.write([(key, frame(key, 0, LARGE))])
+    opened(tmp_path).close()
+    [file] = tmp_path.glob("*.ldb")
+    data = bytearray(file.read_bytes())
+    data[data.rindex(LARGE) - 1] ^= 1  # in the row's own checksum
+    file.write_bytes(data)
+    return tmp_path
+
+
+def scan_told(
+    table: LevelDbTable, start: bytes, stop: bytes = b"l"
+) -> tuple[list[bytes], StoreDamagedError | None]:
+    """The keys from here on, up to the first hole."""
+    keys: list[bytes] = []
+    try:
+        for key, _ in table.scan_told(start, stop, are_rows_told=True):
+            keys.append(key)
+    except StoreDamagedError as error:
+        return keys, error
+    return keys, None
+
+
+def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path) -> None:
+    """plyvel's iterator says nothing of it: whatever lay there was gone without a word."""
+    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+        assert len(list(table.scan(b"k", b"l"))) == 10
+        keys, error = scan_told(table, b"k")
+        as_rows = list(table.scan_told(b"k", b"l", are_rows_told=False))
+    assert keys == [b"k%d" % number for number in range(9)]
+    assert error is not None
+    assert re.search(r"ldb, byte \d+: .* `tuff salvage`", str(error))
+    assert [key for key, _ in as_rows] == [*keys, b"k9"]
+
+
+def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) -> None:
+    """LevelDB looks into the last block for all that is behind it, until there is another."""
+    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+        table.write([(b"kk", frame(b"kk", 0, b"later"))])
+        _, error = scan_told(table, b"k")
+        assert error is not None
+        assert error.readable_from is not None
+
+        for _ in range(2):
+            assert scan_told(table, error.readable_from) == ([b"kk"], None)
+
+
+def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -> None:
+    """Each later table with damage is told in its turn, and none that lies before the start."""
+    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+        for letter in b"abc":
+            keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
+            table.write([(key, frame(key, 0, LARGE)) for key in keys])
+            table._db.compact_range(start=bytes((letter,)), stop=bytes((letter + 1,)))
+    files = sorted(tmp_path.glob("*.ldb"))
+    assert len(files) == 3
+    for file in (files[0], files[2]):
+        data = bytearray(file.read_bytes())
+        data[data.index(LARGE) - 1] ^= 1
+        file.write_bytes(data)
+
+    told: list[bytes] = []
+    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+        rows, error = scan_told(table, b"a", b"d")
+        while error is not None and error.readable_from is not None:
+            told.append(error.readable_from)
+            more, error = scan_told(table, told[-1], b"d")
+            rows += more
+
+    assert rows == [b"%c%d" % (letter, number) for letter in b"abc" for number in range(6)
+                    if not (number == 0 and letter in b"ac")]  # fmt: skip
+    assert told == [b"a1", b"c1"]
+
+
+def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: Path) -> None:
+    """Facts of the server stood in such a block, and it could not start."""
+    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+        assert table.get(b"k8") == frame(b"k8", 0, LARGE)
+        assert table.get(b"k7x") is None

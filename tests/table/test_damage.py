@@ -1,8 +1,10 @@
 """Damage is loud: never a wrong value, and what is whole can be read."""
 
+import random
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 
 import plyvel
@@ -13,6 +15,7 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUna
 from tuff.protocol.transaction import Transaction
 from tuff.table import TransactionalTable
 from tuff.table_rows import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
+from tuff.table_store import StoreDamagedError, TableStore
 
 ROW_COUNT = 150
 BIT_STEP = 61 * 8 + 3  # bits; every byte in turn would take minutes, and this meets each kind
@@ -219,3 +222,21 @@ def test_a_database_that_leveldb_can_not_open_is_named(home: Path) -> None:
 
     with pytest.raises(StorageUnavailableError, match="LevelDB can't open"):
         TransactionalTable(home)
+
+
+def test_a_damaged_end_of_the_table_is_not_the_end_of_its_rows(tmp_path: Path) -> None:
+    """plyvel's iterator says nothing when it is the last block of all that is damaged."""
+    home = tmp_path / "table"
+    # LevelDB packs what can be packed.
+    rows = [(key_of(number), random.Random(number).randbytes(1500)) for number in range(10)]
+    with closing(TableStore(home)) as store:
+        store.write(rows)
+    TableStore(home).close()  # opening again moves the log into a table file
+    [file] = home.glob("*.ldb")
+    flip(file, 8 * file.read_bytes().index(rows[-1][1]))
+
+    with closing(TableStore(home)) as store:
+        scan = store.scan(b"r", b"s")
+        assert list(islice(scan, 8)) == rows[:8]
+        with pytest.raises(StoreDamagedError):
+            list(scan)

@@ -291,29 +291,6 @@ async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Se
         await publishing
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-async def test_who_waits_for_a_commit_that_is_refused_goes_on(service: Service, count: int) -> None:
-    """They handed their turn to each other, for ever, and the process did little else."""
-    tx = await service.begin()
-    permit = service.manager.enter(tx.transaction_id)
-    service.rows.refusal = TopicNotFoundError("no topic")
-    commit = service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
-    publishing = asyncio.create_task(commit)
-    await turns()
-    checks = [service.manager.can_commit(tx.transaction_id, [b"k"]) for _ in range(count)]
-    waiting = [asyncio.create_task(check) for check in checks]
-    await turns()
-    assert not any(each.done() for each in waiting)
-
-    permit.leave()
-
-    async with asyncio.timeout(10):
-        with pytest.raises(TopicNotFoundError):
-            await publishing
-        await asyncio.gather(*waiting)
-    assert await service.state_of(tx.transaction_id) == ("committing", None)
-
-
 async def test_an_ending_that_takes_too_long_goes_on_by_itself(tmp_path: Path) -> None:
     service = await Service(tmp_path, TransactionSettings(ending_timeout_s=0.01)).open()
     tx = await service.begin()

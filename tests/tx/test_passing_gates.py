@@ -1,0 +1,63 @@
+"""Those who pass a transaction's gate wait while somebody ends it, and then go on, all of them."""
+
+import asyncio
+
+import pytest
+
+from tests.tx.harness import Service, entry, turns
+from tuff.protocol.errors import TopicNotFoundError
+from tx.gates import Gates
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+async def test_who_waits_for_a_commit_that_is_refused_goes_on(service: Service, count: int) -> None:
+    """They handed their turn to each other, for ever, and the process did little else."""
+    tx = await service.begin()
+    permit = service.manager.enter(tx.transaction_id)
+    service.rows.refusal = TopicNotFoundError("no topic")
+    commit = service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    publishing = asyncio.create_task(commit)
+    await turns()
+    checks = [service.manager.can_commit(tx.transaction_id, [b"k"]) for _ in range(count)]
+    waiting = [asyncio.create_task(check) for check in checks]
+    await turns()
+    assert not any(each.done() for each in waiting)
+
+    permit.leave()
+
+    async with asyncio.timeout(10):
+        with pytest.raises(TopicNotFoundError):
+            await publishing
+        await asyncio.gather(*waiting)
+    assert await service.state_of(tx.transaction_id) == ("committing", None)
+
+
+async def test_all_who_wait_until_a_gate_is_open_go_on_at_once_and_leave_nothing() -> None:
+    gates = Gates()
+    await gates.close(1)
+    waiting = [asyncio.ensure_future(gates.reopened(1)) for _ in range(3)]
+    await turns()
+    assert not any(each.done() for each in waiting)
+
+    gates.reopen(1)
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiting)
+    assert gates.close_now(1)
+
+
+async def test_who_waits_until_a_gate_is_open_waits_for_all_endings_in_turn() -> None:
+    gates = Gates()
+    await gates.close(1)
+    second = asyncio.ensure_future(gates.close(1))
+    waiting = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+
+    gates.reopen(1)
+    await second
+    await turns()
+    assert not waiting.done()
+
+    gates.reopen(1)
+    async with asyncio.timeout(10):
+        await waiting

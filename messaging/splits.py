@@ -6,6 +6,7 @@ range that is small. Parts end where a row ends, so that no payload group is cut
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from itertools import accumulate, islice
 from messaging.keys import PLACE_SIZE, message_key, place_after, place_in, place_number
 from messaging.query import Query, first_number
 from messaging.rows import IS_REFERENCE, DamagedRowError, MessageRow
+from messaging.run_table import scan_told
 from messaging.storage.seam import Store, StoreDamagedError
 from tuff.protocol.ids import MessageId, Place, past_group
 
@@ -73,6 +75,8 @@ def _first_place(store: Store, query: Query, last: Place) -> Place | None:
                 # What can't be read and may be of the range need not have its key in there.
                 if place_in(key) != place or not _is_behind(key, value, inside):
                     return min(place_in(key), last)
+        with closing(scan_told(store, *keys)) as records:
+            deque(records, maxlen=0)  # nothing was found, unless damage hides it
     except StoreDamagedError:
         return place  # a reader is to come here, and be told
     return None

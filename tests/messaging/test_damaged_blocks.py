@@ -13,9 +13,10 @@ import pytest
 from messaging.keys import message_key, payload_key, topic_key
 from messaging.query import start_number
 from messaging.reader import read
-from messaging.rows import frame
+from messaging.rows import HEAD, frame
 from messaging.run_table import RunTable
 from messaging.runs import first_whole
+from messaging.splits import split
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import StoreDamagedError, StoreError
 from tests.messaging.stored_runs import in_runs
@@ -234,3 +235,20 @@ def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: 
     with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
+
+
+def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path: Path) -> None:
+    """A job read nothing of it, and was done."""
+    store_path = shutil.copytree(whole, tmp_path / "messages")
+    [file] = store_path.glob("*.ldb")
+    data = bytearray(file.read_bytes())
+    # In the number that LevelDB gave the row, so that it is newer than all readers.
+    data[data.index(b"p0") - HEAD.size - 3] ^= 1
+    file.write_bytes(data)
+    first_only = MessageId(*Place(950_006, 0))
+
+    with closing(opened(store_path)) as store:
+        asked = query(through=first_only)
+        assert split(store, asked, start=None, end=first_only, count=1)
+        with pytest.raises(DamagedRecordError):
+            read(store, asked)

@@ -21,11 +21,12 @@ from xml.etree import ElementTree
 
 from tests.mutants.planted import MUTANTS as GENERAL_MUTANTS
 from tests.mutants.planted import Mutant
+from tests.mutants.planted_damage import DAMAGE_MUTANTS
 from tests.mutants.planted_jobs import JOB_MUTANTS
 from tests.mutants.planted_messages import MESSAGE_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS = (*GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS)
+MUTANTS = (*GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS, *DAMAGE_MUTANTS)
 COPY_COUNT = 2  # bugs at a time
 # A test that hangs has noticed as well: one that takes ten times what it takes without a bug, and as
 # long as pytest may need to begin on a busy machine.

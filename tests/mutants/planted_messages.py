@@ -190,7 +190,6 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         (
             "tests/messaging/test_damaged_ranges.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
             "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
-            "tests/messaging/test_runs.py::TestTwoStores::runTest",
         ),
     ),
     Mutant(

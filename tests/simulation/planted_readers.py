@@ -65,6 +65,13 @@ READER_BUGS = (
                 "return replace(rule, coming=decided.rule)",
                 "return replace(rule, holds=(*rule.holds, *decided.holds.values()))",
             ),
+            # One that sleeps would begin anew, and a reply that was given can't be held against
+            # what the time to live is later.
+            Change(
+                "messaging/polls.py",
+                "return replace(query, start=asked) if query.live_from < live_from else query",
+                "return query",
+            ),
         ),
         "ttl-made-longer-while-messages-expire",
     ),

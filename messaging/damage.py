@@ -27,6 +27,16 @@ def refusal(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
     )
 
 
+def block_refusal(passed: bytes, behind: bytes, error: StoreDamagedError) -> DamagedRecordError:
+    """The refusal of all that may have stood between two places, of which the first was passed."""
+    first = MessageId.from_bytes(passed).to_int() + 1
+    return DamagedRecordError(
+        f"messages behind {passed.hex()} are damaged, or can't be told ({error}); to go on without "
+        f"them, read on from {behind.hex()}, exclusive",
+        members={"id": MessageId.from_int(first).hex(), "next": behind.hex()},
+    )
+
+
 def may_hold(store: Store, key: bytes, value: bytes, *, after: int, passed: bytes) -> str:
     """What else may be lost with a record, of which no row stands up to a place, given as a number,
     nor up to the one that was passed, given as bytes or none."""

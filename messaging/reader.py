@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from messaging.ahead import Ahead
 from messaging.columns import NO_PAYLOAD, OF_MESSAGES, IdParts
-from messaging.damage import behind_block, behind_in_group, may_hold, refusal
+from messaging.damage import behind_block, behind_in_group, block_refusal, may_hold, refusal
 from messaging.keys import (
     PLACE_SIZE,
     message_key,
@@ -272,8 +272,11 @@ class _Read:
             try:
                 self._pass_over_group(place, pointer, rows, first=first)
             except StoreDamagedError as error:
+                self._take_note()
+                if self._taken:
+                    raise _Stop from None
                 behind = behind_in_group(prefix, pointer, place, brings.last, error)
-                self._damaged(self._next, behind, f"is damaged ({error})")
+                raise block_refusal(self._next, behind, error) from None
 
     def _pass_over_group(self, place: Place, pointer: int, rows: Ahead, *, first: Place) -> None:
         parts = IdParts(pack_place(*place), b"")
@@ -378,7 +381,7 @@ class _Read:
         if not self._taken:
             place = MessageId.from_bytes(self._next).place
             behind = behind_block(self._store, self._query, place, error)
-            raise refusal(self._next, behind, f"is damaged ({error})")
+            raise block_refusal(self._next, behind, error)
 
     def _take_note(self) -> None:
         """Go on behind what was taken, also when the engine failed in the middle of taking."""

@@ -25,7 +25,8 @@ from messaging.rows import DamagedRowError, MessageRow, PayloadRow, frame, is_wh
 from messaging.runs import first_whole, open_run, require_run, rows_in, whole_rows
 from messaging.storage import hbase_journal as journal
 from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.leveldb_table import read_changes, read_layout
+from messaging.storage.leveldb_holes import Hole, holes_between
+from messaging.storage.leveldb_table import read_changes, read_entries, read_layout, read_ranges
 from messaging.topics import TopicRecord
 from process.backup_form import unpack_rows
 from tuff import calls, transaction_calls
@@ -195,6 +196,14 @@ def _leveldb_log(data: bytes) -> object:
 
 def _leveldb_table(data: bytes) -> object:
     return [list(read_changes(data, block)) for block in read_layout(data).blocks]
+
+
+def _leveldb_holes(data: bytes) -> object:
+    whole = Hole(b"", b"\xff", "damaged")
+    return [
+        holes_between(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
+        for _, block in read_ranges(data)
+    ]
 
 
 # Inputs to begin from
@@ -367,6 +376,7 @@ TARGETS: Sequence[Target] = (
     _target("archive", _archive, ArchiveError, _like("archive")),
     _target("leveldb-log", _leveldb_log, MalformedLevelDbError, lambda: _leveldb()[0]),
     _target("leveldb-table", _leveldb_table, MalformedLevelDbError, lambda: _leveldb()[1]),
+    _target("leveldb-holes", _leveldb_holes, MalformedLevelDbError, lambda: _leveldb()[1]),
 )  # fmt: skip
 
 

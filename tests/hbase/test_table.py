@@ -106,7 +106,9 @@ def test_every_transaction_reads_its_snapshot_whatever_happens(open_table: OpenT
 
         def open(self, home: Path) -> VersionedTable:
             self.home = home
-            return open_table(home.parent, buffer_bytes=BUFFER_BYTES, new_id=lambda: TABLE_ID)
+            # The first is the process's own: two under one would write over each other's undo rows.
+            ids = iter((b"%08d" % self.home_count, TABLE_ID))
+            return open_table(home.parent, buffer_bytes=BUFFER_BYTES, new_id=lambda: next(ids))
 
         def copy_as_crashed(self, home: Path) -> None:
             pass

@@ -338,7 +338,7 @@ class MessagingService:
         ]
 
     def note_reserved(self, highest_pointer: int) -> None:
-        """Transactions may hand out pointers up to this one; recorded with the next batch."""
+        """Transactions durably reserved pointers up to this one; recorded with the next batch."""
         facts = self._live.facts
         highest = max(facts.highest_pointer, highest_pointer)
         self._live.facts = replace(facts, highest_pointer=highest)
@@ -363,11 +363,9 @@ class MessagingService:
         self._engine.require_up()
         return self._live.mark.last
 
-    async def record_mark(self, store_id: str, highest: int) -> None:
-        """Record which transaction files belong to this store, durably."""
-        facts = self._live.facts
-        highest = max(facts.highest_pointer, highest)
-        self._live.facts = replace(facts, store_id=store_id, highest_pointer=highest)
+    async def record_store_id(self, store_id: str) -> None:
+        """Record which transaction files belong to this store, durably, and what was noted."""
+        self._live.facts = replace(self._live.facts, store_id=store_id)
         await self._flush()
 
     @property

@@ -94,7 +94,7 @@ class Backups:
                 self._is_busy = False
 
     def _image(self) -> tuple[FileHeader, StateImage]:
-        image, store_id = self._transactions.image(), self._transactions.store_mark().store_id
+        image, store_id = self._transactions.image(), self._transactions.store_id
         header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
         return header, image
 

@@ -81,7 +81,7 @@ class Bridge:
         self._max_block_ms = round(max_block_s * 1000)
         self._now_ms = now_ms
         self._is_open = False
-        self._recorded: StoreMark | None = None
+        self._recorded_store_id: str | None = None
         self._first_seen_ms: dict[int, int] = {}
 
     async def tick(self) -> None:
@@ -111,15 +111,17 @@ class Bridge:
         )
 
     async def _record_mark(self) -> None:
-        mark = self._transactions.store_mark()
-        if self._recorded is not None and self._recorded.store_id == mark.store_id:
+        store_id = self._transactions.store_id
+        if self._recorded_store_id == store_id:
             return  # later blocks ride along with the batches of messages
         try:
-            await self._messaging.record_mark(mark.store_id, mark.highest_reserved)
+            # With the pointers that the transactions noted, which are those that are durable: one
+            # that is reserved just now may be lost with its log, and older files were told.
+            await self._messaging.record_store_id(store_id)
         except StorageUnavailableError as error:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
-            self._recorded = mark
+            self._recorded_store_id = store_id
 
     def _release_readers(self) -> None:
         now_ms = self._now_ms()

@@ -155,10 +155,6 @@ class Ledger:
         if self._log is not None:
             self._log.want(lsn)
 
-    def store_mark(self) -> StoreMark:
-        """What the message store should remember. Raises: TransactionsUnavailableError: down."""
-        return StoreMark(self.store_id, self.decided.highest_reserved)
-
     def image(self) -> StateImage:
         """Everything decided so far. Raises: TransactionsUnavailableError: down."""
         return self.decided.image()

@@ -126,9 +126,10 @@ class TransactionManager:
             return Figures()
         return Figures.of(self._ledger.state, now_ms=self._now_ms())
 
-    def store_mark(self) -> StoreMark:
-        """What the message store should remember of these files. Raises: down."""
-        return self._ledger.store_mark()
+    @property
+    def store_id(self) -> str:
+        """Of the transaction files; empty until the service was up once."""
+        return self._ledger.store_id
 
     async def open(self, mark: StoreMark | None) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.

@@ -60,5 +60,5 @@ class MessageRows(Protocol):
         that are older than the messages are told. Said before anything that rests on the edits."""
 
     def note_reserved(self, highest_pointer: int) -> None:
-        """The transaction service may hand out pointers up to this one; the message store records
-        it, so that missing transaction files are told from an empty beginning."""
+        """Pointers up to this one are durably reserved, and may be handed out; the message store
+        records it, so that missing transaction files are told from an empty beginning."""

@@ -209,7 +209,8 @@ async def test_facts_of_the_transaction_files_survive(world: World) -> None:
 
     async with world.running() as service:
         assert (service.recorded_facts(), service.recorded_lsn()) == (None, 0)
-        await service.record_mark("ab12", 500)
+        service.note_reserved(500)
+        await service.record_store_id("ab12")
         service.note_reserved(900)
         service.note_reserved(700)
         service.note_durable(12)

@@ -213,7 +213,7 @@ async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: FlakyWo
 
 async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld) -> None:
     async with world.running() as service:
-        await service.record_mark("ab", 5)
+        await service.record_store_id("ab")
     world.rows[b"sfacts"] = b"rubbish"
 
     async with world.running() as service:
@@ -247,7 +247,7 @@ async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: Flaky
         with pytest.raises(StorageUnavailableError):
             await publish(service, b"x")
         with pytest.raises(StorageUnavailableError):
-            await service.record_mark("ab", 5)
+            await service.record_store_id("ab")
         await service.tick()
 
     assert state == "down"
@@ -299,7 +299,7 @@ async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None
 
 async def test_lost_facts_are_no_new_store(world: FlakyWorld) -> None:
     async with world.running() as service:
-        await service.record_mark("ab", 5)
+        await service.record_store_id("ab")
     del world.rows[FACTS_KEY]
 
     async with world.running() as service:

@@ -21,6 +21,14 @@ class Mutant:
 MUTANTS: Sequence[Mutant] = (
     # Transactions
     Mutant(
+        "pointers that a crash can still take are recorded as reserved",
+        "process/bridge.py",
+        "            await self._messaging.record_store_id(store_id)\n",
+        "            self._messaging.note_reserved(self._transactions.image().highest_reserved)\n"
+        "            await self._messaging.record_store_id(store_id)\n",
+        ("tests/process/test_bridge.py::test_a_block_that_a_crash_can_still_take_is_not_recorded",),
+    ),
+    Mutant(
         "a commit is acknowledged before its sync",
         "tx/log.py",
         "        if lsn <= self.durable_lsn:\n            return\n",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from process.bridge import Bridge
 from process.clock import SteadyClock
 from process.places import Places
 from process.rooms import Rooms
@@ -190,3 +191,38 @@ async def test_a_stored_payload_alone_holds_nobody_back(tmp_path: Path, hands: H
         await rooms.tick()
 
         assert isinstance(await outcome_of(rooms, opened.transaction_id), OpenTransaction)
+
+
+async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
+    tmp_path: Path, hands: Hands
+) -> None:
+    """Else the files that a power cut leaves are called older than the messages beside them."""
+    disk = threading.Event()
+    disk.set()
+    async with rooms_over(tmp_path, hands, log_disk=disk) as rooms:
+        await rooms.tick()
+        reserved = rooms.transactions.image().highest_reserved
+
+        disk.clear()
+        try:
+            while rooms.transactions.image().highest_reserved == reserved:
+                await rooms.transactions.start(TransactionType.SHORT, None, "who needs pointers")
+                await asyncio.sleep(0)
+            # What records first while a block is being reserved, as after a write that failed.
+            await _bridge_of(rooms, hands).tick()
+        finally:
+            disk.set()
+
+        facts = rooms.messaging.recorded_facts()
+        assert facts is not None
+        assert (facts.store_id, facts.highest_pointer) == (rooms.transactions.store_id, reserved)
+
+
+def _bridge_of(rooms: Rooms, hands: Hands) -> Bridge:
+    return Bridge(
+        rooms.messaging,
+        rooms.transactions,
+        max_block_s=30,
+        keeps_messages=True,
+        now_ms=lambda: hands.wall_ns // 1_000_000,
+    )

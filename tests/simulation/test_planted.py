@@ -7,7 +7,7 @@ import pytest
 from tests.mutants.__main__ import MUTANTS, misplaced
 from tests.simulation.planted import BUGS as GENERAL_BUGS
 from tests.simulation.planted import PlantedBug
-from tests.simulation.planted_failures import FAILURE_BUGS
+from tests.simulation.planted_failures import FAILURE_BUGS, RARE_BUGS
 from tests.simulation.planted_jobs import JOB_BUGS
 from tests.simulation.planted_readers import READER_BUGS
 from tests.simulation.planting import found_by, has_its_place, plant, said_of
@@ -27,7 +27,9 @@ def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bug", [bug for bug in BUGS if bug.history is not None], ids=lambda bug: bug.name
+    "bug",
+    [bug for bug in (*BUGS, *RARE_BUGS) if bug.history is not None],
+    ids=lambda bug: bug.name,
 )
 def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Path) -> None:
     """Who changes how histories are played makes others of them: these are then made anew."""
@@ -38,5 +40,5 @@ def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Pa
 
 def test_every_bug_still_has_its_place() -> None:
     """A bug that can't be planted any more would be missed by nobody."""
-    assert [bug.name for bug in BUGS if not has_its_place(bug)] == []
+    assert [bug.name for bug in (*BUGS, *RARE_BUGS) if not has_its_place(bug)] == []
     assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from crc32c import crc32c
+
 from messaging.storage.leveldb_table import Block, Entry, read_entries, read_ranges
 from tuff.disk.leveldb_log import MalformedError, Readable
 from tuff.disk.leveldb_manifest import TABLE_SUFFIXES, Manifest, read_manifest
@@ -43,22 +45,47 @@ class Stretch:
     hole: Hole | None = None
 
 
+class _ReplacedError(Exception):
+    """A table that the manifest named was compacted into others meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was found in a table while its bytes had this checksum. LevelDB never changes one; a
+    disk that goes bad does, more than once."""
+
+    checksum: int
+    holes: list[Hole]
+
+
 class Holes:
     """The holes in the tables of a directory that is open. May be called by several threads."""
 
     def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
         self._directory = directory
         self._first_whole = first_whole
-        self._known: dict[int, list[Hole]] = {}  # by table, which never changes
+        self._known: dict[int, _Look] = {}  # by table
 
     def stretch(self, at: bytes, stop: bytes, *, are_rows_told: bool) -> Stretch:
         """What lies before a scan up to `stop` that met damage at this key, or next behind it.
 
         Raises: MalformedError: the manifest is damaged; OSError.
         """
+        while True:
+            try:
+                return self._stretch(self._manifest(), at, stop, are_rows_told=are_rows_told)
+            except _ReplacedError:
+                continue  # a table that is gone is no hole: its rows are in others
+
+    def _manifest(self) -> Manifest:
         manifest, _ = read_manifest(self._directory)
         if manifest is None:
             raise MalformedError("LevelDB's manifest can't be read")
+        return manifest
+
+    def _stretch(
+        self, manifest: Manifest, at: bytes, stop: bytes, *, are_rows_told: bool
+    ) -> Stretch:
         ahead = sorted({low for low, _ in manifest.tables.values() if low > at})
         # Behind the last row of one table it may be the beginning of the next that is damaged.
         reached = ahead[0] if ahead else at
@@ -76,15 +103,6 @@ class Holes:
         return Stretch(hole.low + b"\x00", hole)
 
     def _holes_in(self, number: int, manifest: Manifest) -> list[Hole]:
-        found = self._known.get(number)
-        if found is None:
-            found = self._look(number, manifest)
-            self._known[number] = found
-            for gone in self._known.keys() - manifest.tables.keys():
-                self._known.pop(gone, None)
-        return found
-
-    def _look(self, number: int, manifest: Manifest) -> list[Hole]:
         low, high = manifest.tables[number]
         paths = [self._directory / f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
         path = next((path for path in paths if path.is_file()), paths[0])
@@ -95,9 +113,26 @@ class Holes:
                 path.open("rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
             ):
-                return [*self._holes(path.name, data, around, manifest.last_sequence)]
-        except (OSError, ValueError) as error:  # no file, an empty one, a damaged index
+                return self._look(number, path.name, data, around, manifest)
+        except FileNotFoundError as error:
+            # LevelDB names the tables that a compaction made before it removes the others.
+            if number not in self._manifest().tables:
+                raise _ReplacedError from error
+            return [Hole(*around, f"{path.name}: the file is missing")]
+        except ValueError as error:  # an empty file, a damaged index
             return [Hole(*around, f"{path.name}: {error}")]
+
+    def _look(
+        self, number: int, name: str, data: mmap.mmap, around: _Range, manifest: Manifest
+    ) -> list[Hole]:
+        checksum = crc32c(data)
+        known = self._known.get(number)
+        if known is None or known.checksum != checksum:
+            holes = self._holes(name, data, around, manifest.last_sequence)
+            known = self._known[number] = _Look(checksum, [*holes])
+            for gone in self._known.keys() - manifest.tables.keys():
+                self._known.pop(gone, None)
+        return known.holes
 
     def _holes(
         self, name: str, data: Readable, around: _Range, last_sequence: int

@@ -17,10 +17,12 @@ from messaging.rows import HEAD, frame
 from messaging.run_table import RunTable
 from messaging.runs import first_whole
 from messaging.splits import split
+from messaging.storage import leveldb_holes
 from messaging.storage.leveldb import LevelDbTable
 from messaging.storage.seam import StoreDamagedError, StoreError
 from tests.messaging.stored_runs import in_runs
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
+from tuff.disk.leveldb_manifest import read_manifest
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
@@ -228,6 +230,60 @@ def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -
     assert rows == [b"%c%d" % (letter, number) for letter in b"abc" for number in range(6)
                     if not (number == 0 and letter in b"ac")]  # fmt: skip
     assert told == [b"a1", b"c1"]
+
+
+def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path) -> None:
+    """A table in which there had been damage was not looked at again: what more of it hid since
+    was passed over in silence."""
+    [file] = damaged_end.glob("*.ldb")
+    values = [found.start() for found in re.finditer(LARGE, file.read_bytes())]
+    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+        _, first = scan_told(table, b"k8")
+
+        with file.open("r+b") as disk:
+            at = values[1] - HEAD.size - 3  # in the number of k1, which is then newer than all
+            disk.seek(at)
+            [byte] = disk.read(1)
+            disk.seek(at)
+            disk.write(bytes((byte ^ 1,)))
+        keys, second = scan_told(table, b"k")
+
+    assert first is not None
+    assert second is not None
+    assert keys == [b"k0"]
+    assert second.readable_from is not None
+    assert second.readable_from <= b"k2"
+
+
+def test_a_table_that_was_compacted_meanwhile_is_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows, which are whole, were told as missing, and readers went on behind them."""
+    keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
+    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+        table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
+        table._db.compact_range(start=b"a", stop=b"b")
+        table.write([(key, frame(key, 0, LARGE)) for key in keys[6:-1]])
+    damaged_file = min(tmp_path.glob("*.ldb"))
+    data = bytearray(damaged_file.read_bytes())
+    data[data.index(LARGE) - 1] ^= 1  # in the checksum of a0, before where the scan begins
+    damaged_file.write_bytes(data)
+
+    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+        table.write([(keys[-1], frame(keys[-1], 0, LARGE))])
+        before = set(tmp_path.glob("*.ldb"))
+
+        def compacted_since(directory: Path) -> object:
+            found = read_manifest(directory)
+            table._db.compact_range(start=b"b", stop=b"c")
+            return found
+
+        monkeypatch.setattr(leveldb_holes, "read_manifest", compacted_since)
+        assert scan_told(table, b"a1", b"c") == (keys[1:], None)
+        after = set(tmp_path.glob("*.ldb"))
+
+    assert len(before) == 2
+    assert before & after == {damaged_file}
 
 
 def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: Path) -> None:

@@ -27,6 +27,20 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "a table that was looked at once is trusted for ever",
+        "messaging/storage/leveldb_holes.py",
+        "        if known is None or known.checksum != checksum:\n",
+        "        if known is None:\n",
+        (f"{_BLOCKS}::test_damage_that_comes_while_the_store_is_open_is_told_too",),
+    ),
+    Mutant(
+        "a table that was compacted away is damage",
+        "messaging/storage/leveldb_holes.py",
+        "            if number not in self._manifest().tables:\n",
+        "            if False:\n",
+        (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_no_hole",),
+    ),
+    Mutant(
         "a damaged end of a LevelDB store is the end of its rows",
         "tuff/disk/leveldb_scan.py",
         "    return _rows(rows, start, stop)\n",

@@ -22,6 +22,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted
 from tests.simulation.loop import Clock, Threads, VirtualLoop, below
 from tests.simulation.table import SimTable
+from tx.ledger import ServiceState
 
 Work = Coroutine[Any, Any, Any]
 
@@ -76,6 +77,7 @@ class Life:
         self.messaging = self.rooms.messaging
         self.transactions = self.rooms.transactions
         self._ticking: dict[Callable[[], Work], asyncio.Task[None]] = {}
+        self._seen_since_ms: int | None = None
 
     def spawn(self, work: Work) -> "asyncio.Task[Any]":
         return self.loop.create_task(_noted(work, self.loop))
@@ -126,6 +128,18 @@ class Life:
             before = self._ticking.get(tick)
             if before is None or before.done():
                 self._ticking[tick] = self.spawn(tick())
+                if tick == self.rooms.tick_transactions:
+                    self.note_seen()
+
+    def note_seen(self) -> None:
+        """A tick begins, or has just been: with transactions up it sees who holds readers back."""
+        if self._seen_since_ms is None and self.transactions.status.state is ServiceState.RUNNING:
+            self._seen_since_ms = self.clock.boot_ms()
+
+    def seen_since_ms(self) -> int:
+        """In time since boot: since when the server knows who held readers back before it began.
+        Transactions that a request starts again are up before a tick sees them."""
+        return self.clock.boot_ms() if self._seen_since_ms is None else self._seen_since_ms
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)

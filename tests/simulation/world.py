@@ -72,6 +72,7 @@ class World:
                 self._vanish(chance, cuts_power=True)
             else:
                 break
+        life.note_seen()
         self.running_since_ms = self.clock.boot_ms()
         self.facts.note_not_served(self.clock.boot_ms())
         self.note_time()
@@ -259,7 +260,7 @@ class World:
                 self.facts,
                 read,
                 boot_ms=self.clock.boot_ms(),
-                running_since_ms=self.running_since_ms,
+                running_since_ms=max(self.running_since_ms, self.life.seen_since_ms()),
                 max_block_ms=round(self.settings.messaging.max_block_s * 1000),
             )
             require(6, faults)

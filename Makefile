@@ -35,7 +35,7 @@ test-hbase: test-hbase-one
 	$(BIN)/python -m tests.hbase.serving tests/http -q -m "not slow" $(PYTEST_ARGS)
 
 # The part of it with one JVM.
-test-hbase-one: $(VENV)/.installed-hbase $(HBASE)/.installed $(OBSERVER)/.installed
+test-hbase-one: $(VENV)/.installed-dev $(HBASE)/.installed $(OBSERVER)/.installed
 	$(BIN)/pytest -q -m "hbase and not cluster" tests/hbase
 
 # What Spark takes longer for: a server of Spark Connect, declarative pipelines, pauses between stages.
@@ -114,7 +114,8 @@ $(VENV)/.installed-prove: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[prove]'
 	touch $@
 
-$(VENV)/.installed-hbase: $(VENV)/.installed-dev
+# What a server needs to keep messages in HBase, and nothing else.
+$(VENV)/.installed-hbase: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[hbase]'
 	touch $@
 

@@ -37,6 +37,7 @@ def engine(
             return lambda: RunTable(stores())
         case "memory":
             _require_no_messages(directory)
+            log.warning("messaging.store is memory: every message is lost when the process ends")
             # Opened again after a failure, it still holds what was written, as a disk would.
             rows: dict[bytes, bytes] = {}
             return lambda: RunTable(MemoryTable(rows))
@@ -72,8 +73,6 @@ def _hbase(
             f"messaging.store=hbase needs {error.name}, which is not installed; "
             "pip install 'tuff-messaging[hbase]'"
         ) from None
-    if (warning := settings.hbase.warning()) is not None:
-        log.warning("%s", warning)
     return HBaseStores(
         settings.hbase,
         rows_live_s=settings.rows_live_s(),

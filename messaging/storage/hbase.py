@@ -147,13 +147,7 @@ class HBaseStore:
         self._writes = _writes(connections, settings.wal)
         self._require_enabled()
         self._layout = Layout(self._salt_count())
-        self._commits = Commits(
-            self._gateways,
-            self._writes,
-            self._prefix,
-            is_lossy=settings.wal == "skip",
-            now_ms=now_ms,
-        )
+        self._commits = Commits(self._gateways, self._writes, self._prefix, now_ms=now_ms)
         self._commits.claim(own_claims, self._put)
         self._commits.forget_others(own_claims)
         self._changed = Condition()
@@ -340,7 +334,7 @@ def _live_s(connection: Connection, *, table: bytes) -> int:
 def _writes(connections: Sequence[Gateways], wal: str) -> Writes:
     if wal == "fsync":
         return ForcedWrites(connections[1])
-    return LoggedWrites(connections[0], skips_log=wal == "skip")
+    return LoggedWrites(connections[0])
 
 
 def _merged(

@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 TRIM_SLOTS = 64  # commits between two deletions of old ones
 TRIM_BYTES = 32 << 20  # bytes of them
-LOOK_MS = 100  # of writing without HBase's log, until a server looks whether it was replaced
-FAR = 1 << 32  # slots; more than a server takes that does not know yet that it was replaced
 CLAIM_KEPT_MS = 30 * 86_400_000  # a replaced server that stands still for longer is started anew
 
 
@@ -76,12 +74,8 @@ class Commits:
         writes: Writes,
         prefix: str,
         *,
-        is_lossy: bool,
         now_ms: Callable[[], int],
     ) -> None:
-        """`is_lossy`: commits that a region server lost, as their log was skipped, are missed by
-        nobody."""
-        self._is_lossy = is_lossy
         self._gateways = gateways
         self._writes = writes
         self._prefix = prefix
@@ -90,7 +84,6 @@ class Commits:
         self._now_ms = now_ms
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
         self._old: deque[_Old] = deque()
-        self._looked_ms = 0
         self.number = 0
         self.timestamp_ms = 0
 
@@ -103,10 +96,6 @@ class Commits:
         newest = self._take_over(own)
         if newest is not None:
             put(self._require_missing(newest), newest.timestamp_ms)
-        if self._is_lossy:
-            # A region server may have lost the newest slots of whom we replace. It takes those
-            # behind them still; none of them must be the newest, nor one that we come to.
-            self.number += FAR
         # This second one says that everything is in the tables, so what is older may go.
         self.add({}, first=self.number + 2)
         log.info("took the tables %s* over at commit %d", self._prefix, self.number)
@@ -146,9 +135,7 @@ class Commits:
 
     def _require_newest(self) -> None:
         newest = self._newest()
-        if newest is None or newest.number < self.number:
-            raise StoreError("HBase lost the newest commits, as hbase.wal was skip")
-        if newest.number > self.number:
+        if newest is not None and newest.number > self.number:
             raise self._taken_over()
 
     def _taken_over(self) -> TakenOverError:
@@ -163,9 +150,6 @@ class Commits:
         """
         if not self._take(rows, first=first):
             raise self._taken_over()
-        if self._is_lossy and self.timestamp_ms - self._looked_ms >= LOOK_MS:
-            self._require_newest()
-            self._looked_ms = self.timestamp_ms
         old_count = sum(old.number < first for old in self._old)
         old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
@@ -207,8 +191,7 @@ class Commits:
             [(row, {BODY: chunk}) for row, chunk in zip(chunk_rows, chunks, strict=True)],
         )
         row = journal.slot_row(number)
-        # Without the claim a server that was replaced could write again after a crash.
-        if not self._writes.put_if_absent(self._table, row, cell, is_logged=not rows):
+        if not self._writes.put_if_absent(self._table, row, cell):
             return False
         self.number, self.timestamp_ms = number, timestamp_ms
         if rows:
@@ -250,10 +233,10 @@ class Commits:
                 for row, cell in read(self._gateways, self._prefix, [since], reverse=False)
             ]
             lacking = number - newest.first - len(found)
-            if lacking and not self._is_lossy:
+            if lacking:
                 raise StoreDamagedError(
                     f"HBase's journal table lacks {lacking} of the commits {newest.first} to "
-                    f"{number}; if they were written with hbase.wal = skip, start once with it"
+                    f"{number}"
                 )
             for slot in found:
                 rows.update(self._commit(slot).rows)

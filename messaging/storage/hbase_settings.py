@@ -7,7 +7,7 @@ from messaging.storage.hbase_layout import SALTS_MAX
 # Bytes. HBase refuses a cell of more than 10 MB, as it comes, and a message is one cell.
 REQUEST_BYTES_MAX = 8 << 20
 FOREVER_S = (1 << 31) - 1  # seconds that rows live where HBase never expires them: its own word
-WALS = ("sync", "fsync", "skip")  # HBase's log synced as it comes; forced to disks; not written
+WALS = ("sync", "fsync")  # HBase's log synced as it comes; forced to disks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class HBaseSettings:
     )  # Thrift gateways; each new connection: the next
     admin_gateway: str = "127.0.0.1:9091"  # a Thrift2 gateway: for `tuff hbase`, and wal = fsync
     prefix: str = "tuff_"  # what the names of the tables begin with; "ns:" for a namespace
-    wal: str = "sync"  # what an acknowledged write is in: sync, fsync, or skip
+    wal: str = "sync"  # what an acknowledged write is in: sync or fsync
     timeout_s: float = 35.0  # of one call; longer than the gateways' own 25 s
     idle_s: float = 45.0  # a connection that rests longer is made anew; gateways end it after 60 s
     # The jar of the region observer and the directory that it shares with the server, as region
@@ -48,15 +48,6 @@ class HBaseSettings:
             holds=all(both) == any(both) and not set("|,") & set("".join(both)),
         )
         _require("salts", f"1 to {SALTS_MAX}", self.salts, holds=1 <= self.salts <= SALTS_MAX)
-
-    def warning(self) -> str | None:
-        """What an acknowledgement does not promise, in a sentence; None where it promises all."""
-        if self.wal != "skip":
-            return None
-        return (
-            "hbase.wal is skip, so what was acknowledged is lost when a region server dies before "
-            "it wrote its memory to a file"
-        )
 
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each gateway."""

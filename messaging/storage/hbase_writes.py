@@ -1,8 +1,8 @@
 """Changes of rows, as gateways take them: in calls of a bounded size, with the promise that
 `hbase.wal` names.
 
-`sync` and `skip` go through Thrift1, which knows no other two. `fsync` needs Thrift2: what a put
-through Thrift1 says of the log wins over whatever a table says.
+`sync` goes through Thrift1, which knows no stricter one. `fsync` needs Thrift2: what a put through
+Thrift1 says of the log wins over whatever a table says.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +24,8 @@ Change = tuple[bytes, Cells | None]  # a row and its cells; None deletes the row
 class Writes(Protocol):
     """Puts and deletes rows. Doing any of it again does no harm."""
 
-    def put_if_absent(self, table: bytes, row: bytes, value: bytes, *, is_logged: bool) -> bool:
-        """Whether the row is ours: it was not there, or has this very value. `is_logged`: it must
-        outlive a region server, whatever the setting is. Raises: StoreError."""
+    def put_if_absent(self, table: bytes, row: bytes, value: bytes) -> bool:
+        """Whether the row is ours: it was not there, or has this very value. Raises: StoreError."""
 
     def change(
         self, table: bytes, changes: Iterable[Change], *, timestamp_ms: int | None = None
@@ -35,16 +34,13 @@ class Writes(Protocol):
 
 
 class LoggedWrites:
-    """Through Thrift1: `SYNC_WAL`, or `SKIP_WAL` where the log is skipped."""
+    """Through Thrift1: `SYNC_WAL`."""
 
-    def __init__(self, gateways: Gateways, *, skips_log: bool) -> None:
+    def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
-        self._is_logged = not skips_log
 
-    def put_if_absent(self, table: bytes, row: bytes, value: bytes, *, is_logged: bool) -> bool:
-        mutation = Mutation(
-            isDelete=False, column=BODY, value=value, writeToWAL=is_logged or self._is_logged
-        )
+    def put_if_absent(self, table: bytes, row: bytes, value: bytes) -> bool:
+        mutation = Mutation(isDelete=False, column=BODY, value=value, writeToWAL=True)
 
         def put(connection: Connection) -> bool:
             if connection.client.checkAndPut(table, row, BODY, None, mutation, {}):
@@ -58,16 +54,8 @@ class LoggedWrites:
         self, table: bytes, changes: Iterable[Change], *, timestamp_ms: int | None = None
     ) -> None:
         for part in parts(changes):
-            mutations = [BatchMutation(row, self._mutations(cells)) for row, cells in part]
+            mutations = [BatchMutation(row, _mutations(cells)) for row, cells in part]
             self._gateways.call(partial(_mutate, table, mutations, timestamp_ms))
-
-    def _mutations(self, cells: Cells | None) -> list[Any]:
-        if cells is None:
-            return [Mutation(isDelete=True, column=FAMILY, writeToWAL=self._is_logged)]
-        return [
-            Mutation(isDelete=False, column=name, value=value, writeToWAL=self._is_logged)
-            for name, value in cells.items()
-        ]
 
 
 class ForcedWrites:
@@ -77,8 +65,7 @@ class ForcedWrites:
         """`gateways`: of Thrift2."""
         self._gateways = gateways
 
-    def put_if_absent(self, table: bytes, row: bytes, value: bytes, *, is_logged: bool) -> bool:
-        del is_logged  # it always is
+    def put_if_absent(self, table: bytes, row: bytes, value: bytes) -> bool:
         family, _, column = BODY.partition(b":")
         put = _put(row, {BODY: value}, None)
         get = thrift2.Get(row=row)
@@ -112,6 +99,15 @@ def parts(changes: Iterable[Change]) -> Iterator[list[Change]]:
             part, size_bytes = [], 0
     if part:
         yield part
+
+
+def _mutations(cells: Cells | None) -> list[Any]:
+    if cells is None:
+        return [Mutation(isDelete=True, column=FAMILY, writeToWAL=True)]
+    return [
+        Mutation(isDelete=False, column=name, value=value, writeToWAL=True)
+        for name, value in cells.items()
+    ]
 
 
 def _mutate(

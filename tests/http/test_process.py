@@ -275,7 +275,8 @@ def test_system_topics_are_made_at_the_start(new_server: NewServer) -> None:
 
 
 def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) -> None:
-    client = new_server("messaging.store=memory").client()
+    server = new_server("messaging.store=memory")
+    client = server.client()
     topic = Topic(client, "default", "t")
     ok(topic.create())
     tx = begin(client)
@@ -284,6 +285,10 @@ def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) ->
     ok(tx.commit())
 
     assert topic.committed() == ["a"]
+    # It is not durable, and nobody is to find that out by losing something.
+    detail = ok(client.get("/health/ready")).json["checks"]["storage"]["detail"]
+    assert "loses them when the process ends" in detail
+    assert "every message is lost when the process ends" in server.stderr()
     client.close()
 
 

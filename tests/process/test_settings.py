@@ -65,6 +65,7 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("messaging.max_ttl=604799", "messaging.default_ttl"),
         ("messaging.max_ttl=0", "messaging.max_ttl"),
         ("hbase.wal=async", "hbase.wal"),
+        ("hbase.wal=skip", "hbase.wal is sync or fsync"),  # no setting trades durability away
         ("messaging.store=tape", "messaging.store"),
         ("messaging.system_topics=a", "messaging.system_topics"),
         ('messaging.system_topics=["a b"]', "messaging.system_topics"),

@@ -57,10 +57,10 @@ if __name__ == "__main__":
 import uvloop
 
 from process.clock import SteadyClock
-from process.http import Listener, explain
+from process.http import explain
 from process.logs import log_to
 from process.places import DirectoryNameError, Places
-from process.rooms import Rooms
+from process.rooms import STORE_HANGS_S_MAX, Rooms
 from process.settings import ServerSettings, Settings, SettingsError, load
 from process.workers import Workers
 from tuff.disk.group import InThread
@@ -116,16 +116,23 @@ class Server:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
             except OSError as error:
                 return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
+        server, listener = self._settings.server, self._rooms.listener()
+        # What can fail comes before the stores: opening tables in HBase takes them away from the
+        # server that has them, and that one would be down for a start that comes to nothing.
         try:
-            await self._rooms.open()
+            port = await listener.listen(server.host, server.port)
+        except OSError as error:
+            return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
+        try:
+            await self._open_stores()
         except DirectoryLockedError as error:
+            await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
         self._spawn(self._every(TICK_S, self._rooms.tick_messages))
         self._spawn(self._every(TICK_S, self._rooms.tick_transactions))
         self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
-        listener = self._rooms.listener()
         try:
-            return await self._serve(listener)
+            return await self._serve(port)
         finally:
             self._stop.set()
             left_s = REPLIES_S_MAX - (asyncio.get_running_loop().time() - self._stopped_s)
@@ -137,18 +144,30 @@ class Server:
                 pool.shutdown()
             log.info("stopped")
 
-    async def _serve(self, listener: Listener) -> int:
-        server = self._settings.server
+    async def _open_stores(self) -> None:
+        """Raises: DirectoryLockedError."""
+        opening = asyncio.ensure_future(self._rooms.open())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        # A stop does not wait for a gateway that hangs.
+        later = asyncio.get_running_loop().call_later
+        giving_up = later(STORE_HANGS_S_MAX, self._rooms.interrupt) if self._stop.is_set() else None
         try:
-            port = await listener.listen(server.host, server.port)
-        except OSError as error:
-            return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
+            await opening
+        finally:
+            if giving_up is not None:
+                giving_up.cancel()
+
+    async def _serve(self, port: int) -> int:
         # What lives until the end is never garbage; looking at it again and again costs pauses.
         gc.freeze()
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        print(f"tuff ready on http://{host}:{port}", flush=True)
+        if not self._stop.is_set():
+            host = self._settings.server.host
+            host = f"[{host}]" if ":" in host else host
+            print(f"tuff ready on http://{host}:{port}", flush=True)
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
         log.info("stopping: refusing new work, finishing what is under way")

@@ -11,7 +11,13 @@ from typing import Protocol, TypeVar
 
 from process.metrics import Metrics
 from tuff.disk.group import Arrivals
-from tuff.protocol.errors import InternalError, OverloadedError, ShuttingDownError, TuffError
+from tuff.protocol.errors import (
+    InternalError,
+    OverloadedError,
+    ShuttingDownError,
+    StartingError,
+    TuffError,
+)
 from tuff.protocol.exchange import Reply, problem_reply
 
 log = logging.getLogger(__name__)
@@ -47,7 +53,7 @@ Answer = TypeVar("Answer", bound=_Answer)
 
 
 class Admission:
-    """Counts the requests under way, and refuses what is too much or too late.
+    """Counts the requests under way, and refuses what is too early, too much or too late.
 
     `waiting` tells how many of them are polls that only wait; those do not count.
     """
@@ -56,18 +62,28 @@ class Admission:
         self._pending_max = pending_max
         self._waiting = waiting
         self._arrivals = arrivals
+        self._is_open = False
         self._stopping = False
         self._idle = asyncio.Event()
         self.under_way = 0
 
     def enter(self) -> None:
-        """Raises: ShuttingDownError, OverloadedError."""
-        if self._stopping:
-            raise ShuttingDownError("the server is stopping; try again when it is back")
+        """Raises: StartingError, ShuttingDownError, OverloadedError."""
+        if not self._is_open:
+            self._refuse()
         if self.under_way >= self._pending_max:
             self._require_room()
         self.under_way += 1
         self._arrivals.count += 1
+
+    def open(self) -> None:
+        """Let requests in, unless it was stopped before."""
+        self._is_open = not self._stopping
+
+    def _refuse(self) -> None:
+        if self._stopping:
+            raise ShuttingDownError("the server is stopping; try again when it is back")
+        raise StartingError("the server is starting, and recovers its stores; try again soon")
 
     def _require_room(self) -> None:
         pending = self.under_way - self._waiting()
@@ -84,7 +100,7 @@ class Admission:
 
     def stop(self) -> None:
         """Refuse new work from now on."""
-        self._stopping = True
+        self._stopping, self._is_open = True, False
         if not self.under_way:
             self._idle.set()
 

@@ -12,9 +12,9 @@ from tuff.protocol.media import PROBLEM_TYPE, MediaType
 from tx.edits import InvalidReason
 
 # A connection above `server.max_connections` is told so whatever it asks for. Below that bound
-# health and metrics are answered under any load, and while the server stops.
+# health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = ("bad_request", "internal", "overloaded")
-_WHILE_STOPPING = ("shutting_down",)
+_WHILE_CLOSED = ("shutting_down", "starting")
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
@@ -171,7 +171,7 @@ def _content(schema: str, media_type: str, *, avro: bool) -> dict[str, object]:
 def _refusals(endpoint: Endpoint) -> dict[str, object]:
     codes = {*endpoint.errors, *_ALWAYS}
     if endpoint.tag != "process":
-        codes.update(_WHILE_STOPPING)
+        codes.update(_WHILE_CLOSED)
     if endpoint.body is not None:
         codes.update(_WITH_A_BODY)
     by_status: dict[int, list[str]] = {}

@@ -1,7 +1,9 @@
 """Where the data lies, and which directories the process holds (protocol §8)."""
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
+from errno import EACCES
 from pathlib import Path
 
 from tuff.disk.files import make_directory
@@ -49,8 +51,11 @@ class Places:
 
         Raises:
             DirectoryLockedError: another process, or this one, has one of them.
-            OSError: one can't be made.
+            OSError: one can't be made, or can't be written to.
         """
         for directory in self.locked:
             make_directory(directory)
             held.callback(DirectoryLock(directory).close)
+            # A lock that is there already says nothing of files that are to be made.
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES), str(directory))

@@ -68,6 +68,7 @@ class Rooms:
         self._clock = clock
         self._spawn_writer = spawn_writer
         self._guard: ClockGuard | None = None
+        self._is_open = False
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
@@ -112,14 +113,14 @@ class Rooms:
             *message_routes.routes(self.messaging),
             *job_routes.routes(self.messaging),
             *transaction_routes.routes(self.transactions),
-            *health.routes(lambda: self._guard is not None, self._checks),
+            *health.routes(lambda: self._is_open and self._guard is not None, self._checks),
             *metrics.routes(self._metrics),
             openapi_route(),
         ]
 
     async def open(self) -> None:
-        """Recover both rooms, and start their writers. What can't be opened is down, and tried
-        again by `tick`; the other room goes on.
+        """Recover both rooms, start their writers, and let requests in. What can't be opened is
+        down, and tried again by `tick`; the other room goes on.
 
         Raises:
             DirectoryLockedError: another process has the message store open.
@@ -130,6 +131,8 @@ class Rooms:
         self._spawn_writer(self.transactions.run())
         await self._bridge.tick()
         await self._create_system_topics()
+        self._is_open = True
+        self._admission.open()
 
     async def tick(self) -> None:
         """What is due in both rooms, one after the other."""
@@ -162,11 +165,15 @@ class Rooms:
         self.messaging.stop_waiting()
         await self._admission.drained()
 
+    def interrupt(self) -> None:
+        """Let calls of the message store that hang fail at once, and all later ones."""
+        self.messaging.interrupt()
+
     async def close(self) -> None:
         """Write what waits, and let go of the files; transactions first, since their last endings
         still mark rows."""
         loop = asyncio.get_running_loop()
-        giving_up = loop.call_later(STORE_HANGS_S_MAX, self.messaging.interrupt)
+        giving_up = loop.call_later(STORE_HANGS_S_MAX, self.interrupt)
         await self.transactions.close()
         await self.messaging.close()
         giving_up.cancel()
@@ -294,6 +301,8 @@ class Rooms:
         }
 
     def _check_storage(self) -> Check:
+        if not self._is_open:
+            return Check(Status.DOWN, "the server is starting")
         state, reason = self.messaging.status
         if state != "ok":
             return Check(Status.DOWN, f"messages can't be stored or read: {reason}")

@@ -19,6 +19,8 @@ from tests.hbase.load import Load, loaded
 from tests.hbase.tables import SALTS, deploy, settings_of, through
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
+from tests.http.conftest import one_sentence
+from tests.http.process import ServerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -158,3 +160,28 @@ def test_a_server_that_was_replaced_serves_no_more_writes(
         load.is_refused("has taken the tables")
         load.read_from(second)
     load.check()
+
+
+def test_a_second_server_that_finds_the_port_taken_takes_no_tables(
+    hbase: LocalHBase, new_server: NewServer, tmp_path: Path
+) -> None:
+    place = deploy(settings_of(hbase.ports))
+    first = new_server(place)
+    topic = Topic(first.client(), "default", "t")
+    ok(topic.create({}))
+    ok(topic.publish("before"))
+    settings = (
+        "messaging.store=hbase",
+        "server.max_request_bytes=8388608",
+        f"hbase.gateways={list(place.gateways)}",
+        f"hbase.prefix={place.prefix}",
+    )
+    flags = [word for setting in settings for word in ("--set", setting)]
+    home = tmp_path / "second"
+
+    with ServerProcess(home, "--data", "other", "--port", str(first.port), *flags) as second:
+        assert second.wait_exit() == 1
+        assert f"port {first.port} on 127.0.0.1 is in use" in one_sentence(second)
+
+    ok(topic.publish("after"))
+    assert topic.read() == ["before", "after"]

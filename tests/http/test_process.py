@@ -4,14 +4,17 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, begin
-from tests.http.client import ok, until
+from tests.http.client import ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.forking import nursery
+from tests.http.process import START_WITHIN_S, ServerProcess
 
 
 def test_a_ready_server_prints_one_line_with_its_address(launch: Launch) -> None:
@@ -44,6 +47,65 @@ def test_a_port_in_use_is_told_in_a_sentence(launch: Launch) -> None:
         assert running.wait_exit() != 0
 
     assert str(port) in one_sentence(running)
+
+
+@pytest.fixture
+def recovering(launch: Launch) -> Iterator[tuple[ServerProcess, socket.socket]]:
+    """A server whose gateway to HBase took its connection and answers nothing, and that gateway."""
+    pytest.importorskip("happybase")
+    with socket.create_server(("127.0.0.1", 0)) as gateway:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        settings = (
+            "messaging.store=hbase",
+            "server.max_request_bytes=8388608",
+            f'hbase.gateways=["127.0.0.1:{gateway.getsockname()[1]}"]',
+            "hbase.timeout=3600",
+        )
+        flags = [word for setting in settings for word in ("--set", setting)]
+        server = launch("--data", "d", "--port", str(port), *flags)
+        server.port = port
+        until(partial(_is_listening, port), within_s=START_WITHIN_S)
+        yield server, gateway
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_server_that_recovers_its_stores_says_so(
+    recovering: tuple[ServerProcess, socket.socket],
+) -> None:
+    server, gateway = recovering
+    client = server.client()
+
+    ok(client.get("/health/live"))
+    assert client.get("/health/startup").status == 503
+    ready = client.get("/health/ready")
+    assert ready.status == 503
+    assert "starting" in ready.json["checks"]["storage"]["detail"]
+    ok(client.get("/metrics"))
+    for early in (Topic(client, "default", "t").show(), client.post(TRANSACTIONS)):
+        refused(early, 503, "starting")
+        assert early.headers["retry-after"] == "1"
+    assert server.stdout() == ""
+
+    gateway.close()  # who waits for it hears that, and the server goes on without messages
+    until(lambda: "tuff ready" in server.stdout(), within_s=START_WITHIN_S)
+    refused(Topic(client, "default", "t").show(), 503, "storage_unavailable")
+    assert client.get("/health/startup").status == 503
+    client.close()
+
+
+def test_a_stop_waits_for_no_gateway_that_hangs_at_the_start(
+    recovering: tuple[ServerProcess, socket.socket],
+) -> None:
+    server, _ = recovering
+
+    assert server.terminate() == 0
+
+    assert server.stdout() == ""
 
 
 def test_data_that_is_no_directory_is_told_in_a_sentence(launch: Launch, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Directories that two servers would share, and who holds them (protocol §8)."""
 
+import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
+from tests.http.calls import Topic, begin
 from tests.http.client import ok
 from tests.http.conftest import Launch, NewServer, one_sentence
+from tests.http.process import ServerProcess
 
 
 def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
@@ -85,3 +89,61 @@ def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> 
     said = one_sentence(second)
     assert "snapshots" in said
     assert str(first.pid) in said
+
+
+def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
+    new_server: NewServer, launch: Launch
+) -> None:
+    """Stores in HBase are taken over by whoever opens them: a start that came to nothing left the
+    server that it took them from refusing every write."""
+    stopped = new_server()
+    client = stopped.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    ok(topic.publish("a"))
+    ok(begin(client).commit(changes=["k"]))
+    client.close()
+    stopped.end()
+    before = _content(stopped.data)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        refused = launch("--data", str(stopped.data), "--port", str(port))
+
+        assert refused.wait_exit() == 1
+    assert f"port {port} on 127.0.0.1 is in use" in one_sentence(refused)
+    assert _content(stopped.data) == before
+
+
+def _content(data: Path) -> dict[str, bytes]:
+    """Every file of the stores; locks name who holds them."""
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in data.rglob("*")
+        if path.is_file() and path.name != "tuff.lock"
+    }
+
+
+# Root may write to any directory, whatever its mode says; without this right it may not.
+AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+
+
+def test_a_start_that_could_not_write_transaction_files_leaves_the_messages_untouched(
+    new_server: NewServer,
+) -> None:
+    """It went on without transactions; with messages in HBase it took these from a whole server."""
+    stopped = new_server()
+    stopped.end()
+    snapshots = stopped.data / "snapshots"
+    before = _content(stopped.data)
+    snapshots.chmod(0o555)
+    try:
+        flags = ("--data", str(stopped.data), "--port", "0")
+        with ServerProcess(stopped.home, *flags, under=AS_ANYBODY) as refused:
+            assert refused.wait_exit() == 1
+            said = one_sentence(refused)
+    finally:
+        snapshots.chmod(0o755)
+
+    assert f"{snapshots} can't hold data: Permission denied" in said
+    assert _content(stopped.data) == before

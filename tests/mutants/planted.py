@@ -6,6 +6,8 @@ A text has to stand exactly once in its file, so that a rewrite can't leave a bu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_SECOND = "tests/http/test_second_server.py"
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -304,6 +306,30 @@ MUTANTS: Sequence[Mutant] = (
         "        self.after = self.fresh[count - 1].keys[-1][-PLACE_SIZE:]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+    ),
+    # The start
+    Mutant(
+        "the stores are opened before the port is bound",
+        "server.py",
+        "        # What can fail comes before the stores: opening tables",
+        "        await self._open_stores()\n        # What can fail comes before the stores: opening tables",
+        (f"{_SECOND}::test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched",),
+    ),
+    Mutant(
+        "a start does not look whether it can write its files",
+        "process/places.py",
+        "            if not os.access(directory, os.W_OK | os.X_OK):\n",
+        "            if False:\n",
+        (
+            f"{_SECOND}::test_a_start_that_could_not_write_transaction_files_leaves_the_messages_untouched",
+        ),
+    ),
+    Mutant(
+        "requests are let in while the stores are recovered",
+        "process/front.py",
+        "        self._is_open = False\n        self._stopping = False\n",
+        "        self._is_open = True\n        self._stopping = False\n",
+        ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),
     ),
     Mutant(
         "a publish that may have been done is sent again",

@@ -82,6 +82,7 @@ class Served:
         self.routes = Routes()
         self.metrics = Metrics()
         self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
+        self.admission.open()
         front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
         self._connections = Connections(front, keep_alive_s=KEEP_ALIVE_S)
         self._runner = web.AppRunner(self._application(front))

@@ -240,6 +240,13 @@ class ShuttingDownError(UnavailableError):
     retry_safe = True
 
 
+class StartingError(UnavailableError):
+    """The server is starting, and has not recovered its stores yet; nothing was done."""
+
+    code = "starting"
+    retry_safe = True
+
+
 class StorageUnavailableError(UnavailableError):
     """The message store can't be read or written now. A write may or may not have happened."""
 

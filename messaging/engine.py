@@ -73,6 +73,10 @@ class Engine:
     def is_up(self) -> bool:
         return self._store is not None
 
+    def has(self, store: Store) -> bool:
+        """Whether this very store is the open one."""
+        return self._store is store
+
     def require_up(self) -> Store:
         """The open store. Raises: StorageUnavailableError."""
         if self._store is None:

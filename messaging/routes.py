@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
+from messaging.ownership import Ownership
 from messaging.polls import Isolation, Poll, PollResult, Undecided
 from messaging.service import MessagingService, Published
 from messaging.starts import place_from, start_from, start_time, whole_digits
@@ -18,6 +19,7 @@ from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     InvalidTtlError,
     TransactionUnknownError,
+    TuffError,
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
@@ -53,6 +55,7 @@ _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"}
 _PUBLISH_PARAMETERS = frozenset({"ttl"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
+_STATUSES_OF_WHAT_IS_THERE = (404, 409)
 
 
 def routes(service: MessagingService) -> list[Route]:
@@ -74,6 +77,26 @@ def routes(service: MessagingService) -> list[Route]:
         Route("GET", "/v1/namespaces", topics.namespaces),
         Route("GET", "/v1/namespaces/{ns}/topics", topics.list),
     ]
+
+
+def owned(route: Route, ownership: Ownership) -> Route:
+    """The same route of a store that another server can take over: what was read, and what was
+    refused for something that was read, is answered only while the store is ours. Writes need no
+    look: a store that was taken over refuses them."""
+    is_read = route.method == "GET" or route.path == f"{TOPIC_PATH}/poll"
+
+    async def handler(request: Request) -> Reply:
+        try:
+            reply = await route.handler(request)
+        except TuffError as error:
+            if error.status in _STATUSES_OF_WHAT_IS_THERE:
+                await ownership.require()
+            raise
+        if is_read:
+            await ownership.require()
+        return reply
+
+    return route._replace(handler=handler)
 
 
 class _TopicRoutes:

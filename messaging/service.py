@@ -21,6 +21,7 @@ from messaging.facts import Facts
 from messaging.live import Live
 from messaging.loading import load
 from messaging.observers import Observers
+from messaging.ownership import Ownership
 from messaging.polls import Isolation, Offsets, Poll, PollResult, Polls
 from messaging.publishing import Published, Publisher
 from messaging.settings import MessagingSettings
@@ -56,7 +57,8 @@ class MessagingService:
     """Topics, messages and long polls over one store; and what transactions may ask of the rows.
     `bookmarks` has the holds and the named positions of topics; a hold lives `hold_max_s` at most.
 
-    `lack_of_space` says why the disk should take no more messages, or None.
+    `lack_of_space` says why the disk should take no more messages, or None. `in_thread_prove` is
+    for a store that another server can take over; None: there is none, and no `ownership`.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class MessagingService:
         may_delete: Callable[[], bool],
         observe: Callable[[str, float], None] = _observe_nothing,
         lack_of_space: Callable[[], str | None] = _lack_nothing,
+        in_thread_prove: InThread | None = None,
     ) -> None:
         self._now_ms = now_ms
         self._lack_of_space = lack_of_space
@@ -80,6 +83,11 @@ class MessagingService:
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         threads = {"in_thread_write": in_thread_write, "in_thread_read": in_thread_read}
         self._engine = Engine(open_store, **threads)
+        self.ownership = (
+            None
+            if in_thread_prove is None
+            else Ownership(self._engine, now_ms=now_ms, in_thread=in_thread_prove)
+        )
         tail_bytes_max = settings.tail_bytes_max
         self._live = Live(now_ms=now_ms, may_delete=may_delete, tail_bytes_max=tail_bytes_max)
         self._writer = Writer(self._engine, self._live, arrivals=arrivals, observe=observe)
@@ -154,6 +162,8 @@ class MessagingService:
     async def close(self) -> None:
         """End the long polls, write what waits, and let go of the store."""
         self.stop_waiting()
+        if self.ownership is not None:
+            self.ownership.close()
         is_writing = self._is_running and not self._ran.is_set()
         if is_writing and self._engine.is_up and self._live.has_unwritten:
             await self._flush_quietly()

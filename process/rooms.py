@@ -66,6 +66,7 @@ class Rooms:
         self._settings = settings
         self._places = places
         self._clock = clock
+        self._spawn = spawn
         self._spawn_writer = spawn_writer
         self._guard: ClockGuard | None = None
         self._is_open = False
@@ -109,9 +110,11 @@ class Rooms:
         )
 
     def _routes(self) -> list[Route]:
+        messages = [*message_routes.routes(self.messaging), *job_routes.routes(self.messaging)]
+        if self.messaging.ownership is not None:
+            messages = [message_routes.owned(each, self.messaging.ownership) for each in messages]
         return [
-            *message_routes.routes(self.messaging),
-            *job_routes.routes(self.messaging),
+            *messages,
             *transaction_routes.routes(self.transactions),
             *health.routes(lambda: self._is_open and self._guard is not None, self._checks),
             *metrics.routes(self._metrics),
@@ -127,6 +130,9 @@ class Rooms:
         """
         await self.messaging.open()
         self._judge_clock()
+        if self.messaging.ownership is not None:
+            await self.messaging.ownership.check()
+            self._spawn(self.messaging.ownership.run())
         self._spawn_writer(self.messaging.run())
         self._spawn_writer(self.transactions.run())
         await self._bridge.tick()
@@ -187,6 +193,7 @@ class Rooms:
         elapsed_s: Callable[[], float],
     ) -> MessagingService:
         settings, now_ms = self._settings, self._clock.now_ms
+        has_owner = settings.messaging.store == "hbase"
         opens = engine(
             settings,
             self._places.messages,
@@ -206,6 +213,7 @@ class Rooms:
             may_delete=self._may_delete,
             observe=self._metrics.observe,
             lack_of_space=lambda: health.lack_of_space(self._places.messages),
+            in_thread_prove=threads("store-owner", 1) if has_owner else None,
         )
 
     def _open_transactions(
@@ -306,6 +314,8 @@ class Rooms:
         state, reason = self.messaging.status
         if state != "ok":
             return Check(Status.DOWN, f"messages can't be stored or read: {reason}")
+        if self.messaging.ownership is not None and self.messaging.ownership.lapse is not None:
+            return Check(Status.DOWN, f"messages can't be read: {self.messaging.ownership.lapse}")
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
         return Check(Status.OK, f"{store} takes and serves messages{end}")

@@ -192,6 +192,10 @@ class HBaseStore:
         # A region's name is TABLE,START,TIME.ENCODED. with a point behind it.
         return [region.name.rstrip(b".").rpartition(b".")[2].decode() for region in found]
 
+    def require_owned(self) -> None:
+        """Raises: TakenOverError: another server has the tables; StoreError: nobody can tell."""
+        self._commits.require_owned()
+
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         rows = dict(batch)
         with self._changed:

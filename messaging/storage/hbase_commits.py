@@ -18,7 +18,7 @@ from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase_layout import BODY, JOURNAL, RowRange
 from messaging.storage.hbase_scan import keys_with_sizes, read
 from messaging.storage.hbase_writes import Writes
-from messaging.storage.seam import StoreDamagedError, StoreError
+from messaging.storage.seam import StoreDamagedError, TakenOverError
 from tuff.hbase_gateway import Gateways
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ log = logging.getLogger(__name__)
 TRIM_SLOTS = 64  # commits between two deletions of old ones
 TRIM_BYTES = 32 << 20  # bytes of them
 CLAIM_KEPT_MS = 30 * 86_400_000  # a replaced server that stands still for longer is started anew
-
-
-class TakenOverError(StoreError):
-    """Another server opened these tables, and this one must not write to them any more."""
 
 
 class OwnClaims:
@@ -66,7 +62,7 @@ class _Old(NamedTuple):
 
 
 class Commits:
-    """The journal of one prefix, for one thread."""
+    """The journal of one prefix, for one thread; any may call `require_owned`."""
 
     def __init__(
         self,
@@ -154,6 +150,25 @@ class Commits:
         old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
             self._trim(first)
+
+    def require_owned(self) -> None:
+        """Look whether anybody else has taken a slot behind ours.
+
+        Raises: TakenOverError; StoreError: nobody can tell now.
+        """
+        behind = RowRange(JOURNAL, journal.slot_row(self.number + 1), _behind(journal.SLOTS))
+        for found in keys_with_sizes(self._gateways, self._prefix, behind):
+            number = journal.slot_number(found.row)
+            # Slots that the writer took meanwhile; it learns of the newest one after we do.
+            if number > self.number and not self._is_ours(found.row):
+                raise self._taken_over()
+
+    def _is_ours(self, slot: bytes) -> bool:
+        found = self._gateways.call(lambda client: client.client.getRow(self._table, slot, {}))
+        if not found:  # we deleted it, as many others came behind it
+            return journal.slot_number(slot) <= self.number
+        with journal_errors(f"commit {journal.slot_number(slot)}"):
+            return journal.token_of(found[0].columns[BODY].value) == self._token
 
     def forget_others(self, own: OwnClaims) -> None:
         """Delete what is left of before our claim, but recent claims by which servers replaced

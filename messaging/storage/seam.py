@@ -11,11 +11,13 @@ from tuff.disk.failures import StoreError
 
 __all__ = [
     "Interruptible",
+    "Owned",
     "Regional",
     "Rows",
     "Store",
     "StoreDamagedError",
     "StoreError",
+    "TakenOverError",
     "Telling",
 ]
 
@@ -29,6 +31,10 @@ class StoreDamagedError(StoreError):
     def __init__(self, text: str, *, readable_from: bytes | None = None) -> None:
         super().__init__(text)
         self.readable_from = readable_from
+
+
+class TakenOverError(StoreError):
+    """Another server opened the store, and this one must not use it any more."""
 
 
 class Store(Protocol):
@@ -81,6 +87,17 @@ class Regional(Protocol):
 
     def message_regions(self) -> Collection[str]:
         """The encoded names of all regions that hold message rows now. Raises: StoreError."""
+
+
+@runtime_checkable
+class Owned(Protocol):
+    """A store that another server can take over at any time."""
+
+    def require_owned(self) -> None:
+        """Return if nobody had taken it over when this was called. It asks, and may take long.
+
+        Raises: TakenOverError; StoreError: nobody can tell now.
+        """
 
 
 @runtime_checkable

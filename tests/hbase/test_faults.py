@@ -1,8 +1,12 @@
 """Whatever fails of HBase: nothing acknowledged is lost, nothing undecided is seen, one order for
 all readers, one clear sentence for who asks, and it comes back by itself (promises 1 to 4)."""
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from time import CLOCK_BOOTTIME, clock_gettime
 
 import pytest
 
@@ -12,13 +16,14 @@ pytest.importorskip("happybase")
 
 import happybase
 
+from messaging.ownership import LEASE_MS
 from messaging.storage.hbase_layout import Layout
 from messaging.storage.hbase_tables import TableAdmin
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import Load, loaded
 from tests.hbase.tables import SALTS, deploy, settings_of, through
 from tests.http.calls import Topic
-from tests.http.client import Client, ok
+from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import one_sentence
 from tests.http.process import ServerProcess
 
@@ -185,3 +190,52 @@ def test_a_second_server_that_finds_the_port_taken_takes_no_tables(
 
     ok(topic.publish("after"))
     assert topic.read() == ["before", "after"]
+
+
+def test_a_server_that_was_replaced_while_idle_soon_refuses_reads(
+    hbase: LocalHBase, new_server: NewServer
+) -> None:
+    """It answered for a minute from what it had in memory, as if its successor wrote nothing."""
+    place = deploy(settings_of(hbase.ports))
+    replaced = new_server(place)
+    topic = Topic(replaced.client(), "default", "t")
+    ok(topic.create({}))
+    ok(topic.publish("before"))
+    second = Topic(new_server(place, "tx.enabled=false").client(), "default", "t")
+    ok(second.publish("after"))
+    published_s = clock_gettime(CLOCK_BOOTTIME)
+
+    while True:
+        asked_s = clock_gettime(CLOCK_BOOTTIME)
+        reply = topic.poll()
+        if reply.status != 200:
+            break
+        assert asked_s < published_s + LEASE_MS / 1000, "it reads what is old"
+
+    refused(reply, 503, "storage_unavailable")
+    assert replaced.client().get("/health/ready").status == 503
+    assert second.read() == ["before", "after"]
+
+
+def test_a_replaced_server_that_wakes_up_answers_no_read_from_before(
+    hbase: LocalHBase, new_server: NewServer
+) -> None:
+    place = deploy(settings_of(hbase.ports))
+    replaced = new_server(place)
+    topic = Topic(replaced.client(), "default", "t")
+    ok(topic.create({}))
+    ok(topic.publish("before"))
+    assert topic.read() == ["before"]
+    os.kill(replaced.pid, signal.SIGSTOP)
+    try:
+        stopped_s = clock_gettime(CLOCK_BOOTTIME)
+        second = Topic(new_server(place, "tx.enabled=false").client(), "default", "t")
+        ok(second.publish("after"))
+        until(lambda: clock_gettime(CLOCK_BOOTTIME) > stopped_s + LEASE_MS / 1000, within_s=60)
+        with ThreadPoolExecutor() as pool:
+            first_read = pool.submit(topic.poll)
+            os.kill(replaced.pid, signal.SIGCONT)
+
+            refused(first_read.result(), 503, "storage_unavailable")
+    finally:
+        os.kill(replaced.pid, signal.SIGCONT)

@@ -11,10 +11,11 @@ pytest.importorskip("happybase")
 
 from messaging.storage import hbase_journal as journal
 from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_commits import TRIM_SLOTS, Commits, TakenOverError
+from messaging.storage.hbase_commits import TRIM_SLOTS, Commits
 from messaging.storage.hbase_journal import CHUNK_BYTES
 from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.seam import StoreError
+from messaging.storage.hbase_writes import LoggedWrites
+from messaging.storage.seam import StoreError, TakenOverError
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tests.http.client import until
 
@@ -39,6 +40,42 @@ def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None
     with pytest.raises(TakenOverError, match="process"):
         open_first()
     open_second().close()
+
+
+def test_who_is_taken_over_finds_that_out_without_a_write(hbase: LocalHBase) -> None:
+    place = deploy(settings_of(hbase.ports))
+    with closing(stores_of(place)()) as first:
+        first.write([(b"a", b"first")])
+        first.require_owned()
+        with closing(stores_of(place)()) as second:
+            with pytest.raises(TakenOverError, match="taken"):
+                first.require_owned()
+            second.require_owned()
+            for number in range(3 * TRIM_SLOTS):  # its commits go again, and its claim stays
+                second.write([(b"tns:topic:", LARGE % number)])
+            with pytest.raises(TakenOverError, match="taken"):
+                first.require_owned()
+
+
+def test_who_writes_beside_its_look_is_not_taken_over(
+    hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look finds slots that the writer took since, of the last of which it knows nothing."""
+    place = deploy(settings_of(hbase.ports))
+    with closing(stores_of(place)()) as store:
+        put_if_absent = LoggedWrites.put_if_absent
+        looks = []
+
+        def look_behind_it(self: LoggedWrites, table: bytes, row: bytes, value: bytes) -> bool:
+            taken = put_if_absent(self, table, row, value)
+            store.require_owned()
+            looks.append(row)
+            return taken
+
+        monkeypatch.setattr(LoggedWrites, "put_if_absent", look_behind_it)
+        store.write([(b"a", b"1")])
+        store.write([(b"a", b"2")])
+        assert len(looks) == 2
 
 
 def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: LocalHBase) -> None:

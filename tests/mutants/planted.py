@@ -6,6 +6,7 @@ A text has to stand exactly once in its file, so that a rewrite can't leave a bu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_OWNERSHIP = "tests/messaging/test_ownership.py"
 _SECOND = "tests/http/test_second_server.py"
 
 
@@ -330,6 +331,28 @@ MUTANTS: Sequence[Mutant] = (
         "        self._is_open = False\n        self._stopping = False\n",
         "        self._is_open = True\n        self._stopping = False\n",
         ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),
+    ),
+    # Who has the tables
+    Mutant(
+        "a lease begins when its check is answered",
+        "messaging/ownership.py",
+        "                self._proven_ms = began_ms\n",
+        "                self._proven_ms = self._now_ms()\n",
+        (f"{_OWNERSHIP}::test_a_lease_begins_with_its_check_and_not_when_that_is_answered",),
+    ),
+    Mutant(
+        "a read is answered by a check that began before it",
+        "messaging/ownership.py",
+        "            for answer in waiting:\n",
+        "            for answer in (*waiting, *self._waiting):\n",
+        (f"{_OWNERSHIP}::test_a_read_behind_the_lease_waits_for_a_check_that_begins_later",),
+    ),
+    Mutant(
+        "reads of a store that others can take over need no lease",
+        "messaging/routes.py",
+        "        if is_read:\n            await ownership.require()\n",
+        "",
+        (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),
     ),
     Mutant(
         "a publish that may have been done is sent again",

@@ -22,7 +22,8 @@ from tuff.checksum import crc32
 
 STATE_NAME = "state"
 RECORDS = "regions"  # the directory of the records, beside the state
-MAJOR_SUFFIX = ".major"  # of a record of a major compaction; others are .flush and .minor
+MAJOR_SUFFIX = ".major"  # of a record of a major compaction
+FLUSH_SUFFIX = ".flush"  # of a flush; the third kind is .minor
 VERSION = 1
 
 _STATE_MAGIC, _RECORD_MAGIC = b"TUFFRTST", b"TUFFRGRC"
@@ -37,7 +38,7 @@ assert (_HEAD.size, _TIMES.size, _RULE.size, _RECORD.size) == (14, 16, 18, 32)
 
 
 class UnreadableRecordError(Exception):
-    """A file is no whole record of a region; the sentence says why."""
+    """A file is no whole state or record of a region; the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,15 @@ def pack_state(
         )
     )
     return _framed(_STATE_MAGIC, body)
+
+
+def state_time_ms(data: bytes) -> int:
+    """The moment of which a state is. Raises: UnreadableRecordError."""
+    body = _body(_STATE_MAGIC, data)
+    if len(body) < _TIMES.size:
+        raise UnreadableRecordError("it is cut off")
+    now_ms, _ = _TIMES.unpack_from(body)
+    return int(now_ms)
 
 
 def cleared_everywhere(regions: Iterable[str], records: Iterable[RegionRecord]) -> frozenset[int]:

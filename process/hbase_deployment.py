@@ -11,19 +11,29 @@ import os
 import pwd
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import sleep
 
 from messaging.bookmarks import Hold
+from messaging.handover import (
+    FLUSH_SUFFIX,
+    MAJOR_SUFFIX,
+    RECORDS,
+    STATE_NAME,
+    RegionRecord,
+    UnreadableRecordError,
+    state_time_ms,
+)
 from messaging.keys import HOLDS, TOPICS, prefix_stop, split_bookmark, split_topic
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase_gateways import gateways_of
-from messaging.storage.hbase_layout import METADATA, TABLES, RowRange
-from messaging.storage.hbase_regions import Regions, regions_of
+from messaging.storage.hbase_layout import METADATA, SALTED, TABLES, RowRange
+from messaging.storage.hbase_regions import Region, Regions, regions_of
 from messaging.storage.hbase_scan import read
-from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin, TablePlan, TableState, plans, write_layout
 from messaging.storage.seam import StoreError
 from messaging.topics import TopicRecord
@@ -32,6 +42,11 @@ from tuff.hbase_gateway import Gateways
 
 EXIT_USAGE = 2
 RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
+LOOK_AGAIN_S = 0.5  # seconds between two looks at the files of region observers
+STATE_LATE_S = 60.0  # seconds that a sweep takes before it hands a state over
+STATE_WITHIN_S = 600.0  # seconds; where sweeps are rarer the state that is there has to do
+STATE_READ_S = 6.0  # seconds until all region servers have read it; they look every five
+RECORDED_WITHIN_S = 30.0  # seconds; a region that went by no state records nothing
 
 
 def main(arguments: list[str], *, elapsed_s: Callable[[], float], now_ms: int) -> int:
@@ -42,7 +57,7 @@ def main(arguments: list[str], *, elapsed_s: Callable[[], float], now_ms: int) -
         settings = everything.hbase
         planned = plans(settings, live_s=everything.rows_live_s())
         if options.command in {"flush", "compact"}:
-            return _rewrite(settings, options, elapsed_s=elapsed_s)
+            return _rewrite(everything, options, elapsed_s=elapsed_s)
         with closing(TableAdmin(settings.admin_address())) as admin:
             if options.command == "status":
                 return _status(admin, planned)
@@ -136,12 +151,132 @@ def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> st
     return "changed"
 
 
+class Observed:
+    """The region observers of some tables: the state that the server hands them, and what each
+    region recorded. `tables` are full names."""
+
+    def __init__(
+        self,
+        directory: Path,
+        tables: Collection[str],
+        *,
+        elapsed_s: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._directory = directory
+        self._tables = tables
+        self._elapsed_s = elapsed_s
+        self._sleep = sleep
+        self._state_ms: int | None = None
+        self._seen: dict[str, RegionRecord] = {}  # by the name of the file
+        self._lacking: Collection[Region] = ()
+        self._dropped_count = self._inverted_count = 0
+
+    def await_state(self, *, within_s: float) -> None:
+        """Wait for a state that is newer than this call, so that all that is dead now goes, and
+        until region servers have read it. Without a server there is none."""
+        stop_s = self._elapsed_s() + within_s
+        before_ms = self._state_ms = self._read_state_ms()
+        _print({"kind": "waiting", "for": f"a state newer than {_shown(before_ms)}"})
+        while self._state_ms == before_ms and self._elapsed_s() < stop_s:
+            self._sleep(LOOK_AGAIN_S)
+            self._state_ms = self._read_state_ms()
+        if self._state_ms == before_ms:
+            _print({"kind": "old state", "of": _shown(before_ms), "advice": "start the server"})
+        self._sleep(min(STATE_READ_S, within_s))
+        self._seen = self._records()
+
+    def of(self, regions: Collection[Region]) -> list[Region]:
+        """Those of the regions that observers look after."""
+        return [region for region in regions if region.table in self._tables]
+
+    def behind(self, compacted: Collection[Region]) -> list[Region]:
+        """Those that went by an older state than the one that was waited for."""
+        if self._state_ms is None:
+            self._lacking = compacted
+            return []
+        stop_s = self._elapsed_s() + RECORDED_WITHIN_S
+        while True:
+            found = self._records()
+            self._lacking = [each for each in compacted if not self._has_news(each, found)]
+            if not self._lacking or self._elapsed_s() >= stop_s:
+                break
+            self._sleep(LOOK_AGAIN_S)
+        news = [record for name, record in found.items() if self._seen.get(name) != record]
+        self._dropped_count += sum(record.dropped_count for record in news)
+        self._inverted_count += sum(record.inverted_count for record in news)
+        names = {record.region for record in news if record.state_ms < self._state_ms}
+        behind = [each for each in compacted if each.encoded_name in names]
+        self._seen = found
+        if behind:
+            _print({"kind": "older state", "regions to compact again": len(behind)})
+            self._sleep(STATE_READ_S)
+        return behind
+
+    def told(self) -> Mapping[str, object]:
+        """What was removed, as one row."""
+        return {
+            "kind": "removed",
+            "dropped": self._dropped_count,
+            "inverted": self._inverted_count,
+            "by the state of": _shown(self._state_ms),
+            "regions that kept all for lack of a state": len(self._lacking),
+        }
+
+    def _has_news(self, region: Region, found: Mapping[str, RegionRecord]) -> bool:
+        name = region.encoded_name + MAJOR_SUFFIX
+        return name in found and found[name] != self._seen.get(name)
+
+    def _read_state_ms(self) -> int | None:
+        try:
+            return state_time_ms((self._directory / STATE_NAME).read_bytes())
+        except (OSError, UnreadableRecordError):
+            return None
+
+    def _records(self) -> dict[str, RegionRecord]:
+        found = {}
+        for suffix in (FLUSH_SUFFIX, MAJOR_SUFFIX):
+            for path in (self._directory / RECORDS).glob(f"*{suffix}"):
+                with suppress(OSError, UnreadableRecordError):
+                    found[path.name] = RegionRecord.from_bytes(path.read_bytes())
+        return found
+
+
+def _shown(state_ms: int | None) -> str:
+    if state_ms is None:
+        return "none"
+    return datetime.fromtimestamp(state_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _observed(
+    everything: Settings, tables: Collection[str], *, elapsed_s: Callable[[], float]
+) -> Observed | None:
+    """What looks after those of the tables; None: nothing does."""
+    directory = everything.messaging.observer_directory
+    looked_after = {everything.hbase.prefix + name for name in SALTED.values()}.intersection(tables)
+    if not (directory and everything.hbase.observer_jar and looked_after):
+        return None
+    return Observed(Path(directory), looked_after, elapsed_s=elapsed_s, sleep=sleep)
+
+
+def _is_over(stop_s: float, elapsed_s: Callable[[], float]) -> bool:
+    return elapsed_s() > stop_s
+
+
 def _rewrite(
-    settings: HBaseSettings, options: argparse.Namespace, *, elapsed_s: Callable[[], float]
+    everything: Settings, options: argparse.Namespace, *, elapsed_s: Callable[[], float]
 ) -> int:
     """Flush the tables; and compact them, if that is asked, and wait until it is done."""
+    settings = everything.hbase
     tables = [settings.prefix + name for name in options.tables or TABLES]
     user = pwd.getpwuid(os.getuid()).pw_name
+    is_to_compact = options.command == "compact"
+    within_s = options.within if is_to_compact else 0.0
+    is_late = partial(_is_over, elapsed_s() + within_s, elapsed_s)
+    observed = _observed(everything, tables, elapsed_s=elapsed_s) if is_to_compact else None
+    if observed is not None:
+        renewed_s = everything.messaging.cleanup_interval_s + STATE_LATE_S
+        observed.await_state(within_s=min(within_s, renewed_s, STATE_WITHIN_S))
     with (
         closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways,
         regions_of(gateways, tables, user=user, timeout_s=RPC_TIMEOUT_S) as regions,
@@ -149,15 +284,37 @@ def _rewrite(
         flushed = Counter(region.table for region in regions.flush())
         for table, count in flushed.items():
             _print({"kind": "table", "table": table, "state": "flushed", "regions": count})
-        if options.command == "compact":
-            stop_s = elapsed_s() + options.within
-            _compact(regions, flushed, is_late=lambda: elapsed_s() > stop_s)
+        if is_to_compact:
+            expected = [] if observed is None else observed.of(regions.with_files())
+            _compact(regions, flushed, is_late=is_late)
+            if observed is not None:
+                _compact_behind(regions, observed, expected, is_late=is_late)
     return 0
 
 
-def _compact(regions: Regions, counts: Counter[str], *, is_late: Callable[[], bool]) -> None:
+def _compact_behind(
+    regions: Regions,
+    observed: Observed,
+    expected: Sequence[Region],
+    *,
+    is_late: Callable[[], bool],
+) -> None:
+    """Compact those once more that went by an older state, and tell what observers removed."""
+    while behind := observed.behind(expected):
+        counts = Counter(region.table for region in behind)
+        _compact(regions, counts, is_late=is_late, only=behind)
+    _print(observed.told())
+
+
+def _compact(
+    regions: Regions,
+    counts: Counter[str],
+    *,
+    is_late: Callable[[], bool],
+    only: Collection[Region] | None = None,
+) -> None:
     told: Counter[str] | None = None
-    for waiting in regions.compact(sleep):
+    for waiting in regions.compact(sleep, only):
         left = Counter(region.table for region in waiting)
         if left != told:
             _print({"kind": "compacting", **{table: left[table] for table in counts}})

@@ -27,6 +27,7 @@ from messaging.storage.hbase_layout import (
     cells_of,
     value_of,
 )
+from messaging.storage.hbase_regions import encoded_name
 from messaging.storage.hbase_scan import read
 from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase_writes import Change, ForcedWrites, LoggedWrites, Writes
@@ -189,8 +190,7 @@ class HBaseStore:
         """The encoded names of the regions that hold messages now. Raises: StoreError."""
         table = self._table(MESSAGE)
         found = self._gateways.call(lambda connection: connection.client.getTableRegions(table))
-        # A region's name is TABLE,START,TIME.ENCODED. with a point behind it.
-        return [region.name.rstrip(b".").rpartition(b".")[2].decode() for region in found]
+        return [encoded_name(region.name) for region in found]
 
     def require_owned(self) -> None:
         """Raises: TakenOverError: another server has the tables; StoreError: nobody can tell."""

@@ -22,6 +22,11 @@ class Region(NamedTuple):
     host: str
     port: int
 
+    @property
+    def encoded_name(self) -> str:
+        """The hash that region observers call it by."""
+        return encoded_name(self.name)
+
 
 class Regions:
     """The regions of some tables; for one thread."""
@@ -45,10 +50,16 @@ class Regions:
             self._ask(region, RegionServer.flush)
             yield region
 
-    def compact(self, sleep: Callable[[float], None]) -> Iterator[Collection[Region]]:
-        """Let each region write all its files anew, as one, and look again and again; those that
-        are not done yet. Raises: StoreError."""
-        regions = self._find()
+    def with_files(self) -> list[Region]:
+        """Those that have anything to compact. Raises: StoreError."""
+        return [region for region in self._find() if self._ask(region, RegionServer.has_files)]
+
+    def compact(
+        self, sleep: Callable[[float], None], only: Collection[Region] | None = None
+    ) -> Iterator[Collection[Region]]:
+        """Let each region, or `only` these, write all its files anew, as one, and look again and
+        again; those that are not done yet. Raises: StoreError."""
+        regions = self._find() if only is None else list(only)
         for region in regions:
             self._ask(region, RegionServer.compact)
         quiet = dict.fromkeys(regions, 0)
@@ -94,6 +105,11 @@ def regions_of(
     """The regions of these tables; their servers are asked through connections that end with it."""
     with closing(Regions(gateways, tables, user=user, timeout_s=timeout_s)) as found:
         yield found
+
+
+def encoded_name(region: bytes) -> str:
+    """The hash at the end of a region's name, which is TABLE,START,TIME.ENCODED. with a point."""
+    return region.rstrip(b".").rpartition(b".")[2].decode()
 
 
 def _table_regions(connection: Connection, *, table: bytes) -> Sequence[Any]:

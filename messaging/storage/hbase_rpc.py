@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from messaging.storage.hbase_layout import FAMILY
 from messaging.storage.seam import StoreError
 from tuff.hbase_gateway import sentence
 
@@ -62,6 +63,11 @@ class RegionServer:
         """Raises: StoreError."""
         answer = self._call(b"GetRegionInfo", _field(1, _region(region)) + _field(2, 1))
         return answer.get(2, 0) != 0
+
+    def has_files(self, region: bytes) -> bool:
+        """Whether the region has anything to compact. Raises: StoreError."""
+        answer = self._call(b"GetStoreFile", _field(1, _region(region)) + _field(2, FAMILY))
+        return 1 in answer
 
     def _call(self, method: bytes, parameters: bytes) -> Fields:
         self._calls += 1

@@ -1,7 +1,8 @@
 """Retention by HBase's own flushes and compactions, with the jar that is deployed (design §5)."""
 
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from messaging.storage.hbase_layout import key_of, value_of
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import plans
 from tests.hbase.tables import deploy, settings_of, stores_of
+from tuff.cli import main
 
 JAR = ROOT / "build" / "observer" / "tuff-observer-1.jar"
 GONE = TopicId("default", "gone")
@@ -336,6 +338,58 @@ def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
             what="the pointer is pruned",
         )
         assert topic.committed() == []
+
+
+def test_a_compaction_by_command_removes_what_is_dead_by_then(
+    hbase: LocalHBase, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Region servers look for a state now and then: within that time nothing was removed, and the
+    command reported success. Once more with nothing to compact."""
+    observers = tmp_path / "observers"
+    place = settings_of(
+        hbase.ports, observer_jar=JAR.as_uri(), observer_directory=observers.as_uri()
+    )
+    deploy(place)
+    settings = (
+        "messaging.store=hbase",
+        "server.max_request_bytes=8388608",
+        f'hbase.gateways=["{place.gateways[0]}"]',
+        f"hbase.prefix={place.prefix}",
+        f"messaging.observer_directory={observers}",
+        "messaging.cleanup_interval=0.5",
+    )
+    jar = (f"hbase.observer_jar={JAR.as_uri()}", f"hbase.observer_directory={observers.as_uri()}")
+    flags = [word for each in (*settings, *jar) for word in ("--set", each)]
+    with serve(tmp_path / "server", *settings) as server, closing(server.client()) as client:
+        topic = Topic(client, "default", "t")
+        ok(topic.create({"ttl": "1"}))
+        ok(topic.publish("expires"))
+        until(lambda: topic.read() == [], within_s=REFRESH_WITHIN_S, what="the message expires")
+        until(
+            lambda: hbase.command("raw", place.prefix + "message"),
+            within_s=REFRESH_WITHIN_S,
+            what="the row is in the table",
+        )
+
+        first = compacted(flags, capfd)
+        left = hbase.command("raw", place.prefix + "message")
+        again = compacted(flags, capfd)
+
+    assert left == []
+    assert (first["dropped"], again["dropped"]) == (1, 0)
+    for told in (first, again):
+        assert told["regions that kept all for lack of a state"] == 0
+
+
+def compacted(flags: Sequence[str], capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `tuff hbase compact` says that it removed."""
+    with pytest.raises(SystemExit) as ended:
+        main(["hbase", "compact", "--json", *flags, "message"])
+    printed = capfd.readouterr()
+    assert not ended.value.code, printed.err
+    rows = [json.loads(line) for line in printed.out.splitlines()]
+    assert rows[-1]["kind"] == "removed"
+    return dict(rows[-1])
 
 
 def test_the_plan_of_a_table_says_who_looks_after_it() -> None:

@@ -12,7 +12,7 @@ record Arguments(Table table, String directory, long refreshMs) {
   private static final String TABLE = "tuff.table";
   private static final String DIRECTORY = "tuff.directory";
   private static final String REFRESH_MS = "tuff.refresh_ms";
-  private static final long REFRESH_MS_DEFAULT = 30_000;
+  private static final long REFRESH_MS_DEFAULT = 5_000;
 
   /**
    * The arguments of one table.

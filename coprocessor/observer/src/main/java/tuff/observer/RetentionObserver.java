@@ -30,7 +30,7 @@ import org.slf4j.LoggerFactory;
  * </pre>
  *
  * {@code tuff.table} is {@code message} or {@code payload}; {@code tuff.refresh_ms} is the time
- * between two looks at the state, 30000 where it is absent. With arguments that make no sense the
+ * between two looks at the state, 5000 where it is absent. With arguments that make no sense the
  * region is served all the same, and keeps everything. No hook throws anything of its own.
  */
 public final class RetentionObserver implements RegionCoprocessor, RegionObserver {

@@ -69,7 +69,10 @@ class Ownership:
         """Check again and again, and at once where a read waits for it, until `close`."""
         while not self._is_closed:
             self._wanted.clear()
-            await self.check()
+            try:
+                await self.check()
+            except Exception:  # without another check nothing would be read any more
+                log.exception("the check whether the store is ours failed")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), CHECK_S)
 

@@ -37,6 +37,9 @@ from tuff.hbase_gateway import Addresses, Connection, Gateways
 SETTLE_AFTER_S = 0.05  # seconds that rows wait in the journal for others to be put with
 SETTLE_ROWS = 1_000  # rows that need not wait: as many as go out in one call
 SETTLE_BYTES = 1 << 20  # bytes that need not wait
+# Seconds of a look at who has the tables: behind a gateway that hangs, another one can be asked
+# before the proof of the look before is over.
+LOOK_S_MAX = 2.0
 BEHIND_BYTES_MAX = 8 << 20  # bytes of rows in the journal alone, and in memory; writers wait then
 BEHIND_COMMITS_MAX = 1_024  # commits that an opened store may have to read; writers wait then
 
@@ -82,6 +85,8 @@ class HBaseStores:
                 answers=hbase_thrift2.ANSWERS,
             )
             connections.append(forced)
+        looks = self._gateways(self._addresses, timeout_s=min(LOOK_S_MAX, self._settings.timeout_s))
+        connections.append(looks)
         self._connections = connections
         if self._is_over:  # `interrupt` may not have seen them
             self.interrupt()
@@ -139,8 +144,8 @@ class HBaseStore:
         now_ms: Callable[[], int],
         in_background: Background,
     ) -> None:
-        """`connections`: to Thrift1, and to Thrift2 where writes are forced; `own_claims`:
-        those of this server so far, and a new one joins them."""
+        """`connections`: to Thrift1; to Thrift2, where writes are forced; to Thrift1 for looks at
+        who has the tables. `own_claims`: those of this server so far, and a new one joins them."""
         self._connections = connections
         self._gateways = connections[0]
         self._prefix = settings.prefix
@@ -194,7 +199,7 @@ class HBaseStore:
 
     def require_owned(self) -> None:
         """Raises: TakenOverError: another server has the tables; StoreError: nobody can tell."""
-        self._commits.require_owned()
+        self._commits.require_owned(self._connections[-1])
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         rows = dict(batch)

@@ -151,20 +151,20 @@ class Commits:
         if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
             self._trim(first)
 
-    def require_owned(self) -> None:
-        """Look whether anybody else has taken a slot behind ours.
+    def require_owned(self, gateways: Gateways) -> None:
+        """Look through these whether anybody else has taken a slot behind ours.
 
         Raises: TakenOverError; StoreError: nobody can tell now.
         """
         behind = RowRange(JOURNAL, journal.slot_row(self.number + 1), _behind(journal.SLOTS))
-        for found in keys_with_sizes(self._gateways, self._prefix, behind):
+        for found in keys_with_sizes(gateways, self._prefix, behind):
             number = journal.slot_number(found.row)
             # Slots that the writer took meanwhile; it learns of the newest one after we do.
-            if number > self.number and not self._is_ours(found.row):
+            if number > self.number and not self._is_ours(found.row, gateways):
                 raise self._taken_over()
 
-    def _is_ours(self, slot: bytes) -> bool:
-        found = self._gateways.call(lambda client: client.client.getRow(self._table, slot, {}))
+    def _is_ours(self, slot: bytes, gateways: Gateways) -> bool:
+        found = gateways.call(lambda connection: connection.client.getRow(self._table, slot, {}))
         if not found:  # we deleted it, as many others came behind it
             return journal.slot_number(slot) <= self.number
         with journal_errors(f"commit {journal.slot_number(slot)}"):

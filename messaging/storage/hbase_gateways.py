@@ -12,13 +12,15 @@ def gateways_of(
     *,
     elapsed_s: Callable[[], float],
     addresses: Addresses | None = None,
+    timeout_s: float | None = None,
     **others: Any,
 ) -> Gateways:
     """Not connected yet. `elapsed_s` is a clock that only goes forward; `addresses`: other ones
-    than those of the Thrift1 gateways; `others` are arguments of `Gateways`."""
+    than those of the Thrift1 gateways; `timeout_s`: of one call, if not that of the settings;
+    `others` are arguments of `Gateways`."""
     return Gateways(
         addresses or Addresses(settings.addresses()),
-        timeout_s=settings.timeout_s,
+        timeout_s=settings.timeout_s if timeout_s is None else timeout_s,
         idle_s=settings.idle_s,
         elapsed_s=elapsed_s,
         **others,

@@ -1,7 +1,10 @@
 """Servers take the tables in HBase over from each other: one of them writes, nothing is lost, and
 the journal keeps what it needs for that, and no more (decision 0029)."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +19,7 @@ from messaging.storage.hbase_journal import CHUNK_BYTES
 from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_writes import LoggedWrites
 from messaging.storage.seam import StoreError, TakenOverError
-from tests.hbase.tables import deploy, settings_of, stores_of
+from tests.hbase.tables import deploy, settings_of, stores_of, through
 from tests.http.client import until
 
 pytestmark = [
@@ -25,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
 ]
 
+LOOKS_WITHIN_S = 120.0  # seconds, on a busy machine; else it hangs for an hour
 LARGE = b"%0100d"  # larger than a claim, which is kept
 BOUNDS = b"\x00", b"\xff" * 4
 
@@ -55,6 +59,19 @@ def test_who_is_taken_over_finds_that_out_without_a_write(hbase: LocalHBase) -> 
                 second.write([(b"tns:topic:", LARGE % number)])
             with pytest.raises(TakenOverError, match="taken"):
                 first.require_owned()
+
+
+def test_a_look_at_who_has_the_tables_leaves_a_gateway_that_hangs(hbase: LocalHBase) -> None:
+    """Another one is asked next, and long before the time of a write is over."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging, ThreadPoolExecutor(1) as pool:
+        place = deploy(settings_of(hbase.ports))
+        both = replace(
+            through(place, hbase.ports.thrift, hanging.getsockname()[1]), timeout_s=3_600.0
+        )
+        with closing(stores_of(both)()) as store:
+            with pytest.raises(StoreError, match="did not answer"):
+                pool.submit(store.require_owned).result(LOOKS_WITHIN_S)
+            pool.submit(store.require_owned).result(LOOKS_WITHIN_S)
 
 
 def test_who_writes_beside_its_look_is_not_taken_over(

@@ -30,7 +30,7 @@ class SharedTable(RunTable):
 
     def __init__(self) -> None:
         super().__init__(MemoryTable())
-        self.failure: StoreError | None = None
+        self.failure: Exception | None = None
         self.looks = 0
 
     def require_owned(self) -> None:
@@ -120,6 +120,19 @@ async def test_a_read_that_waits_has_a_check_made_at_once(case: Case) -> None:
     case.ownership.close()
     await running
     assert case.table.looks >= 2
+
+
+async def test_a_check_with_a_bug_is_not_the_last_one(case: Case) -> None:
+    case.table.failure = ZeroDivisionError("a bug")
+    running = asyncio.ensure_future(case.ownership.run())
+    with pytest.raises(StorageUnavailableError, match="the check failed"):
+        await case.ownership.require()
+    case.table.failure = None
+
+    await case.ownership.require()
+
+    case.ownership.close()
+    await running
 
 
 async def test_who_was_replaced_closes_the_store_and_refuses_the_read(case: Case) -> None:

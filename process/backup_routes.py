@@ -19,6 +19,7 @@ from messaging.engine import RowView
 from messaging.service import MessagingService
 from process.application import SERVER_NAME
 from process.backup_form import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
+from process.heads import accept_of
 from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.group import InThread
 from tuff.protocol.errors import (
@@ -26,7 +27,7 @@ from tuff.protocol.errors import (
     ShuttingDownError,
     TuffError,
 )
-from tuff.protocol.media import BACKUP_TYPE, read_query
+from tuff.protocol.media import BACKUP_TYPES, best_type, read_query
 from tx.files import FileHeader
 from tx.manager import TransactionManager
 from tx.snapshots import pack_snapshot
@@ -124,9 +125,10 @@ class Backups:
 def routes(backups: Backups) -> list[web.RouteDef]:
     async def take(request: web.Request) -> web.StreamResponse:
         read_query(request.query.items(), parameters=())
+        kind = best_type(accept_of(request.headers), default=BACKUP_TYPES[0], offered=BACKUP_TYPES)
         with backups.moment() as moment:
             await backups.require_durable(moment)
-            reply = web.StreamResponse(headers={"Content-Type": BACKUP_TYPE, "Server": SERVER_NAME})
+            reply = web.StreamResponse(headers={"Content-Type": kind, "Server": SERVER_NAME})
             await reply.prepare(request)
             await _send(backups, moment, reply)
             return reply

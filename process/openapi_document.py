@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from process.openapi import ENDPOINTS, Endpoint
-from process.openapi_forms import ARROW, AVRO, AVRO_OF_SCHEMA
-from process.openapi_schemas import SCHEMAS, Schema, ref
+from process.openapi_forms import ARROW, AVRO
+from process.openapi_schemas import MEMBERS, SCHEMAS, Schema, ref
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import RETRIED_STATUSES
 from tuff.protocol.media import PROBLEM_TYPE, MediaType
-from tx.edits import InvalidReason
 
 # A connection above `server.max_connections` is told so whatever it asks for. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
@@ -19,33 +18,33 @@ _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": ({"type": "integer", "minimum": 1}, "time to live of all messages, whole seconds"),
-    "isolation": ({"type": "string", "enum": ["all", "committed"]}, "what to read"),
-    "tx": (ref("PointerTaken"), "read in the snapshot of this transaction"),
-    "undecided": (
-        {"type": "string", "enum": ["hold", "skip"], "default": "hold"},
-        "what to do at a row that is not decided for a fixed snapshot",
-    ),
+    "isolation": (ref("Isolation"), "what to read"),
+    "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
+    "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
     "wait": (
         {"type": "number", "minimum": 0, "maximum": 60, "default": 0},
         "seconds to wait while there is nothing to deliver",
     ),
-    "through": (ref("MessageIdTaken"), "deliver nothing after this id"),
+    "through": (ref("MessageIdInput"), "deliver nothing after this id"),
     "from": ({"type": "string"}, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": ({"type": "boolean", "default": True}, "whether the start itself belongs to it"),
     "limit": ({"type": "integer", "minimum": 1}, "messages at most"),
-    "start": (ref("MessageIdTaken"), "the parts begin behind this id; absent: at the beginning"),
-    "end": (ref("MessageIdTaken"), "the last part ends with this id; absent: with the topic"),
+    "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
+    "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
     "n": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "parts at most"),
 }
+# What a placeholder of a path is called here, where a generator makes a parameter of it.
+_SPELLED_OUT = {"ns": "namespace", "t": "topic", "tx": "transaction"}
 _PATH: Mapping[str, tuple[Schema, str]] = {
-    "ns": (ref("Name"), "namespace"),
-    "t": (ref("Name"), "topic"),
+    "namespace": (ref("Name"), "namespace"),
+    "topic": (ref("Name"), "topic"),
     "name": (ref("Name"), "hold or position"),
-    "tx": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
+    "transaction": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
-    "epoch": ({"type": "integer", "minimum": 0}, "a number that only grows"),
+    "epoch": ({"type": "integer", "format": "int64", "minimum": 0}, "a number that only grows"),
 }
-_BOOLEAN: Schema = {"type": "string", "enum": ["true", "false"]}
+_BOOLEAN: Schema = {"type": "boolean"}
+_BYTES: Schema = {"type": "string", "format": "binary"}
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
@@ -62,43 +61,17 @@ _RETRY_AFTER: Schema = {
         "description": "seconds to wait before trying again",
     }
 }
-_REASON: tuple[Schema, str] = (
-    {"type": "string", "enum": [each.value for each in InvalidReason]},
-    "why the transaction is invalid",
-)
-# What stands beside a code (RFC 9457 §3.2).
-_MEMBERS: Mapping[str, Mapping[str, tuple[Schema, str]]] = {
-    "transaction_conflict": {
-        "key": (ref("Payload"), "the change that both wrote"),
-        "conflictingTransaction": (ref("Pointer"), "who committed it first"),
-        "conflictingClient": ({"type": "string"}, "the client of that transaction"),
-    },
-    "transaction_timed_out": {"reason": _REASON},
-    "transaction_invalidated": {"reason": _REASON},
-    "sink_epoch_superseded": {"epoch": ({"type": "integer"}, "the newest epoch of the sink")},
-    "sink_epoch_open": {"epoch": ({"type": "integer"}, "the newest epoch of the sink")},
-    "topic_held": {
-        "holds": ({"type": "array", "items": ref("Name")}, "the holds that are in the way")
-    },
-    "damaged_record": {
-        "id": ({"type": "string"}, "the record, as its key or its message id in hex"),
-        "next": (
-            {"anyOf": [ref("MessageId"), {"type": "null"}]},
-            "the exclusive start of a read that goes on without it",
-        ),
-    },
-}
 
 
 def document() -> dict[str, object]:
     """The whole document, as JSON would hold it; a new one at each call."""
     paths: dict[str, dict[str, object]] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        paths.setdefault(address(endpoint), {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Tuff HTTP protocol",
+            "title": "Tuff",
             "version": "1",
             "summary": "Transactions beside a durable, ordered, time-addressed message store",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -108,6 +81,13 @@ def document() -> dict[str, object]:
         "paths": paths,
         "components": {"schemas": dict(SCHEMAS)},
     }
+
+
+def address(endpoint: Endpoint) -> str:
+    """Its path as the document writes it."""
+    return re.sub(
+        r"{(\w+)}", lambda found: f"{{{_SPELLED_OUT.get(found[1], found[1])}}}", endpoint.path
+    )
 
 
 def _operation(endpoint: Endpoint) -> dict[str, object]:
@@ -125,17 +105,26 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
     if parameters := _parameters(endpoint):
         operation["parameters"] = parameters
     if endpoint.body is not None:
-        operation["requestBody"] = {
-            "required": endpoint.body_required,
-            "content": _content(endpoint.body, MediaType.JSON.value, avro=endpoint.avro),
-        }
+        operation["requestBody"] = _body(endpoint, endpoint.body)
     return operation
+
+
+def _body(endpoint: Endpoint, schema: str) -> dict[str, object]:
+    body: dict[str, object] = {
+        "required": endpoint.body_required,
+        "content": {MediaType.JSON.value: {"schema": ref(schema)}},
+    }
+    if endpoint.avro:
+        # Not under `content`: a generator can't write Avro, and gave up the operation or warned.
+        body["description"] = f"also as {MediaType.AVRO.value}, of the schema in x-avro-schema"
+        body["x-avro-schema"] = AVRO[schema]
+    return body
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, object]]:
     in_path = [
         {"name": name, "in": "path", "required": True, **_described(_PATH[name])}
-        for name in re.findall(r"{(\w+)}", endpoint.path)
+        for name in re.findall(r"{(\w+)}", address(endpoint))
     ]
     in_query = [
         {"name": name, "in": "query", **_described(_QUERY[name])} for name in endpoint.query
@@ -149,22 +138,30 @@ def _described(described: tuple[Schema, str]) -> dict[str, object]:
 
 
 def _reply(endpoint: Endpoint) -> dict[str, object]:
-    reply: dict[str, object] = {"description": "done" if endpoint.reply is None else endpoint.reply}
-    if endpoint.reply is not None:
-        content = _content(endpoint.reply, endpoint.reply_type, avro=endpoint.avro)
-        if endpoint.arrow:
-            content[MediaType.ARROW.value] = {"x-arrow-schema": ARROW}
-        reply["content"] = content
+    reply: dict[str, object] = {"description": endpoint.summary}
+    if content := _content(endpoint):
+        # OpenAPI has no words for a body that may be missing. A generated client parses what stands
+        # under `content`, so that of an empty success it raised after the messages were stored.
+        reply["x-content" if endpoint.reply_is_optional else "content"] = content
     if endpoint.headers:
         reply["headers"] = {name: _described(_HEADERS[name]) for name in endpoint.headers}
     return reply
 
 
-def _content(schema: str, media_type: str, *, avro: bool) -> dict[str, object]:
-    content: dict[str, object] = {media_type: {"schema": ref(schema)}}
-    if avro:
-        # OpenAPI cannot describe Avro; the bytes are opaque to it, and the schema rides along.
-        content[MediaType.AVRO.value] = {"x-avro-schema": AVRO[AVRO_OF_SCHEMA[schema]]}
+def _content(endpoint: Endpoint) -> dict[str, object]:
+    # Of several a generator takes the first that it can read, which is JSON's.
+    content: dict[str, object] = {}
+    if endpoint.reply is not None:
+        content[MediaType.JSON.value] = {"schema": ref(endpoint.reply)}
+        if endpoint.avro:
+            content[MediaType.AVRO.value] = {
+                "schema": _BYTES,
+                "x-avro-schema": AVRO[endpoint.reply],
+            }
+        if endpoint.arrow:
+            content[MediaType.ARROW.value] = {"schema": _BYTES, "x-arrow-schema": ARROW}
+    for kind in endpoint.raw_types:
+        content[kind] = {"schema": {"type": "string"} if kind.startswith("text/") else _BYTES}
     return content
 
 
@@ -181,17 +178,12 @@ def _refusals(endpoint: Endpoint) -> dict[str, object]:
 
 
 def _refusal(status: int, codes: Iterable[str]) -> dict[str, object]:
-    members = {
-        name: {**schema, "description": description}
-        for code in codes
-        for name, (schema, description) in _MEMBERS.get(code, {}).items()
-    }
-    properties = {"code": {"enum": list(codes)}, **members}
     refusal: dict[str, object] = {
         "description": ", ".join(codes),
-        "content": {
-            PROBLEM_TYPE: {"schema": {"allOf": [ref("Problem"), {"properties": properties}]}}
-        },
+        "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+        # Which codes, and which members beside each. As a schema, which it was, it made generators
+        # write a class for every status of every call.
+        "x-codes": {code: sorted(MEMBERS.get(code, ())) for code in codes},
     }
     if status in RETRIED_STATUSES:
         refusal["headers"] = _RETRY_AFTER

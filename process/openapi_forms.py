@@ -14,6 +14,19 @@ ARROW: Mapping[str, str] = {
     "write_pointer": "int64",
 }
 
+_PUBLISHED: dict[str, object] = {
+    "type": "record",
+    "name": "PublishResponse",
+    "fields": [
+        {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
+        {"name": "startTimestamp", "type": "long"},
+        {"name": "startSequenceId", "type": "int"},
+        {"name": "endTimestamp", "type": "long"},
+        {"name": "endSequenceId", "type": "int"},
+    ],
+}
+
+# By the name of the JSON schema of the same body.
 AVRO: Mapping[str, dict[str, object]] = {
     "PublishRequest": {
         "type": "record",
@@ -23,17 +36,8 @@ AVRO: Mapping[str, dict[str, object]] = {
             {"name": "messages", "type": {"type": "array", "items": "bytes"}},
         ],
     },
-    "PublishResponse": {
-        "type": "record",
-        "name": "PublishResponse",
-        "fields": [
-            {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
-            {"name": "startTimestamp", "type": "long"},
-            {"name": "startSequenceId", "type": "int"},
-            {"name": "endTimestamp", "type": "long"},
-            {"name": "endSequenceId", "type": "int"},
-        ],
-    },
+    "PublishResponse": _PUBLISHED,
+    "RollbackRequest": _PUBLISHED,
     "ConsumeRequest": {
         "type": "record",
         "name": "ConsumeRequest",
@@ -44,7 +48,7 @@ AVRO: Mapping[str, dict[str, object]] = {
             {"name": "transaction", "type": _BYTES_OR_NULL},
         ],
     },
-    "Messages": {
+    "MessageList": {
         "type": "array",
         "items": {
             "type": "record",
@@ -52,11 +56,4 @@ AVRO: Mapping[str, dict[str, object]] = {
             "fields": [{"name": "id", "type": "bytes"}, {"name": "payload", "type": "bytes"}],
         },
     },
-}
-AVRO_OF_SCHEMA: Mapping[str, str] = {
-    "PublishRequest": "PublishRequest",
-    "PublishResponse": "PublishResponse",
-    "Rollback": "PublishResponse",
-    "ConsumeRequest": "ConsumeRequest",
-    "Messages": "Messages",
 }

@@ -137,6 +137,27 @@ def test_a_transaction_that_commits_during_the_backup_is_in_none_of_it(
     assert topic.read() == ["committed before", "half"]
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (None, "application/vnd.tuff.backup"),
+        ("*/*", "application/vnd.tuff.backup"),
+        ("application/octet-stream", "application/octet-stream"),
+        ("application/octet-stream;q=0.1, application/vnd.tuff.backup",
+         "application/vnd.tuff.backup"),
+    ],
+)  # fmt: skip
+def test_a_backup_has_its_own_type_unless_plain_bytes_are_asked_for(
+    new_server: NewServer, accept: str | None, kind: str
+) -> None:
+    headers = None if accept is None else {"Accept": accept}
+
+    reply = new_server().client().send("GET", "/v1/backup", headers=headers)
+
+    assert (reply.status, reply.header("Content-Type")) == (200, kind)
+    assert reply.body
+
+
 def test_publishing_goes_on_beside_a_slow_backup_until_nobody_reads_it(
     filled: ServerProcess,
 ) -> None:

@@ -26,7 +26,8 @@ BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
 
 
 PROBLEM_TYPE = "application/problem+json"
-BACKUP_TYPE = "application/vnd.tuff.backup"
+# A backup's own type, and the one that a client gets bytes for which knows no type of a vendor.
+BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
 
 
 TYPES_COUNT_MAX = 64  # header values that are remembered; a client sends one
@@ -65,13 +66,18 @@ def reply_type(
     offered: tuple[MediaType, ...] = BODY_TYPES,
 ) -> MediaType:
     """The form of the reply: the request's, unless `Accept` names one that is offered."""
-    best, best_quality = asked_in, 0.0
+    names = tuple(media_type.value for media_type in offered)
+    return MediaType(best_type(accept, default=asked_in.value, offered=names))
+
+
+def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:
+    """Which of the types that are `offered` suits `Accept` best; `default` where it names none."""
+    best, best_quality = default, 0.0
     for part in (accept or "").split(","):
         essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
         quality = _quality(parameters)
-        for media_type in offered:
-            if essence == media_type.value and quality > best_quality:
-                best, best_quality = media_type, quality
+        if essence in offered and quality > best_quality:
+            best, best_quality = essence, quality
     return best
 
 

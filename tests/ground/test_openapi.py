@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import fastavro
@@ -13,6 +14,7 @@ from process.openapi import ENDPOINTS
 from process.openapi_document import document
 from process.openapi_forms import AVRO
 from process.openapi_schemas import SCHEMAS
+from tests.http import contract
 from tuff.protocol.errors import BY_CODE
 
 
@@ -132,6 +134,25 @@ def test_what_stands_beside_a_code_is_described(
 
     assert set(own) == members
     assert members <= SCHEMAS["Problem"]["properties"].keys()  # type: ignore[attr-defined]  # JSON
+
+
+@pytest.mark.parametrize(
+    ("code", "member", "what"),
+    [
+        ("invalid_timeout", None, None),
+        ("invalid_ttl", None, "'invalid_ttl' is not one of"),
+        ("invalid_timeout", "reason", "an undocumented member"),
+    ],
+)
+def test_a_refusal_of_which_the_document_does_not_speak_fails_a_test(
+    code: str, member: str | None, what: str | None
+) -> None:
+    body = {"type": "about:blank", "title": "T", "status": 400, "detail": "d", "code": code}
+    sent = json.dumps(body | ({} if member is None else {member: "timed_out"})).encode()
+    refused = nullcontext() if what is None else pytest.raises(AssertionError, match=what)
+
+    with refused:
+        contract.check("POST", "/v1/transactions", 400, "application/problem+json", sent)
 
 
 def test_every_object_and_every_choice_has_a_name_of_its_own() -> None:

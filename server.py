@@ -56,12 +56,20 @@ if __name__ == "__main__":
 
 import uvloop
 
+import tuff
 from process.clock import SteadyClock
 from process.http import explain
 from process.logs import log_to
 from process.places import DirectoryNameError, Places
 from process.rooms import STORE_HANGS_S_MAX, Rooms
-from process.settings import ServerSettings, Settings, SettingsError, load
+from process.settings import (
+    LOOPBACK_HOSTS,
+    ServerSettings,
+    Settings,
+    SettingsError,
+    changed,
+    load,
+)
 from process.workers import Workers
 from tuff.disk.group import InThread
 from tuff.disk.lock import DirectoryLockedError
@@ -90,6 +98,7 @@ class Server:
 
     def __init__(self, settings: Settings, places: Places) -> None:
         self._settings = settings
+        self._places = places
         self._tasks: set[asyncio.Task[None]] = set()
         self._workers: list[Workers] = []
         self._pools: list[ThreadPoolExecutor] = []  # of threads that other threads ask
@@ -109,8 +118,10 @@ class Server:
 
     async def run(self, *, until_stdin_closes: bool) -> int:
         """Serve until SIGTERM or SIGINT, or the end of the input; returns the exit code."""
+        _log_start(self._settings, self._places)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore_hangup)
         if until_stdin_closes:
             try:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
@@ -217,6 +228,28 @@ class Server:
         return pool.submit
 
 
+def _log_start(settings: Settings, places: Places) -> None:
+    fields = {
+        "version": tuff.__version__,
+        "pid": os.getpid(),
+        "messages": places.messages,
+        "snapshots": places.snapshots,
+        **changed(settings),
+    }
+    log.info("starting; settings that differ from the default follow", extra={"fields": fields})
+    host = settings.server.host
+    if host not in LOOPBACK_HOSTS:
+        log.warning(
+            "server.host=%s is not a loopback address, and the server checks nobody: whoever "
+            "reaches it can read, write and stop it; let something in front of it check who calls",
+            host,
+        )
+
+
+def _ignore_hangup() -> None:
+    log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
+
+
 async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     # Without its writer the server would take requests and never answer them. What it acknowledged
     # is on the disk, so that the next start knows more than this process does.
@@ -235,7 +268,7 @@ def main(arguments: list[str]) -> int:
         places = Places.below(options.data)
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
-    log_to(sys.stderr)
+    log_to(sys.stderr, level=settings.server.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as held:

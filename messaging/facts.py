@@ -72,8 +72,9 @@ class Mark:
 class Facts:
     """What must outlive a restart.
 
-    `format` is that of all rows of the store. `store_id` is that of the transaction files beside it
-    and `highest_pointer` the highest write pointer these may have handed out;
+    `format` is that of all rows of the store. `store_id` is that of the store, and of the
+    transaction files beside it, which are made later; `highest_pointer` is the highest write
+    pointer these may have handed out, 0 before they are there;
     `longest_transaction_ms` is the longest life of a transaction that was ever configured, or met;
     `swept_at_ms` and `swept_with` are those of the last sweep that used a transaction state, and
     that state's name. Region observers may have removed what had expired by `handed_ms`.

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -45,15 +45,19 @@ class Loaded:
     facts: Facts | None
 
 
-def load(store: Store) -> Loaded:
-    """Everything that is kept in memory.
+def load(store: Store, *, why_not_begin: Callable[[], str | None] = lambda: None) -> Loaded:
+    """Everything that is kept in memory. `why_not_begin` says why an empty store is not to be
+    begun, in a sentence, or None.
 
     Raises:
         StoreError: the engine can't read, or a row without which nothing can be served safely is
-            damaged or of a newer version; the sentence says which.
+            damaged or of a newer version; the sentence says which. Or the store is empty, and is
+            not to be.
     """
     # The facts first: they say whether the other rows are of a format that can be read here.
     facts = _read_facts(store)
+    if facts is None and (reason := why_not_begin()) is not None:
+        raise StoreError(reason)
     topics = _load_topics(store)
     _load_bookmarks(store, topics)
     return Loaded(

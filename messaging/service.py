@@ -57,8 +57,9 @@ class MessagingService:
     """Topics, messages and long polls over one store; and what transactions may ask of the rows.
     `bookmarks` has the holds and the named positions of topics; a hold lives `hold_max_s` at most.
 
-    `lack_of_space` says why the disk should take no more messages, or None. `in_thread_prove` is
-    for a store that another server can take over; None: there is none, and no `ownership`.
+    `why_not_begin` says why an empty store is not to be begun, and `lack_of_space` why the disk
+    should take no more messages, or None. `in_thread_prove` is for a store that another server can
+    take over; None: there is none, and no `ownership`.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class MessagingService:
         longest_transaction_s: float,
         may_delete: Callable[[], bool],
         observe: Callable[[str, float], None] = _observe_nothing,
+        why_not_begin: Callable[[], str | None] = _lack_nothing,
         lack_of_space: Callable[[], str | None] = _lack_nothing,
         in_thread_prove: InThread | None = None,
     ) -> None:
         self._now_ms = now_ms
+        self._load = partial(load, why_not_begin=why_not_begin)
         self._lack_of_space = lack_of_space
         self.hold_max_s = settings.hold_max_s
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
@@ -120,10 +123,8 @@ class MessagingService:
             DirectoryLockedError: another process, or this one, has it open.
         """
         try:
-            loaded = await self._engine.open(load)
+            loaded = await self._engine.open(self._load)
         except StoreError as error:
-            if self._engine.reason != str(error):  # tried again and again, and told once
-                log.error("the message store can't be opened: %s", error)  # noqa: TRY400 - no bug here
             self._engine.reason = str(error)
             return
         self._live.fill(loaded)
@@ -364,9 +365,10 @@ class MessagingService:
         return self._live.durable_facts
 
     def recorded_lsn(self) -> int | None:
-        """Up to which edit the transactions were durable when the store was last written, 0 in an
-        empty one; None where it does not say. Raises: StorageUnavailableError."""
-        return 0 if self.recorded_facts() is None else self._live.mark.seen_lsn
+        """Up to which edit the transactions were durable when the store was last written; None
+        where it does not say. Raises: StorageUnavailableError."""
+        self._engine.require_up()
+        return self._live.mark.seen_lsn
 
     def recorded_last(self) -> Place:
         """Up to which place messages were written. Raises: StorageUnavailableError."""

@@ -140,8 +140,6 @@ class Writer:
         # Whatever keeps it from opening (the engine, the directory, its lock), it is down for that
         # reason, and tried again.
         except Exception as error:  # noqa: BLE001 - the reason is told to everyone who asks
-            if self._engine.reason != str(error):  # tried again and again, and told once
-                log.error("the message store can't be opened again: %s", error)  # noqa: TRY400 - no bug here
             self._engine.reason = str(error)
             return
         finally:

@@ -85,7 +85,7 @@ class Backups:
             raise OverloadedError("another backup is under way; try again when it is done")
         # Rows that name transaction files are half of something without them.
         facts = self._messaging.recorded_facts()
-        is_alone = not self._has_transactions and (facts is None or facts.store_id is None)
+        is_alone = not self._has_transactions and (facts is None or not facts.highest_pointer)
         with self._messaging.view(FIRST_KEY, KEYS_STOP) as rows:
             header, image = (None, None) if is_alone else self._image()
             self._is_busy = True

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from messaging.facts import Facts
 from messaging.service import MessagingService
 from messaging.transactions import VisibilityState, WritePermit
-from tuff.protocol.errors import StorageUnavailableError, TransactionsUnavailableError
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TransactionsUnavailableError,
+    UnavailableError,
+)
 from tuff.protocol.transaction import Transaction
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
@@ -72,12 +76,14 @@ class Bridge:
         *,
         max_block_s: float,
         keeps_messages: bool,
+        store_id: Callable[[], str],
         now_ms: Callable[[], int],
     ) -> None:
         """`keeps_messages`: the store still has them after a stop."""
         self._messaging = messaging
         self._transactions = transactions
         self._keeps_messages = keeps_messages
+        self._new_store_id = store_id
         self._max_block_ms = round(max_block_s * 1000)
         self._now_ms = now_ms
         self._is_open = False
@@ -97,8 +103,25 @@ class Bridge:
         # beginning. Opened without it, a new, empty state would call every row visible.
         if self._is_open or self._messaging.status[0] != "ok":
             return
+        if self._keeps_messages and not await self._has_store_id():
+            return
         self._is_open = True
         await self._transactions.open(self._beside() if self._keeps_messages else None)
+
+    async def _has_store_id(self) -> bool:
+        """Whether the message store durably has an id. It gets one before the first transaction
+        file is made: then such a file beside an empty store proves that messages are lost."""
+        try:
+            facts = self._messaging.recorded_facts()
+            if facts is not None and facts.store_id is not None:
+                return True
+            # The files have one already where the loss of the messages was accepted.
+            store_id = await self._transactions.stored_id() or self._new_store_id()
+            await self._messaging.record_store_id(store_id)
+        except UnavailableError as error:
+            log.warning("transactions are not opened: the store id can't be recorded: %s", error)
+            return False
+        return True
 
     def _beside(self) -> StoreMark:
         facts = self._messaging.recorded_facts() or Facts()

@@ -10,11 +10,15 @@ from tuff.disk.findings import Finding
 from tuff.disk.leveldb_manifest import holds_files
 from tuff.disk.lock import kept_from_owners
 from tx.check import FilesAccount, check_files
-from tx.files import list_files
+from tx.files import has_files
 from tx.recovery import BEFORE_ALL, StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 ADVICE = "put files of one backup together, or use `tuff salvage`"
+LOST_ADVICE = (
+    "put the message store back (is its volume mounted?); if it is lost, write the transactions to "
+    "a new directory with `tuff salvage --without-messages`"
+)
 
 
 class NoDataError(Exception):
@@ -91,11 +95,6 @@ def has_store(directory: Path) -> bool:
     return holds_files(directory)
 
 
-def has_files(directory: Path) -> bool:
-    """Whether there are transaction files."""
-    return directory.is_dir() and bool(list_files(directory))
-
-
 def check(data: Data, *, now_ms: int) -> tuple[int, list[Finding]]:
     """How many rows and edits could be read, and everything that is wrong.
 
@@ -105,8 +104,22 @@ def check(data: Data, *, now_ms: int) -> tuple[int, list[Finding]]:
     if data.has_messages:
         store = check_store(data.messages, now_ms=now_ms)
     files = check_files(data.snapshots, recorded(store))
-    findings = [*store.findings, *files.findings, *_across(store, files)]
+    lost = [_lost_messages(data)] if _is_lost(data, store) else []
+    findings = [*lost, *store.findings, *files.findings, *_across(store, files)]
     return store.row_count, findings
+
+
+def _is_lost(data: Data, store: StoreAccount) -> bool:
+    """Whether the message store is empty, and was not: it has its id before the first transaction
+    file is made."""
+    is_empty = store.facts is None and not store.row_count
+    return data.has_messages and is_empty and has_files(data.snapshots)
+
+
+def _lost_messages(data: Data) -> Finding:
+    reason = f"the message store is empty, and the transaction files in {data.snapshots} say that "
+    reason += "there was one: its messages are not here"
+    return Finding(data.messages.name, reason, LOST_ADVICE)
 
 
 def recorded(store: StoreAccount) -> StoreMark | None:

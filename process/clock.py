@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
+JUMP_MS_MIN = 1_000  # ms; a wall clock this far from us was set, and does not only run fast or slow
 REGRESSION_MS_MIN = 100  # ms; a wall clock this far behind us was set back, it is no jitter
 
 _NS_PER_MS = 1_000_000
@@ -52,6 +53,19 @@ class SteadyClock:
         self.regressions += behind and not self._behind
         self._behind = behind
         return offset_ms
+
+
+def jump(offset_ms: int) -> str | None:
+    """What is to be said of a wall clock this far ahead of the time of this run; None where the two
+    agree."""
+    if abs(offset_ms) < JUMP_MS_MIN:
+        return None
+    way = "ahead of" if offset_ms > 0 else "behind"
+    return (
+        f"the wall clock was set while the server runs: it is {abs(offset_ms) / 1000:.1f} s {way} "
+        "the server's time, which goes on as before and follows by 1 ms a second; if the wall "
+        "clock is right now, start the server again"
+    )
 
 
 class ClockTrust(Enum):

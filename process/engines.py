@@ -21,19 +21,21 @@ def engine(
     settings: Settings,
     directory: Path,
     *,
+    why_not_begin: Callable[[], str | None],
     now_ms: Callable[[], int],
     elapsed_s: Callable[[], float],
     background: Callable[[str], Background],
 ) -> Callable[[], Store]:
-    """What opens the store that is set; `elapsed_s` is a clock that only goes forward, `background`
-    makes a thread for what nobody waits for.
+    """What opens the store that is set; `why_not_begin` says why none may be begun where none is,
+    `elapsed_s` is a clock that only goes forward, `background` makes a thread for what nobody waits
+    for.
 
     Raises:
         SettingsError: its library is not installed; or it is in memory, and there are messages.
     """
     match settings.messaging.store:
         case "leveldb":
-            stores = LevelDbStores(directory, first_whole=first_whole)
+            stores = LevelDbStores(directory, first_whole=first_whole, why_not_begin=why_not_begin)
             return lambda: RunTable(stores())
         case "memory":
             _require_no_messages(directory)

@@ -8,7 +8,7 @@ from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.metrics import POSITIONS_SHOWN_MAX, Gauge, Metrics, PositionFigures, TopicFigures
 from tuff.disk.steps import Patience, Promised
-from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tx.counters import TransactionCounters
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
@@ -163,7 +163,7 @@ async def position_figures(messaging: MessagingService) -> Sequence[PositionFigu
 
 async def _soon(work: Coroutine[Any, Any, T]) -> T:
     """What the work returns. There need be no task around it, which `asyncio.timeout` asks for."""
-    promised = Promised(work)
+    promised = Promised(work, refusals=TuffError)
     promised.go_on()
     Patience(POSITIONS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
     try:

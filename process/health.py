@@ -1,5 +1,6 @@
 """`/health/*`: whether the process lives, has recovered, and can do its work (protocol §7)."""
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.media import read_query
+
+log = logging.getLogger(__name__)
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not fit: degraded
 # bytes; below that no more messages are taken: a table that LevelDB makes of a full buffer, the
@@ -30,10 +33,17 @@ _SEVERITIES = list(Status)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part's state, and a sentence about it."""
+    """One part's state, and a sentence about it. `cause` stands for the sentence where figures in
+    it change all the time."""
 
     status: Status
     detail: str
+    cause: str | None = None
+
+    @property
+    def identity(self) -> tuple[Status, str]:
+        """What has to change to be told anew."""
+        return self.status, self.detail if self.cause is None else self.cause
 
 
 Checks = Callable[[], Mapping[str, Check]]
@@ -45,7 +55,7 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
     if check.status is not Status.OK or oldest_s < WRITE_S_MAX:
         return check
     late = f"the oldest write has been on its way for {oldest_s:.0f} s: does the disk hang?"
-    return Check(Status.DEGRADED, f"{check.detail}; {late}")
+    return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
 
 
 def check_disks(messages: Path | None, snapshots: Path) -> Check:
@@ -70,10 +80,40 @@ def _check_disk(directory: Path, *, full: Status, then: str) -> Check:
         return Check(Status.DEGRADED, f"the free space of {directory} is unknown: {error.strerror}")
     mib = free // (1024 * 1024)
     if free < DISK_RESERVE_BYTES:
-        return Check(full, f"only {mib} MiB are free at {directory}; {then}")
+        return Check(full, f"only {mib} MiB are free at {directory}; {then}", f"full {directory}")
     if free < DISK_FREE_BYTES_MIN:
-        return Check(Status.DEGRADED, f"only {mib} MiB are free at {directory}; make room soon")
-    return Check(Status.OK, f"{mib} MiB are free")
+        detail = f"only {mib} MiB are free at {directory}; make room soon"
+        return Check(Status.DEGRADED, detail, f"low {directory}")
+    return Check(Status.OK, f"{mib} MiB are free", "free")
+
+
+_LEVELS = {Status.OK: logging.INFO, Status.DEGRADED: logging.WARNING, Status.DOWN: logging.ERROR}
+
+
+class Changes:
+    """Logs each change of a check: one line when its status, or the reason for it, is another than
+    at the last look."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, Check] = {}
+
+    def note(self, checks: Mapping[str, Check]) -> None:
+        """Compare with the last look; at the first one, what is well is no change."""
+        for name, check in checks.items():
+            before = self._last.get(name)
+            was = Status.OK if before is None else before.status
+            is_news = check.status is not Status.OK or was is not Status.OK
+            if is_news and (before is None or before.identity != check.identity):
+                fields = {"check": name, "was": was.value, "status": check.status.value}
+                event = f"health of {name} {_change(was, check.status)}: {check.detail}"
+                log.log(_LEVELS[check.status], "%s", event, extra={"fields": fields})
+        self._last = dict(checks)
+
+
+def _change(was: Status, now: Status) -> str:
+    if was is now:
+        return f"is still {now.value}, for another reason"
+    return f"changed from {was.value} to {now.value}"
 
 
 def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:

@@ -13,7 +13,7 @@ from messaging.service import MessagingService
 from process import backup_routes, health, metrics
 from process.application import application, openapi_route
 from process.bridge import Bridge, LateTransactions
-from process.clock import ClockGuard, ClockTrust, SteadyClock
+from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
 from process.engines import Background, engine
 from process.figures import watch
 from process.front import Admission, Front
@@ -26,6 +26,7 @@ from tuff.disk.group import Arrivals, InThread
 from tuff.protocol.errors import TopicExistsError, UnavailableError
 from tuff.protocol.exchange import Route
 from tx import routes as transaction_routes
+from tx.files import has_files
 from tx.inquiries import SweepMark
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager
@@ -70,6 +71,8 @@ class Rooms:
         self._spawn_writer = spawn_writer
         self._guard: ClockGuard | None = None
         self._is_open = False
+        self._changes = health.Changes()
+        self._is_watched = False  # from when it is open until it is stopped
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
@@ -81,7 +84,7 @@ class Rooms:
         self._log_writes = Watched(threads("transaction-log", 1), elapsed_s=elapsed_s)
         self.transactions = self._open_transactions(threads, spawn=spawn, store_id=store_id)
         transactions.connect(self.transactions)
-        self._bridge = self._make_bridge()
+        self._bridge = self._make_bridge(store_id)
         self._backups = self._make_backups(threads)
         self._admission = Admission(
             pending_max=settings.server.max_pending_requests,
@@ -139,6 +142,8 @@ class Rooms:
         await self._create_system_topics()
         self._is_open = True
         self._admission.open()
+        self._is_watched = True
+        self._note_changes()
 
     async def tick(self) -> None:
         """What is due in both rooms, one after the other."""
@@ -150,12 +155,14 @@ class Rooms:
         await self.messaging.tick()
         self._judge_clock()
         await self._create_system_topics()
+        self._note_changes()
 
     async def tick_transactions(self) -> None:
         """What is due of transactions; to be called several times a second, and for itself: behind
         messages whose disk stands still, nobody's time would ever be over."""
         await self.transactions.tick()
         await self._bridge.tick()
+        self._note_changes()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -166,6 +173,7 @@ class Rooms:
 
     async def drain(self) -> None:
         """Refuse new work, and let what is under way end."""
+        self._is_watched = False
         self._admission.stop()
         self._backups.stop()
         self.messaging.stop_waiting()
@@ -178,6 +186,7 @@ class Rooms:
     async def close(self) -> None:
         """Write what waits, and let go of the files; transactions first, since their last endings
         still mark rows."""
+        self._is_watched = False
         loop = asyncio.get_running_loop()
         giving_up = loop.call_later(STORE_HANGS_S_MAX, self.interrupt)
         await self.transactions.close()
@@ -197,6 +206,7 @@ class Rooms:
         opens = engine(
             settings,
             self._places.messages,
+            why_not_begin=self._why_not_begin,
             now_ms=now_ms,
             elapsed_s=elapsed_s,
             background=background,
@@ -212,8 +222,28 @@ class Rooms:
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             may_delete=self._may_delete,
             observe=self._metrics.observe,
+            why_not_begin=self._why_not_begin,
             lack_of_space=lambda: health.lack_of_space(self._places.messages),
             in_thread_prove=threads("store-owner", 1) if has_owner else None,
+        )
+
+    def _why_not_begin(self) -> str | None:
+        """Why an empty message store must not be taken for a beginning, in a sentence; None where
+        it may. Blocks."""
+        settings, snapshots = self._settings, self._places.snapshots
+        if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
+            return None
+        try:
+            if not has_files(snapshots):
+                return None
+        except OSError as error:
+            return f"whether there were messages is not known: {snapshots} can't be read: {error}"
+        is_here = settings.messaging.store == "leveldb"
+        place = str(self._places.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
+        return (
+            f"{place} holds no message store, and the transaction files in {snapshots} belong to "
+            "one: put it back (is its volume mounted?), and the server goes on; if it is lost, "
+            "start once with server.accept_lost_messages=true"
         )
 
     def _open_transactions(
@@ -229,6 +259,7 @@ class Rooms:
             arrivals=self._arrivals,
             spawn=spawn,
             store_id=store_id,
+            status_changed=self._note_changes,
             observe=self._metrics.observe,
             last_sweep=self._last_sweep,
         )
@@ -244,12 +275,13 @@ class Rooms:
             oldest_log_write_s=self._log_writes.oldest_s,
         )
 
-    def _make_bridge(self) -> Bridge:
+    def _make_bridge(self, store_id: Callable[[], str]) -> Bridge:
         return Bridge(
             self.messaging,
             self.transactions,
             max_block_s=self._settings.messaging.max_block_s,
             keeps_messages=self._settings.messaging.store != "memory",
+            store_id=store_id,
             now_ms=self._clock.now_ms,
         )
 
@@ -283,8 +315,6 @@ class Rooms:
             jump_ms_max=round(server.max_clock_jump_s * 1000),
             accepted=server.accept_clock,
         )
-        if self._guard.trust(self._guard.start_ms) is not ClockTrust.TRUSTED:
-            log.warning("%s", self._guard.detail(self._guard.start_ms))
 
     def _may_delete(self) -> bool:
         return self._guard is not None and self._guard.may_delete(self._clock.now_ms())
@@ -292,6 +322,10 @@ class Rooms:
     def _last_sweep(self) -> SweepMark | None:
         swept = self.messaging.last_sweep
         return None if swept is None else SweepMark(*swept)
+
+    def _note_changes(self) -> None:
+        if self._is_watched:
+            self._changes.note(self._checks())
 
     def _checks(self) -> dict[str, Check]:
         status = self.transactions.status
@@ -329,5 +363,10 @@ class Rooms:
         now_ms = self._clock.now_ms()
         if self._guard is None:
             return Check(Status.DEGRADED, "the clock was not compared with the store yet")
-        trusted = self._guard.trust(now_ms) is ClockTrust.TRUSTED
-        return Check(Status.OK if trusted else Status.DEGRADED, self._guard.detail(now_ms))
+        trust = self._guard.trust(now_ms)
+        if trust is not ClockTrust.TRUSTED:
+            return Check(Status.DEGRADED, self._guard.detail(now_ms), trust.value)
+        offset_ms = self._clock.offset_ms()
+        if (jumped := jump(offset_ms)) is not None:
+            return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
+        return Check(Status.OK, self._guard.detail(now_ms))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase_settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
+from process.logs import LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -36,12 +37,17 @@ class ServerSettings:
     max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
     max_clock_jump_s: float = 2_592_000.0  # a start that far ahead of the last mark is not trusted
     accept_clock: bool = False  # trust the clock of this start whatever the mark says
+    accept_lost_messages: bool = False  # begin an empty message store beside transaction files
+    log_level: str = "info"  # the least severe level that is logged
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65_535, "server.port is 0 to 65535", self.port)
         for name in ("max_request_bytes", "max_connections", "max_pending_requests"):
             value = getattr(self, name)
             _require(value >= 1, f"server.{name} is 1 or more", value)
+        _require(
+            self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
+        )
         _require(
             0 < self.max_clock_jump_s < float("inf"),
             "server.max_clock_jump is a number of seconds, more than 0",
@@ -117,6 +123,18 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         )
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def changed(settings: Settings) -> dict[str, object]:
+    """Every setting that is not as it is by default, by `section.key`. None of them is a secret."""
+    default = Settings()
+    return {
+        f"{section}.{key_of(entry)}": value
+        for section in SECTIONS
+        for entry in fields(SECTIONS[section])
+        if (value := getattr(getattr(settings, section), entry.name))
+        != getattr(getattr(default, section), entry.name)
+    }
 
 
 def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from tuff.table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),
     "tuff.async_publisher": ("AsyncPublisher",),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tuff.disk.findings import NEWER, Finding
 from tx.files import (
+    ContradictionError,
     DamagedFilesError,
     FileKind,
     KnownFile,
@@ -47,23 +48,29 @@ def check_files(directory: Path, mark: StoreMark | None) -> FilesAccount:
         except DamagedFilesError as error:
             account.findings.append(_finding(directory, path.name, error))
     account.findings += _file_findings(directory, files)
-    if not paths and mark is None:
-        return account
+    if paths:
+        _check_together(directory, mark, account)
+    elif mark is not None and mark.has_seen_files:
+        reason = (
+            "there are no transaction files, though the message store has seen some; where they "
+            "lie in another directory, name it with --snapshots"
+        )
+        account.findings.append(Finding(directory.name, reason, ADVICE))
+    return account
+
+
+def _check_together(directory: Path, mark: StoreMark | None, account: FilesAccount) -> None:
     try:
-        recovered = recover(directory, mark) if paths else None
+        recovered = recover(directory, mark)
+    except ContradictionError as error:
+        # No file says that by itself.
+        account.findings.append(Finding(directory.name, without_advice(error), ADVICE))
     except DamagedFilesError as error:
         # Said again by the whole only where no file by itself has said it.
         if not any(finding.is_damage for finding in account.findings):
             account.findings.append(Finding(directory.name, str(error), ADVICE))
     else:
-        account.state = recovered.state if recovered is not None else None
-        if recovered is None:
-            reason = (
-                "there are no transaction files, though the message store has seen some; where "
-                "they lie in another directory, name it with --snapshots"
-            )
-            account.findings.append(Finding(directory.name, reason, ADVICE))
-    return account
+        account.state = None if recovered is None else recovered.state
 
 
 def _finding(directory: Path, name: str, error: DamagedFilesError) -> Finding:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff.disk.steps import Patience, Promised
-from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.errors import TransactionsUnavailableError, TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.values import value
 from tx import decisions
@@ -312,7 +312,7 @@ class Endings:
         Raises:
             TransactionsUnavailableError: the time is over, and how it ends is not known yet.
         """
-        promised = Promised(work)
+        promised = Promised(work, refusals=TuffError)
         promised.go_on()
         done = promised.done
         if not done.done():

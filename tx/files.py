@@ -12,6 +12,7 @@ back. Files of other names are left alone (design §4).
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from itertools import pairwise
@@ -24,6 +25,7 @@ from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_by
 HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
 
 _NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
+_STORE_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = struct.Struct(">H")
 _MAGIC_SIZE = 8
 HEAD_SIZE = _MAGIC_SIZE + _VERSION.size
@@ -52,6 +54,10 @@ class DamagedFilesError(Exception):
     """The files can't be trusted; the sentence names the file, the place and the tool."""
 
 
+class ContradictionError(DamagedFilesError):
+    """Files are whole, and an edit in one of them is impossible after those before it."""
+
+
 class NewerFilesError(DamagedFilesError):
     """A file is whole, and says what this version can't read; so it is refused, and left alone."""
 
@@ -64,6 +70,16 @@ _REPAIR = (
 
 def damaged(name: str, offset: int, reason: str) -> DamagedFilesError:
     return DamagedFilesError(f"{name} is damaged at byte {offset}: {reason}; {_REPAIR}")
+
+
+def contradicting(
+    name: str, offset: int, lsn: int, edit: object, reason: str
+) -> ContradictionError:
+    kind = type(edit).__name__
+    return ContradictionError(
+        f"{name} is damaged at byte {offset}: edit {lsn} ({kind}) contradicts the edits before it: "
+        f"{reason}; {_REPAIR}"
+    )
 
 
 def newer(name: str, offset: int, reason: str) -> NewerFilesError:
@@ -142,9 +158,12 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
 def _unpack_header(data: object) -> FileHeader:
     if not isinstance(data, dict) or data.keys() != _HEADER_MEMBERS:
         raise MalformedError("the header has other members than a header has")
+    store_id = TEXT.unpack(data["store_id"])
+    if _STORE_ID.fullmatch(store_id) is None:
+        raise MalformedError(f"{store_id!r} is no id of a store")
     return FileHeader(
         sequence=COUNT.unpack(data["sequence"]),
-        store_id=TEXT.unpack(data["store_id"]),
+        store_id=store_id,
         created_ms=TIME_MS.unpack(data["created_ms"]),
         lsn=COUNT.unpack(data["lsn"]),
         previous_sequence=COUNT.unpack(data["previous_sequence"]),
@@ -160,6 +179,20 @@ def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
         if matched is not None and path.is_file():
             found.append((path, FileKind(matched[1])))
     return found
+
+
+def has_files(directory: Path) -> bool:
+    """Whether there are transaction files, whatever is in them. Raises: OSError."""
+    return directory.is_dir() and bool(list_files(directory))
+
+
+def stored_id(directory: Path) -> str | None:
+    """The store id that the files of a directory name, None where none can be read. Raises:
+    OSError."""
+    for path, kind in list_files(directory) if directory.is_dir() else ():
+        with suppress(DamagedFilesError):
+            return known_file(path, kind).header.store_id
+    return None
 
 
 def known_file(path: Path, kind: FileKind) -> KnownFile:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuff.disk.files import make_directory, sync_directory, write_again, write_file
 from tx.edits import Edit
-from tx.files import FileHeader, FileKind, KnownFile, free_path
+from tx.files import FileHeader, FileKind, KnownFile, free_path, list_files, stored_id
 from tx.log import LogFile, OpenFile, create_log
 from tx.recovery import Recovered, StoreMark, recover
 from tx.snapshots import pack_snapshot
@@ -29,6 +29,16 @@ class FileStore:
         if recovered is not None:
             _keep(recovered)
         return recovered
+
+    def begin(self, header: FileHeader, image: StateImage) -> None:
+        """Make the first snapshot, where there is no file yet."""
+        make_directory(self._directory)
+        if not list_files(self._directory):
+            self.put_snapshot(header, image)
+
+    def stored_id(self) -> str | None:
+        """The store id of the files that are there, None where none can be read."""
+        return stored_id(self._directory)
 
     def free_path(self, kind: FileKind, *, now_ms: int) -> Path:
         return free_path(self._directory, kind, now_ms=now_ms)

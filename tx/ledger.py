@@ -98,7 +98,7 @@ class Ledger:
         self.store_id = ""
         self.notes: list[str] = []
         self._running: TransactionState | None = None  # the state, while the service is running
-        self._set_status(ServiceState.DOWN, "transactions have not been recovered yet")
+        self.status = ServiceStatus(ServiceState.DOWN, "transactions have not been recovered yet")
         self.snapshot_name: str | None = None
         self.snapshot_at_ms = 0
         self._snapshot_lsn = 0
@@ -164,6 +164,25 @@ class Ledger:
         Files that know less than the mark does are damage."""
         self._mark = mark
         await self.reopen()
+
+    async def begin_unused(self, mark: StoreMark) -> None:
+        """Make the first file of transactions that are switched off, so that the installation
+        still knows of its messages. What is there already is not touched."""
+        if mark.has_seen_files:
+            return
+        self.store_id = mark.store_id
+        header, image = self._header(1, 0), fresh_image(now_ms=self._now_ms())
+        try:
+            await self._in_thread_files(partial(self._store.begin, header, image))
+        except OSError as error:
+            log.warning("the first transaction file can't be made: %s", error)
+
+    async def stored_id(self) -> str | None:
+        """The store id of the files that are there, None where none can be read."""
+        try:
+            return await self._in_thread_files(self._store.stored_id)
+        except OSError:
+            return None  # recovery says why
 
     def disable(self, reason: str) -> None:
         """Go down, or stay down, for this reason."""
@@ -290,7 +309,10 @@ class Ledger:
         return await (self._begin() if recovered is None else self._go_on(recovered))
 
     async def _begin(self) -> _Opened:
-        self.store_id = self._new_store_id()
+        mark = self._mark
+        # A message store has its id before the first file is made, so that files beside an empty
+        # message store prove that its messages are lost (decision 0037).
+        self.store_id = mark.store_id if mark and mark.store_id else self._new_store_id()
         self._next_sequence = 3
         state = TransactionState(fresh_image(now_ms=self._now_ms()))
         # The snapshot comes first: alone it is an empty beginning too, and a log alone is none.
@@ -306,6 +328,14 @@ class Ledger:
         sequence = recovered.next_sequence
         self._next_sequence = sequence + 2
         state, image = recovered.state, recovered.state.image()
+        if not state.is_clean and self.epoch == 0:
+            log.warning(
+                "the server before did not stop cleanly, or these are the files of a backup: %d "
+                "transactions are still in progress, and %d pointers that may have been handed out "
+                "become invalid (lost_in_crash)",
+                len(state.open),
+                sum(block.stop - block.start for block in state.blocks),
+            )
         # The log comes first: it cuts the tail of the one before, and every snapshot has one.
         before = (recovered.log_sequence, recovered.log_length)
         header = self._header(sequence, image.lsn + 1, before=before)
@@ -370,8 +400,10 @@ class Ledger:
         self._events.opened(state)
 
     def _set_status(self, state: ServiceState, reason: str) -> None:
-        self.status = ServiceStatus(state, reason)
+        before, self.status = self.status, ServiceStatus(state, reason)
         self._running = self._state if state is ServiceState.RUNNING else None
+        if self.status != before:
+            self._events.status_changed()
 
     def _failed(self, reason: str) -> None:
         self.disable(reason)

@@ -306,7 +306,6 @@ class Log:
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
-        log.error("%s; transactions are down until it can be recovered", reason)
         self._writer.close()
         self._on_failed(reason)
         waiters, self._waiters = self._waiters, []

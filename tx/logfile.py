@@ -27,10 +27,11 @@ assert _PROOF.size == 40
 @dataclass(frozen=True, slots=True)
 class LogContents:
     """What a log holds up to `length`, of which all up to `proven_length` is known to be durable.
-    `cut_bytes` of a torn tail follow it."""
+    `cut_bytes` of a torn tail follow it. `offsets` says where each edit starts."""
 
     header: FileHeader
     edits: list[tuple[int, Edit]]
+    offsets: list[int]
     length: int
     cut_bytes: int
     proven_length: int
@@ -65,6 +66,7 @@ def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> Log
         data = data[:proven_length]
     header, start = read_header(name, FileKind.LOG, data)
     edits: list[tuple[int, Edit]] = []
+    offsets: list[int] = []
     length, proven = start, proven_length or start
     for found in read_frames(data, start):
         if isinstance(found, Damage):
@@ -75,12 +77,13 @@ def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> Log
         proof = _proof(found, header.store_id)
         if proof is None:
             edits.append(_edit(name, found, expected=header.lsn + len(edits)))
+            offsets.append(found.start)
         else:
             proven = max(proven, proof)
         length = found.stop
     if length < proven:
         raise damaged(name, length, f"it ends before byte {proven}, where it once did")
-    return LogContents(header, edits, length, len(data) - length, proven)
+    return LogContents(header, edits, offsets, length, len(data) - length, proven)
 
 
 def is_proof(frame: Frame, store_id: str) -> bool:

@@ -56,6 +56,7 @@ class TransactionManager:
         arrivals: Arrivals,
         spawn: Spawn,
         store_id: Callable[[], str],
+        status_changed: Callable[[], None] = lambda: None,
         observe: Callable[[str, float], None] = lambda _name, _value: None,
         last_sweep: Callable[[], SweepMark | None] = lambda: None,
         open_file: OpenFile = DiskFile,
@@ -80,7 +81,7 @@ class TransactionManager:
             arrivals=arrivals,
             store_id=store_id,
             open_file=open_file,
-            events=self._events(observe),
+            events=self._events(observe, status_changed),
         )
         self.leases = Leases(now_ms=now_ms)
         self._join(
@@ -131,12 +132,18 @@ class TransactionManager:
         """Of the transaction files; empty until the service was up once."""
         return self._ledger.store_id
 
+    async def stored_id(self) -> str | None:
+        """The store id of the transaction files that are there, None where none can be read."""
+        return await self._ledger.stored_id()
+
     async def open(self, mark: StoreMark | None) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.
 
         `mark` is what the message store remembers of the files, None when it knows of none.
         """
         if not self._settings.enabled:
+            if mark is not None:
+                await self._ledger.begin_unused(mark)
             self._ledger.disable("transactions are switched off (tx.enabled=false)")
             return
         self._may_recover = True
@@ -386,12 +393,15 @@ class TransactionManager:
     async def _start_run(self, client: str) -> OpenTransaction:
         return await self._starts.start(TransactionType.SHORT, None, client)
 
-    def _events(self, observe: Callable[[str, float], None]) -> LedgerEvents:
+    def _events(
+        self, observe: Callable[[str, float], None], status_changed: Callable[[], None]
+    ) -> LedgerEvents:
         return LedgerEvents(
             # It is made after the ledger, and before anything is opened.
             opening=lambda state: self._resumption.edits(state),
             opened=lambda state: self._resumption.opened(state),
             failed=lambda: self._resumption.failed(),
+            status_changed=status_changed,
             durable=self._rows.note_durable,
             ended=self._markings.ended,
             observe=observe,

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Place
+from tx.contradictions import contradiction
 from tx.files import (
     DamagedFilesError,
     FileKind,
     KnownFile,
+    contradicting,
     damaged,
     known_file,
     list_files,
@@ -35,17 +37,23 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class StoreMark:
-    """What the message store remembers of the transaction files beside it: their store id, empty
-    where it never saw any, the highest pointer they reserved, and the edit up to which they were
-    durable when it was last written, None where it does not say. `last` is the place up to which
-    it was written. `carried` are the pointers of its rows that are neither settled nor marked, None
-    where they are not to be looked at."""
+    """What the message store remembers of the transaction files beside it: the store id of both,
+    which it has before they are made, empty where it has none; the highest pointer they reserved,
+    0 where it never saw any; and the edit up to which they were durable when it was last written,
+    None where it does not say. `last` is the place up to which it was written. `carried` are the
+    pointers of its rows that are neither settled nor marked, None where they are not to be looked
+    at."""
 
     store_id: str
     highest_reserved: int = 0
     seen_lsn: int | None = None
     last: Place = BEFORE_ALL
     carried: AbstractSet[int] | None = None
+
+    @property
+    def has_seen_files(self) -> bool:
+        """Whether there were transaction files, so that missing ones are damage."""
+        return self.highest_reserved > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     """
     paths = list_files(directory)
     if not paths:
-        if mark is not None and mark.store_id:
+        if mark is not None and mark.has_seen_files:
             raise DamagedFilesError(
                 f"{directory} holds no transaction files, though the message store beside it has "
                 f"seen pointers up to {mark.highest_reserved}; put them back, and start the "
@@ -157,9 +165,21 @@ def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) ->
                 f"{name}: cut {contents.cut_bytes} bytes of a torn tail at byte {contents.length}; "
                 "nothing of them was acknowledged"
             )
-        for lsn, edit in contents.edits:
-            state.apply(lsn, edit)
+        _apply_all(state, name, contents)
     return contents
+
+
+def _apply_all(state: TransactionState, name: str, contents: LogContents) -> None:
+    for offset, (lsn, edit) in zip(contents.offsets, contents.edits, strict=True):
+        if (reason := contradiction(state, edit)) is not None:
+            raise contradicting(name, offset, lsn, edit, reason)
+        try:
+            state.apply(lsn, edit)
+        # Whatever it is, messages have to go on without transactions (promise 7), and a person has
+        # to be told which edit it was.
+        except Exception as error:
+            reason = f"it can't be applied ({type(error).__name__}: {error})"
+            raise contradicting(name, offset, lsn, edit, reason) from error
 
 
 def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:

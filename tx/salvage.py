@@ -14,6 +14,7 @@ from tuff.disk.findings import Decision, Finding
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Place
 from tx.check import check_files
+from tx.contradictions import contradiction
 from tx.edits import (
     Aborted,
     BlockReserved,
@@ -105,13 +106,13 @@ def prove(directory: Path, mark: StoreMark | None) -> Proven:
         )
     proven = _replayed(scraps, account.findings)
     behind = sorted(lsn for lsn in scraps.edits if lsn > proven.state.lsn)
-    if behind:
+    if behind and behind[0] > proven.state.lsn + 1:
         gap = f"edits {proven.state.lsn + 1} to {behind[0] - 1}"
         proven.decided.append(
             Decision(directory.name, f"{gap} are lost; {len(behind)} behind them were read")
         )
     for lsn in behind:
-        _believe(proven, scraps.edits[lsn])
+        _believe(proven, lsn, scraps.edits[lsn])
         proven.highest_lsn = lsn
     proven.decided += [_doubt(sink) for sink in proven.state.sinks]
     return proven
@@ -131,12 +132,15 @@ def _replayed(scraps: Scraps, lost: list[Finding]) -> Proven:
     image = max(scraps.images, key=lambda each: each.lsn, default=fresh_image(now_ms=0))
     state = TransactionState(image)
     while (edit := scraps.edits.get(state.lsn + 1)) is not None:
+        # From an edit that contradicts those before it on, each is read by itself, as behind a gap.
+        if contradiction(state, edit) is not None:
+            break
         state.apply(state.lsn + 1, edit)
     state.advance_view(state.lsn)
     return Proven(state, scraps.store_id, is_whole=False, lost=lost, highest_lsn=state.lsn)
 
 
-def _believe(proven: Proven, edit: Edit) -> None:
+def _believe(proven: Proven, lsn: int, edit: Edit) -> None:
     """Apply an edit from behind a gap, as far as it can be without those that are lost."""
     state = proven.state
     if isinstance(edit, Truncated):
@@ -149,6 +153,10 @@ def _believe(proven: Proven, edit: Edit) -> None:
         edit = replace(edit, seen=state.lsn)
     elif isinstance(edit, _OF_ONE) and edit.transaction_id not in state.open:
         _believe_ending(proven, edit)
+        return
+    if (reason := contradiction(state, edit, has_gap=True)) is not None:
+        name = f"edit {lsn} ({type(edit).__name__})"
+        proven.decided.append(Decision(name, f"left out, since it contradicts others: {reason}"))
         return
     state.apply(state.lsn + 1, edit)
     state.advance_view(state.lsn)

@@ -15,6 +15,7 @@ from tuff.disk.records import Damage, pack_frame, read_frames
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
+from tx.contradictions import inconsistency
 from tx.edits import (
     CONFLICT,
     POINTER_RANGE,
@@ -235,6 +236,11 @@ def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
         offset = found.stop
     if reader.image is None:
         raise damaged(name, offset, "its end is missing")
+    reason = inconsistency(reader.image)
+    if header.lsn != reader.image.lsn:
+        reason = f"its header says edit {header.lsn}, and its state edit {reader.image.lsn}"
+    if reason is not None:
+        raise damaged(name, start, f"the state that it holds contradicts itself: {reason}")
     return header, reader.image
 
 
@@ -259,7 +265,7 @@ class _Reader:
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
-            _OUTCOMES: lambda records: self._outcomes.extend(packed_outcomes(records)),
+            _OUTCOMES: self._take_outcomes,
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
             _LEASES: self._take_leases,
             _SINKS: lambda records: self._sinks.extend(map(_SINK.unpack, records)),
@@ -315,6 +321,13 @@ class _Reader:
             else opened
             for opened in self._open
         )
+
+    def _take_outcomes(self, records: list[object]) -> None:
+        self._outcomes.extend(packed_outcomes(records))
+        opened = {opened.transaction_id for opened in self._open}
+        for record_data in records:
+            if opened and (ended := items(record_data)[0]) in opened:
+                raise MalformedError(f"transaction {ended} is in progress, and has ended")
 
     def _take_view(self, records: list[object]) -> None:
         read_pointer, lists, shorts = items(records, count=3)

@@ -5,7 +5,7 @@ of its own that covers its key, so what is whole in there can still be told from
 LevelDB may leave out of it is told by `scan_told`.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, takewhile
@@ -34,21 +34,33 @@ class LevelDbStores:
     """Opens one directory, again and again, for one server.
 
     A store is begun the first time only. One that was open and is not there any more was moved, or
-    its volume is gone; an empty one in its place would say that nothing was ever written.
+    its volume is gone; an empty one in its place would say that nothing was ever written. So would
+    one that an earlier server had, of which `why_not_begin` tells.
     """
 
-    def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        first_whole: FirstWhole,
+        why_not_begin: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._directory = directory
         self._first_whole = first_whole
+        self._why_not_begin = why_not_begin
         self._was_open = False
 
     def __call__(self) -> "LevelDbTable":
-        """Raises: as LevelDbTable; StoreError: the store that was open is gone."""
-        if self._was_open and not self._is_there():
-            raise StoreError(
-                f"{self._directory} holds no messages any more; put them back (is its volume "
-                "mounted?), and the server goes on"
-            )
+        """Raises: as LevelDbTable; StoreError: the store that was open, or once was there, is
+        gone."""
+        if not self._is_there():
+            if self._was_open:
+                raise StoreError(
+                    f"{self._directory} holds no messages any more; put them back (is its volume "
+                    "mounted?), and the server goes on"
+                )
+            if (reason := self._why_not_begin()) is not None:
+                raise StoreError(reason)
         table = LevelDbTable(self._directory, first_whole=self._first_whole)
         self._was_open = True
         return table

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tuff.disk.steps import Patience, Promised, Steps
+from tuff.protocol.errors import StorageUnavailableError, TuffError
 
 
 class Told:
@@ -114,7 +115,7 @@ async def test_what_needs_a_task_is_told_so() -> None:
 async def test_a_promise_is_what_the_steps_end_with() -> None:
     loop = asyncio.get_running_loop()
     first = loop.create_future()
-    promised = Promised(_sum_of(first))
+    promised = Promised(_sum_of(first), refusals=TuffError)
     promised.go_on()
     assert not promised.done.done()
 
@@ -135,7 +136,7 @@ async def test_steps_go_on_when_nobody_waits_for_their_promise() -> None:
 
     for number in (1, 2):
         first = loop.create_future()
-        promised = Promised(work(first))
+        promised = Promised(work(first), refusals=TuffError)
         promised.go_on()
         promised.done.cancel()
         first.set_result(number)
@@ -143,6 +144,31 @@ async def test_steps_go_on_when_nobody_waits_for_their_promise() -> None:
 
     assert ends == [1, 2]
     assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "has_trace"),
+    [(ValueError("a bug"), "ERROR", True), (StorageUnavailableError("full"), "DEBUG", False)],
+)
+async def test_what_is_raised_when_the_caller_has_given_up_is_logged(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: str, *, has_trace: bool
+) -> None:
+    caplog.set_level("DEBUG")
+
+    async def work(first: "asyncio.Future[int]") -> int:
+        await first
+        raise error
+
+    first = asyncio.get_running_loop().create_future()
+    promised = Promised(work(first), refusals=TuffError)
+    promised.go_on()
+    promised.done.cancel()
+    first.set_result(1)
+    await asyncio.sleep(0)
+
+    [record] = caplog.records
+    assert (record.levelname, bool(record.exc_info)) == (level, has_trace)
+    assert type(error).__name__ in record.getMessage()
 
 
 async def test_patience_ends_what_takes_too_long_and_nothing_else() -> None:

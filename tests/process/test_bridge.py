@@ -224,5 +224,6 @@ def _bridge_of(rooms: Rooms, hands: Hands) -> Bridge:
         rooms.transactions,
         max_block_s=30,
         keeps_messages=True,
+        store_id=lambda: "6" * 32,
         now_ms=lambda: hands.wall_ns // 1_000_000,
     )

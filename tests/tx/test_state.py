@@ -269,7 +269,7 @@ def test_ten_thousand_open_transactions_make_a_small_snapshot_file() -> None:
     for _ in range(10_000):
         played.start()
 
-    header = FileHeader(sequence=1, store_id=STORE_ID, created_ms=NOW_MS, lsn=1)
+    header = FileHeader(sequence=1, store_id=STORE_ID, created_ms=NOW_MS, lsn=played.state.lsn)
     data = pack_snapshot(header, played.state.image())
 
     assert len(data) < 2_000_000

@@ -1,7 +1,7 @@
 """Snapshot isolation, against a model that remembers everything and compares everything."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import settings
@@ -261,7 +261,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
     def snapshot(self, image_is_packed: bool) -> None:
         self.base = self.state.image()
         if image_is_packed:
-            _, read = read_snapshot("snapshot.1", pack_snapshot(HEADER, self.base))
+            header = replace(HEADER, lsn=self.base.lsn)
+            _, read = read_snapshot("snapshot.1", pack_snapshot(header, self.base))
             assert read == self.base
             self.base = read
         self.edits = []

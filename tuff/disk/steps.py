@@ -5,11 +5,14 @@ does: it is registered, begins in the loop's next round, and is woken in a round
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Steps(Generic[T]):
@@ -59,11 +62,16 @@ class Steps(Generic[T]):
 
 
 class Promised(Steps[T]):
-    """Steps whose end is a future. Whoever waits for it may stop waiting; the steps go on."""
+    """Steps whose end is a future. Whoever waits for it may stop waiting; the steps go on.
 
-    __slots__ = ("done",)
+    An exception that no caller waits for any more is logged: as a bug, unless it is one of the
+    `refusals`, which callers can ask for again.
+    """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    __slots__ = ("_refusals", "done")
+
+    def __init__(self, work: Coroutine[Any, Any, T], *, refusals: type[Exception]) -> None:
+        self._refusals = refusals
         self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         super().__init__(work, returned=self._return, failed=self._fail)
 
@@ -73,10 +81,14 @@ class Promised(Steps[T]):
             self.done.set_result(result)
 
     def _fail(self, error: BaseException) -> None:
-        if self.done.done():
-            return
         if isinstance(error, asyncio.CancelledError):
             self.done.cancel()  # the server stops
+        elif self.done.done():
+            name = type(error).__name__
+            if isinstance(error, self._refusals):
+                log.debug("the caller has given up, and would be told %s: %s", name, error)
+            else:
+                log.error("the caller has given up, and %s was raised", name, exc_info=error)
         else:
             self.done.set_exception(error)
 

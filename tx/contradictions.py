@@ -36,7 +36,7 @@ POINTERS_MAX = 1 << 22
 def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False) -> str | None:
     """Why this edit can't be the next one after this state; None if it can. `has_gap`: edits before
     it are lost, and with them what they reserved."""
-    check = _CHECKS[type(edit)]
+    check = _CHECKS.get(type(edit), _of_nothing)
     reason = check(state, edit)
     if reason is None and not has_gap:
         reason = _of_reserved(state, edit)

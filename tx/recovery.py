@@ -171,15 +171,17 @@ def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) ->
 
 def _apply_all(state: TransactionState, name: str, contents: LogContents) -> None:
     for offset, (lsn, edit) in zip(contents.offsets, contents.edits, strict=True):
-        if (reason := contradiction(state, edit)) is not None:
-            raise contradicting(name, offset, lsn, edit, reason)
         try:
-            state.apply(lsn, edit)
+            reason = contradiction(state, edit)
+            if reason is None:
+                state.apply(lsn, edit)
         # Whatever it is, messages have to go on without transactions (promise 7), and a person has
         # to be told which edit it was.
         except Exception as error:
             reason = f"it can't be applied ({type(error).__name__}: {error})"
             raise contradicting(name, offset, lsn, edit, reason) from error
+        if reason is not None:
+            raise contradicting(name, offset, lsn, edit, reason)
 
 
 def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tuff
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
@@ -267,6 +268,34 @@ def test_sigterm_ends_it_cleanly_with_a_snapshot(new_server: NewServer) -> None:
     client = new_server(home=running.home).client()
     assert Topic(client, "default", "t").read() == ["a"]
     assert ok(client.get(f"{TRANSACTIONS}/{tx.id}")).json["state"] == "in_progress"
+    client.close()
+
+
+def test_a_start_is_logged_with_its_version_places_and_settings(launch: Launch) -> None:
+    running = launch("--data", "d", "--port", "0", "--set", "tx.default_timeout=9").wait_ready()
+
+    [line] = [line for line in running.stderr().splitlines() if 'event="starting' in line]
+    assert f"version={tuff.__version__} pid={running.pid} messages=d/messages" in line
+    assert line.endswith("snapshots=d/snapshots server.port=0 tx.default_timeout=9.0")
+    assert "level=warning" not in running.stderr()
+
+
+def test_a_server_that_others_can_reach_is_warned_of(launch: Launch) -> None:
+    remote = ("--set", "server.allow_remote=true")
+    running = launch("--data", "d", "--port", "0", "--host", "0.0.0.0", *remote).wait_ready()
+
+    [line] = [line for line in running.stderr().splitlines() if "level=warning" in line]
+    assert "server.host=0.0.0.0 is not a loopback address" in line
+
+
+def test_sighup_is_ignored_and_logged(new_server: NewServer) -> None:
+    server = new_server()
+
+    os.kill(server.pid, signal.SIGHUP)
+
+    until(lambda: "SIGHUP is ignored" in server.stderr(), what="the line about the signal")
+    client = server.client()
+    ok(client.get("/health/live"))
     client.close()
 
 

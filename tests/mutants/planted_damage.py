@@ -4,6 +4,10 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
+_CONTRADICTIONS = "tests/tx/test_contradictions.py"
+_FIRST_START = "tests/simulation/test_first_start.py"
+_LOST = "tests/http/test_lost_messages.py"
+_LOGS = "tests/process/test_logs.py"
 _BLOCKS = "tests/messaging/test_damaged_blocks.py"
 _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
 
@@ -88,5 +92,102 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
         ("tests/tx/test_passing_gates.py::test_who_waits_for_a_commit_that_is_refused_goes_on[2]",),
+    ),
+    # What the transaction files say of each other, and of the messages
+    Mutant(
+        "replay applies an edit that contradicts those before it",
+        "tx/recovery.py",
+        "            reason = contradiction(state, edit)\n",
+        "            reason = None\n",
+        (
+            f"{_CONTRADICTIONS}::test_a_contradiction_is_told_with_its_file_edit_and_cause[a start twice]",
+        ),
+    ),
+    Mutant(
+        "an edit that can't be applied ends the process",
+        "tx/recovery.py",
+        "        except Exception as error:\n",
+        "        except TimeoutError as error:\n",
+        (f"{_CONTRADICTIONS}::test_an_edit_that_can_not_be_applied_is_damage_too",),
+    ),
+    Mutant(
+        "salvage applies an edit that contradicts those before it",
+        "tx/salvage.py",
+        "        if contradiction(state, edit) is not None:\n",
+        "        if False:\n",
+        (
+            f"{_CONTRADICTIONS}::test_a_contradiction_is_told_with_its_file_edit_and_cause[a commit twice]",
+        ),
+    ),
+    Mutant(
+        "salvage believes an edit behind a gap whatever it says",
+        "tx/salvage.py",
+        "    if (reason := contradiction(state, edit, has_gap=True)) is not None:\n",
+        "    if (reason := contradiction(state, edit, has_gap=True)) is None and False:\n",
+        (f"{_CONTRADICTIONS}::test_salvage_leaves_out_a_second_start_of_what_committed",),
+    ),
+    Mutant(
+        "a snapshot that contradicts itself is believed",
+        "tx/snapshots.py",
+        "    reason = inconsistency(reader.image)\n",
+        "    reason = None\n",
+        (
+            f"{_CONTRADICTIONS}::test_a_snapshot_that_contradicts_itself_is_damaged[an open transaction twice]",
+        ),
+    ),
+    Mutant(
+        "the first transaction file is made before the message store has its id",
+        "process/bridge.py",
+        "        if self._keeps_messages and not await self._has_store_id():\n            return\n",
+        "",
+        (f"{_FIRST_START}::test_a_first_start_that_was_cut_off_is_begun_again[True-settings0]",),
+    ),
+    Mutant(
+        "an empty message store beside transaction files is a beginning",
+        "process/rooms.py",
+        "            if not has_files(snapshots):\n",
+        "            if True:\n",
+        (
+            f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings0]",
+            f"{_LOST}::test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back[settings0]",
+        ),
+    ),
+    Mutant(
+        "without transactions nothing knows of the messages",
+        "tx/manager.py",
+        "                await self._ledger.begin_unused(mark)\n",
+        "                pass\n",
+        (f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings1]",),
+    ),
+    Mutant(
+        "an empty store of an engine that always has one is a beginning",
+        "messaging/loading.py",
+        "    if facts is None and (reason := why_not_begin()) is not None:\n",
+        "    if False and (reason := why_not_begin()) is not None:\n",
+        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+    ),
+    Mutant(
+        "fsck takes an empty store beside transaction files for whole",
+        "process/checks.py",
+        "    return data.has_messages and is_empty and has_files(data.snapshots)\n",
+        "    return False\n",
+        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+    ),
+    Mutant(
+        "a change of health is logged when somebody looks",
+        "process/rooms.py",
+        "            self._changes.note(self._checks())\n",
+        "            pass\n",
+        (
+            f"{_LOGS}::test_damaged_transaction_files_are_told_with_their_file",
+            f"{_LOGS}::test_a_service_that_is_stopped_and_started_is_told_at_once",
+        ),
+    ),
+    Mutant(
+        "a clock that was set while the server runs agrees",
+        "process/rooms.py",
+        "        if (jumped := jump(offset_ms)) is not None:\n",
+        "        if (jumped := jump(offset_ms)) is None and False:\n",
+        (f"{_LOGS}::test_a_clock_that_is_set_while_the_server_runs_is_told[3600000]",),
     ),
 )

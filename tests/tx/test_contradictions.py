@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +19,7 @@ from tests.tx.epochs import begin as begin_epoch
 from tests.tx.harness import NOW_MS, STORE_ID, Rows, Service, entry
 from tuff.protocol.errors import TransactionConflictError
 from tuff.protocol.transaction import TransactionType
+from tx import contradictions
 from tx.check import check_files
 from tx.contradictions import POINTERS_MAX
 from tx.edits import (
@@ -33,7 +34,15 @@ from tx.edits import (
     SinkForgotten,
     Started,
 )
-from tx.files import FileHeader, FileKind, KnownFile, known_file, list_files, pack_header
+from tx.files import (
+    ContradictionError,
+    FileHeader,
+    FileKind,
+    KnownFile,
+    known_file,
+    list_files,
+    pack_header,
+)
 from tx.ledger import ServiceState
 from tx.logfile import pack_edits, pack_proof, read_log
 from tx.records import EndedState
@@ -42,7 +51,7 @@ from tx.salvage import Rest, finish, prove, write_files
 from tx.settings import TransactionSettings
 from tx.sinks import Sink
 from tx.snapshots import pack_snapshot, read_snapshot
-from tx.state import StateImage
+from tx.state import StateImage, TransactionState
 from tx.view import ViewChange
 
 Edits = list[tuple[int, Edit]]
@@ -209,8 +218,14 @@ def index_of(edits: Sequence[Edit], kind: type[Any]) -> int:
     return next(at for at, edit in enumerate(edits) if isinstance(edit, kind))
 
 
+def id_in(edits: Sequence[Edit], kind: type[Any]) -> int:
+    """The transaction of the first edit of that kind."""
+    edit: Any = edits[index_of(edits, kind)]
+    return int(edit.transaction_id)
+
+
 def without_start_of(edits: list[Edit], kind: type[Any]) -> list[Edit]:
-    pointer = edits[index_of(edits, kind)].transaction_id  # type: ignore[union-attr]
+    pointer = id_in(edits, kind)
     return [e for e in edits if not (isinstance(e, Started) and e.pointer == pointer)]
 
 
@@ -225,7 +240,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Edit]], list[Edit]], str]] = {
     "an abort of what committed": (
         lambda edits: [
             *edits,
-            Aborted(NOW_MS, edits[index_of(edits, Committed)].transaction_id, ()),  # type: ignore[union-attr]
+            Aborted(NOW_MS, id_in(edits, Committed), ()),
         ],
         "neither in progress nor invalid",
     ),
@@ -408,3 +423,42 @@ def test_the_snapshot_before_a_contradictory_one_is_used(past: Path, place: Path
 
     assert recovered is not None
     assert any("contradicts itself" in note for note in recovered.notes)
+
+
+def test_salvage_leaves_out_a_second_start_of_what_committed(past: Path, place: Path) -> None:
+    edits = [edit for _, edit in edits_in(past)]
+    committed = id_in(edits, Committed)
+    put(place, first_image(past), FORGERIES["a start twice"][0](edits))
+
+    proven = prove(place, None)
+    image = finish(proven, Rest((), (), 0), now_ms=NOW_MS)
+
+    states = {each.transaction_id: each.state for each in image.outcomes}
+    assert states[committed] is EndedState.COMMITTED
+    assert any("left out, since it contradicts others" in each.reason for each in proven.decided)
+
+
+def test_an_edit_that_can_not_be_applied_is_damage_too(
+    past: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contradiction that nobody thought of: messages have to go on, and a person has to be told
+    which edit it is."""
+    edits = [edit for _, edit in edits_in(past)]
+    put(place, first_image(past), edits)
+
+    def fail(_self: TransactionState, lsn: int, edit: Edit) -> None:
+        raise KeyError(f"{lsn} {type(edit).__name__}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionState, "apply", fail)
+        with pytest.raises(ContradictionError) as raised:
+            recover(place, None)
+        account = check_files(place, None)
+
+    assert "edit 1 (Restarted)" in str(raised.value)
+    assert "it can't be applied (KeyError" in str(raised.value)
+    assert [finding.place for finding in account.findings] == [place.name]
+
+
+def test_every_edit_is_judged() -> None:
+    assert set(contradictions._CHECKS) == set(get_args(Edit))

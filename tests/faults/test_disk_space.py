@@ -6,6 +6,7 @@ it is left when the server is gone. Where nobody may mount, tests/faults/test_fu
 limit on file sizes in its place.
 """
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -104,6 +105,8 @@ def test_a_full_disk_takes_no_messages_says_so_and_takes_them_again(
     until(writer.commit, within_s=COME_BACK_WITHIN_S, what="transactions to come back")
     until(lambda: shown(client, "storage")["status"] == "ok")
     writer.account(client)
+    assert re.search(r"check=disk was=\w+ status=down", running.stderr())
+    until(lambda: "check=disk was=down status=" in running.stderr(), what="the end to be logged")
 
 
 @pytest.mark.slow

@@ -19,7 +19,11 @@ from tests.http.process import HBASE, REPOSITORY
 
 # These damage LevelDB's files, or start a server on a copy of another's directory, which has no
 # messages in it here.
-NOT_IN_QUESTION = ("tests/http/test_damage.py", "tests/http/test_transaction_files.py")
+NOT_IN_QUESTION = (
+    "tests/http/test_damage.py",
+    "tests/http/test_lost_messages.py",
+    "tests/http/test_transaction_files.py",
+)
 TIMEOUT_S = 60.0  # of a call; tests run beside each other, and HBase beside them
 SALTS = 2
 

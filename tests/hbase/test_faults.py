@@ -18,6 +18,7 @@ import happybase
 
 from messaging.ownership import LEASE_MS
 from messaging.storage.hbase_layout import Layout
+from messaging.storage.hbase_settings import HBaseSettings
 from messaging.storage.hbase_tables import TableAdmin
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import Load, loaded
@@ -25,7 +26,7 @@ from tests.hbase.tables import SALTS, deploy, settings_of, through
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import one_sentence
-from tests.http.process import ServerProcess
+from tests.http.process import ServerProcess, serve
 
 pytestmark = [
     pytest.mark.slow,
@@ -239,3 +240,35 @@ def test_a_replaced_server_that_wakes_up_answers_no_read_from_before(
             refused(first_read.result(), 503, "storage_unavailable")
     finally:
         os.kill(replaced.pid, signal.SIGCONT)
+
+
+def test_a_server_whose_tables_are_others_takes_no_messages(
+    hbase: LocalHBase, tmp_path: Path
+) -> None:
+    """Transaction files beside tables nobody wrote to: a wrong prefix, or a loss."""
+    place, other = deploy(settings_of(hbase.ports)), deploy(settings_of(hbase.ports))
+
+    def start(tables: HBaseSettings, *settings: str) -> ServerProcess:
+        return serve(
+            tmp_path,
+            "messaging.store=hbase",
+            "server.max_request_bytes=8388608",
+            f"hbase.gateways={list(tables.gateways)}",
+            f"hbase.prefix={tables.prefix}",
+            *settings,
+        )
+
+    with start(place) as server:
+        ok(Topic(server.client(), "default", "t1").create())
+    with start(other) as server:
+        ready = server.client().get("/health/ready")
+    with start(other, "server.accept_lost_messages=true") as server:
+        accepted = server.client().get("/health/ready").json["checks"]
+    with start(other) as server:
+        again = server.client().get("/health/ready").json["checks"]
+
+    assert ready.status == 503
+    detail = ready.json["checks"]["storage"]["detail"]
+    assert f"HBase ({other.prefix}*) holds no message store" in detail
+    for checks in (accepted, again):
+        assert {checks[name]["status"] for name in ("storage", "transactions")} == {"ok"}

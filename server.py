@@ -236,12 +236,13 @@ def _log_start(settings: Settings, places: Places) -> None:
         "snapshots": places.snapshots,
         **changed(settings),
     }
-    log.info("starting; settings that differ from the default follow", extra={"fields": fields})
+    log.info("server starting", extra={"fields": fields})
     host = settings.server.host
     if host not in LOOPBACK_HOSTS:
         log.warning(
-            "server.host=%s is not a loopback address, and the server checks nobody: whoever "
-            "reaches it can read, write and stop it; let something in front of it check who calls",
+            "server.host=%s is not a loopback address, and the server has no access control: every "
+            "client that reaches it can read, write and stop transactions; put a proxy that "
+            "authenticates clients in front of it",
             host,
         )
 

@@ -116,8 +116,8 @@ class Bridge:
             if facts is not None and facts.store_id is not None:
                 return True
             # The files have one already where the loss of the messages was accepted.
-            store_id = await self._transactions.stored_id() or self._new_store_id()
-            await self._messaging.record_store_id(store_id)
+            found = await self._transactions.stored_id()
+            await self._messaging.record_store_id(found or self._new_store_id())
         except UnavailableError as error:
             log.warning("transactions are not opened: the store id can't be recorded: %s", error)
             return False

@@ -1,8 +1,8 @@
 """Whether whole records of the transaction files contradict each other (design §4, promise 8).
 
 A record whose checksum is right can still be impossible: files of two histories were mixed, or a
-bug wrote it. Replay and snapshot reading ask here before anything is applied, and report the file
-and the place. A decision of the live service is not asked: there a contradiction is a bug.
+bug wrote it. Replay and snapshot reading check here before anything is applied, and report the
+file and the place. Decisions of the live service are not checked: there a contradiction is a bug.
 """
 
 from collections.abc import Callable, Mapping

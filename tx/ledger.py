@@ -330,9 +330,9 @@ class Ledger:
         state, image = recovered.state, recovered.state.image()
         if not state.is_clean and self.epoch == 0:
             log.warning(
-                "the server before did not stop cleanly, or these are the files of a backup: %d "
-                "transactions are still in progress, and %d pointers that may have been handed out "
-                "become invalid (lost_in_crash)",
+                "the previous shutdown was not clean, or these files are a backup of a running "
+                "server: %d transactions are still in progress, and %d pointers that may have been "
+                "handed out become invalid (lost_in_crash)",
                 len(state.open),
                 sum(block.stop - block.start for block in state.blocks),
             )

@@ -274,7 +274,7 @@ def test_sigterm_ends_it_cleanly_with_a_snapshot(new_server: NewServer) -> None:
 def test_a_start_is_logged_with_its_version_places_and_settings(launch: Launch) -> None:
     running = launch("--data", "d", "--port", "0", "--set", "tx.default_timeout=9").wait_ready()
 
-    [line] = [line for line in running.stderr().splitlines() if 'event="starting' in line]
+    [line] = [line for line in running.stderr().splitlines() if 'event="server starting"' in line]
     assert f"version={tuff.__version__} pid={running.pid} messages=d/messages" in line
     assert line.endswith("snapshots=d/snapshots server.port=0 tx.default_timeout=9.0")
     assert "level=warning" not in running.stderr()

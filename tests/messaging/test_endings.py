@@ -208,7 +208,7 @@ async def test_facts_of_the_transaction_files_survive(world: World) -> None:
         return facts.store_id, facts.highest_pointer, service.recorded_lsn()
 
     async with world.running() as service:
-        assert (service.recorded_facts(), service.recorded_lsn()) == (None, 0)
+        assert (service.recorded_facts(), service.recorded_lsn()) == (None, None)
         service.note_reserved(500)
         await service.record_store_id("ab12")
         service.note_reserved(900)

@@ -193,9 +193,9 @@ async def test_a_server_that_did_not_stop_cleanly_is_told_by_the_next(
         await asyncio.to_thread(shutil.copytree, tmp_path / "one", tmp_path / "two")
         del rooms
     async with rooms_over(tmp_path / "one", hands):
-        assert "did not stop cleanly" not in caplog.text
+        assert "shutdown was not clean" not in caplog.text
     async with rooms_over(tmp_path / "two", hands):
-        [line] = re.findall(r".*did not stop cleanly.*", caplog.text)
+        [line] = re.findall(r".*shutdown was not clean.*", caplog.text)
         assert "0 transactions are still in progress" in line
 
 

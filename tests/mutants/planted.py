@@ -144,7 +144,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "missing files are an empty beginning",
         "tx/recovery.py",
-        "        if mark is not None and mark.store_id:\n            raise DamagedFilesError(\n"
+        "        if mark is not None and mark.has_seen_files:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
         "        if False:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',

@@ -162,7 +162,7 @@ MUTANTS: Sequence[Mutant] = (
         "tx/recovery.py",
         "        if outcome.state is EndedState.COMMITTED and not is_there:\n",
         "        if False:\n",
-        ("tests/repair/test_mixed_ages.py::test_messages_that_are_gone",),
+        ("tests/repair/test_mixed_ages.py::test_messages_from_before_a_commit[True]",),
     ),
     Mutant(
         "messages from the middle of a commit are gone on from",

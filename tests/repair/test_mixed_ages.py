@@ -87,7 +87,13 @@ def test_messages_that_are_gone(stores: Stores) -> None:
 
     shutil.rmtree(stores.data / "messages")
 
-    stores.require_told("does not have")
+    assert found_in(stores.data)
+    stores.start()
+    reply = stores.client.get("/health/ready")
+    assert reply.status == 503
+    assert "holds no message store" in reply.json["checks"]["storage"]["detail"]
+    # Messages that are published into another store would keep the lost one from coming back.
+    refused(Topic(stores.client, "after", "all").create(), 503, "storage_unavailable")
 
 
 def test_who_has_nothing_but_the_transactions_goes_on_with_salvage(stores: Stores) -> None:

@@ -118,7 +118,6 @@ class Server:
 
     async def run(self, *, until_stdin_closes: bool) -> int:
         """Serve until SIGTERM or SIGINT, or the end of the input; returns the exit code."""
-        _log_start(self._settings, self._places)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore_hangup)
@@ -134,6 +133,7 @@ class Server:
             port = await listener.listen(server.host, server.port)
         except OSError as error:
             return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
+        _log_start(self._settings, self._places)
         try:
             await self._open_stores()
         except DirectoryLockedError as error:

@@ -86,11 +86,7 @@ class MessagingService:
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         threads = {"in_thread_write": in_thread_write, "in_thread_read": in_thread_read}
         self._engine = Engine(open_store, **threads)
-        self.ownership = (
-            None
-            if in_thread_prove is None
-            else Ownership(self._engine, now_ms=now_ms, in_thread=in_thread_prove)
-        )
+        self.ownership = self._owned(in_thread_prove)
         tail_bytes_max = settings.tail_bytes_max
         self._live = Live(now_ms=now_ms, may_delete=may_delete, tail_bytes_max=tail_bytes_max)
         self._writer = Writer(self._engine, self._live, arrivals=arrivals, observe=observe)
@@ -385,6 +381,11 @@ class MessagingService:
         """When the last sweep that knew the transactions ran, in ms, and which state it used."""
         facts = self._live.facts
         return None if facts.swept_at_ms is None else (facts.swept_at_ms, facts.swept_with)
+
+    def _owned(self, in_thread: InThread | None) -> Ownership | None:
+        if in_thread is None:
+            return None
+        return Ownership(self._engine, now_ms=self._now_ms, in_thread=in_thread)
 
     def _observed(self, directory: str, *, in_thread: InThread) -> Observers | None:
         if not directory:

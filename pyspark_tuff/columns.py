@@ -60,7 +60,10 @@ def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]
             )
         if field.dataType != known[field.name]:
             kind, wanted = field.dataType.simpleString(), known[field.name].simpleString()
-            raise OptionError(f"column {field.name} is {wanted}, and not {kind}; cast it later")
+            raise OptionError(
+                f"column {field.name} has the type {kind} in this schema, and a read gives it as "
+                f"{wanted}; write `{field.name} {wanted}`, and cast it in a select afterwards"
+            )
 
 
 def shown_name(topic: TopicId, namespace: str) -> str:

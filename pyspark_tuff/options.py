@@ -169,10 +169,11 @@ def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def includes_transaction(given: Mapping[str, str]) -> bool:
-    """Whether rows have a write pointer: asked before it is known what the read will be."""
+def load_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options at `load()`, before it is known whether the read is a batch or a stream: what
+    either of them may have. Raises: OptionError: one of them can't be, or is not known here."""
     known = tuple(dict.fromkeys((*BATCH_READ_OPTIONS, *STREAM_READ_OPTIONS)))
-    return Given(given, known).flag("includeTransaction", default=False)
+    return _read_options(Given(given, known), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation))
 
 
 def batch_write_options(given: Mapping[str, str]) -> WriteOptions:

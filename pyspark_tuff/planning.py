@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_tuff.offsets import BEGINNING, Position, before_time
 from pyspark_tuff.options import Edge, Isolation, ReadOptions, Spot
 from tuff.calls import PollQuestion
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.transaction import Transaction
@@ -103,6 +104,25 @@ def topics_of(client: "Client", options: ReadOptions) -> Sequence[TopicId]:
     return [TopicId(options.namespace, n) for n in names if re.fullmatch(options.pattern, n)]
 
 
+def require_topics(client: "Client", topics: Iterable[TopicId], *, option: str) -> None:
+    """Raises: TopicNotFoundError: one of them is not there; the sentence names the option."""
+    for topic in topics:
+        try:
+            client.topics.get(topic)
+        except TopicNotFoundError:
+            raise topic_not_found(client, topic, option=option) from None
+
+
+def topic_not_found(client: "Client", topic: TopicId, *, option: str) -> TopicNotFoundError:
+    """The error for a topic that an option names, with the nearest name that there is."""
+    nearest = get_close_matches(topic.name, client.topics.list(topic.namespace), n=1)
+    advice = f"did you mean {nearest[0]}? Otherwise create" if nearest else "create"
+    return TopicNotFoundError(
+        f"there is no topic {topic}, which the option {option} names; {advice} it: "
+        f"tuff topics create {topic}"
+    )
+
+
 def place_of(spot: Spot, offsets: "Offsets") -> str:
     """The place behind which a read starts, or with which it ends, as hex digits.
 
@@ -125,7 +145,10 @@ def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[Work]
     slices: list[Slice] = []
     topics = topics_of(client, options)
     for topic in topics:
-        offsets = client.offsets(topic, isolation=view.offsets_isolation)
+        try:
+            offsets = client.offsets(topic, isolation=view.offsets_isolation)
+        except TopicNotFoundError:
+            raise topic_not_found(client, topic, option="subscribe") from None
         if offsets.end is None:
             continue
         start = place_of(options.starting.of(topic), offsets)

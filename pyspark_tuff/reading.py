@@ -1,20 +1,51 @@
-"""What a task of a read does: poll its slices to their ends, one Arrow batch for each reply."""
+"""The batch read, every topic in one snapshot (decision 0024), and what a task of a read does: poll
+its slices to their ends, one Arrow batch for each reply."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_tuff.columns import batch_of, shown_name
-from pyspark_tuff.options import ReadOptions
-from pyspark_tuff.planning import Slice, View, Work, first_id, report_loss
+from pyspark_tuff.columns import batch_of, check_projection, shown_name
+from pyspark_tuff.errors import brief, brief_batches
+from pyspark_tuff.options import ReadOptions, batch_read_options
+from pyspark_tuff.planning import Slice, View, Work, first_id, plan_batch, report_loss, take_view
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from tuff.client import Client
 
+PLANNER_NAME = "pyspark-plan"
 CLIENT_NAME = "pyspark-read"
+
+
+class BatchReader(DataSourceReader):
+    """One DataFrame. Spark makes it at the first action, plans it once, in one view, and keeps the
+    plan for every later action.
+
+    It has no `pushFilters`: with it Spark 4.3 gives wrong rows where a DataFrame is used twice.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = batch_read_options(options)
+        self._schema = schema
+        check_projection(schema, include_transaction=self._options.include_transaction)
+        # Spark pickles this object for the tasks before it asks for the partitions.
+        with self._options.connection.connect(PLANNER_NAME) as client:
+            self._view = take_view(client, self._options.isolation)
+
+    @brief
+    def partitions(self) -> list[InputPartition]:
+        with self._options.connection.connect(PLANNER_NAME) as client:
+            return [*plan_batch(client, self._options, self._view)]
+
+    @brief_batches
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        # Spark makes an empty partition of its own where there is none.
+        if isinstance(partition, Work):
+            yield from read_work(partition, self._view, self._options, self._schema)
 
 
 def read_work(

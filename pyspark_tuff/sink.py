@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from pyspark_tuff import renewing
+from pyspark_tuff.errors import brief
 from pyspark_tuff.heartbeat import Heartbeat
 from pyspark_tuff.jobs import EpochJob, Job, JoinedJob, OwnJob
 from pyspark_tuff.options import (
@@ -20,10 +21,13 @@ from pyspark_tuff.options import (
     WriteOptions,
     batch_write_options,
 )
+from pyspark_tuff.planning import require_topics
 from pyspark_tuff.storing import Attempt, Stored, check_columns
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+    from tuff.client import Client
 
 DRIVER_NAME = "pyspark-write"
 RUN_ID_BYTES = 16  # bytes by chance; two runs of a job never draw the same
@@ -43,26 +47,34 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = batch_write_options(options)
         if overwrite:
-            raise OptionError("messages are only ever added to a topic; say .mode('append')")
+            raise OptionError(
+                "a write only adds messages to a topic, so mode('overwrite') is refused; say "
+                ".mode('append'), and take a new topic to have no older messages in it"
+            )
         check_columns(schema, self._options)
-        self._job = self._begin()
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            require_topic(client, self._options)
+            self._job = self._begin(client)
         # The parent of this process, which ends soon: Spark's daemon, or Spark.
         self._renewing = renewing.start(self._job, self._options.connection, parent=os.getppid())
 
+    @brief
     def write(self, iterator: Iterator["RecordBatch"]) -> Written:
         return write_task(self._job, self._options, iterator)
 
+    @brief
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with self._options.connection.connect(DRIVER_NAME) as client:
             self._job.commit(client, [each.stored for each in written(messages)])
         renewing.end(self._renewing)
 
+    @brief
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         renewing.end(self._renewing)
         with self._options.connection.connect(DRIVER_NAME) as client:
             self._job.abort(client)
 
-    def _begin(self) -> Job:
+    def _begin(self, client: "Client") -> Job:
         options = self._options
         if options.transaction is not None:
             return JoinedJob(transaction=options.transaction)
@@ -74,9 +86,15 @@ class BatchWriter(DataSourceArrowWriter):
                 lease_s=options.lease_s or DEFAULT_EPOCH_LEASE_S,
             )
         lease_s = options.lease_s or DEFAULT_LEASE_S
-        with options.connection.connect(DRIVER_NAME) as client:
-            transaction = client.transactions.start("long", lease=lease_s)
+        transaction = client.transactions.start("long", lease=lease_s)
         return OwnJob(transaction=transaction.transaction_id, lease_s=lease_s)
+
+
+def require_topic(client: "Client", options: WriteOptions) -> None:
+    """Raises: TopicNotFoundError: there is no topic of that option. Those of a column are seen by
+    the tasks alone."""
+    if options.topic is not None:
+        require_topics(client, [options.topic], option="topic")
 
 
 def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]) -> Written:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from pyspark_tuff.columns import TOPIC
 from pyspark_tuff.options import OptionError, WriteOptions, topic_named
@@ -50,15 +50,31 @@ class Stored:
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Raises: OptionError: rows of this schema can't be messages."""
     kinds = {field.name: field.dataType for field in schema}
-    if not isinstance(kinds.get(VALUE), BinaryType | StringType):
-        raise OptionError(f"a write needs a column value, binary or string; it has {list(kinds)}")
-    if options.topic is None and not isinstance(kinds.get(TOPIC), StringType):
-        raise OptionError("set the option topic, or give rows a column topic, which is a string")
+    if VALUE not in kinds:
+        raise OptionError(
+            f"a write needs a column value, binary or string; these rows have {', '.join(kinds)}"
+        )
+    _check_type(VALUE, kinds[VALUE], (BinaryType, StringType))
+    if options.topic is None:
+        if TOPIC not in kinds:
+            raise OptionError(
+                "set the option topic, or give rows a column topic, which is a string"
+            )
+        _check_type(TOPIC, kinds[TOPIC], (StringType,))
     extra = kinds.keys() - {VALUE, TOPIC}
     if extra and not options.ignores_extra_columns:
         raise OptionError(
             f"messages have no {', '.join(sorted(extra))}; leave such columns out, or set "
             "ignoreExtraColumns=true"
+        )
+
+
+def _check_type(name: str, kind: DataType, allowed: tuple[type[DataType], ...]) -> None:
+    if not isinstance(kind, allowed):
+        known = " or ".join(each().simpleString() for each in allowed)
+        raise OptionError(
+            f"column {name} has the type {kind.simpleString()}, and a write takes {known}; cast "
+            f"it, as in `cast({name} as string) as {name}`"
         )
 
 

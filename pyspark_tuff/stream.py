@@ -4,7 +4,9 @@ What lies behind a decided place never changes, so a batch that is run again rea
 (protocol §6); what expires in between is a loss, and told.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_tuff.columns import check_projection
+from pyspark_tuff.errors import brief, brief_batches
 from pyspark_tuff.keeping import Keeping
 from pyspark_tuff.limiting import limited
 from pyspark_tuff.offsets import BEGINNING, Position, Positions, from_json, to_json
@@ -32,6 +35,7 @@ from pyspark_tuff.planning import (
     share,
     slices_of,
     tasks_of,
+    topic_not_found,
     topics_of,
 )
 from pyspark_tuff.reading import read_work
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 
     from tuff.client import Client
     from tuff.replies import Offsets
+
+log = logging.getLogger(__name__)
 
 CLIENT_NAME = "pyspark-stream"
 
@@ -64,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Behind which place nothing was when this query looked last, and when that was.
         self._quiet: dict[TopicId, tuple[Position, float]] = {}
 
+    @brief
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Where a new query starts. Spark asks twice, and must hear the same."""
         if self._first is None:
@@ -72,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 topic: Position(
                     generation=offsets.generation, id=place_of(starting.of(topic), offsets)
                 )
-                for topic, offsets in self._offsets().items()
+                for topic, offsets in self._offsets({}).items()
             }
         return to_json(self._first)
 
@@ -80,9 +87,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.max_messages
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
+    @brief
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._ends({})
+        # What is not there is reported by what comes next, which knows whether it was read before.
+        self._target = {topic: self._end(topic, None, now) for topic, now in self._found().items()}
 
+    @brief
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Where the next batch ends; no further than a limit allows, but for whole publishes."""
         begin = from_json(start)
@@ -100,6 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
         return None if self._seen is None else to_json(self._seen)
 
+    @brief
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The tasks of a batch: none where `start` is behind `end`, as after some restarts."""
         begin, ends = from_json(start), from_json(end)
@@ -113,6 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 slices += slices_of(client, self._view, topic, after, stop.id, count=count)
         return [*tasks_of(slices, self._options)]
 
+    @brief_batches
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         if isinstance(partition, Work):
             yield from read_work(partition, self._view, self._options, self._schema)
@@ -130,21 +142,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = self._options.connection.connect(CLIENT_NAME)
         return self._client
 
-    def _offsets(self) -> dict[TopicId, "Offsets"]:
+    def _found(self) -> dict[TopicId, "Offsets"]:
+        """The offsets of the topics that are there."""
         client, found = self._connected(), {}
         for topic in topics_of(client, self._options):
-            try:
+            with suppress(TopicNotFoundError):
                 found[topic] = client.offsets(topic, isolation=self._view.offsets_isolation)
-            except TopicNotFoundError:
-                self._report(f"topic {topic} was deleted, or never created")
+        return found
+
+    def _offsets(self, begin: Positions) -> dict[TopicId, "Offsets"]:
+        """The same for a query that has read up to `begin`.
+
+        Raises:
+            DataLossError: a topic that was read before is gone.
+            TopicNotFoundError: there is no topic of a name that the option has.
+        """
+        found = self._found()
+        named = begin if self._options.pattern is not None else self._options.topics
+        for topic in sorted(set(named) - found.keys()):
+            if topic in begin:
+                self._report(f"topic {topic}, which was read before, was deleted")
+            elif self._options.fail_on_data_loss:
+                raise topic_not_found(self._connected(), topic, option="subscribe")
+            else:
+                log.warning("there is no topic %s; going on with what is there", topic)
         return found
 
     def _ends(self, begin: Positions) -> dict[TopicId, Position]:
         """How far each topic is decided now, and never before where it was read to."""
-        offsets = self._offsets()
-        if self._options.pattern is not None:
-            for topic in begin.keys() - offsets.keys():
-                self._report(f"topic {topic}, which was read before, was deleted")
+        offsets = self._offsets(begin)
         return {topic: self._end(topic, begin.get(topic), now) for topic, now in offsets.items()}
 
     def _end(self, topic: TopicId, after: Position | None, now: "Offsets") -> Position:

@@ -15,9 +15,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
+from pyspark_tuff.errors import brief
 from pyspark_tuff.jobs import EpochJob
 from pyspark_tuff.options import DEFAULT_EPOCH_LEASE_S, OptionError, stream_write_options
-from pyspark_tuff.sink import DRIVER_NAME, Written, write_task, written
+from pyspark_tuff.sink import DRIVER_NAME, Written, require_topic, write_task, written
 from pyspark_tuff.storing import check_columns
 from tuff.protocol.errors import TuffError
 
@@ -48,10 +49,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = stream_write_options(options)
         if overwrite:
-            raise OptionError("messages are only ever added to a topic; say .outputMode('append')")
+            raise OptionError(
+                "a write only adds messages to a topic, so outputMode('complete') is refused; "
+                "write with .outputMode('append')"
+            )
         check_columns(schema, self._options)
+        with self._options.connection.connect(DRIVER_NAME) as client:
+            require_topic(client, self._options)
         self._origin = _origin(options)
 
+    @brief
     def write(self, iterator: Iterator["RecordBatch"]) -> Written:
         job = EpochJob(
             sink=self._options.sink or _told(QUERY_ID),
@@ -61,6 +68,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         return write_task(job, self._options, iterator)
 
+    @brief
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch. Once it has returned, running the batch again writes nothing."""
         winners = written(messages)
@@ -71,6 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with self._options.connection.connect(DRIVER_NAME) as client:
             jobs.pop().commit(client, [each.stored for each in winners])
 
+    @brief
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """End what this run has begun."""
         with self._options.connection.connect(DRIVER_NAME) as client:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tuff.columns import check_columns
+from pyspark_tuff.errors import brief, brief_batches
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.table_options import TableOptions, table_options
 
@@ -63,6 +64,7 @@ class TableSource(DataSource):
     def schema(self) -> StructType:
         return table_schema()
 
+    @brief
     def reader(self, schema: StructType) -> "TableReader":
         return TableReader(self.options, schema)
 
@@ -85,11 +87,13 @@ class TableReader(DataSourceReader):
         if self._options.path is not None:
             _require_copy(Path(self._options.path))
 
+    @brief
     def partitions(self) -> list[InputPartition]:
         if self._options.path is not None:
             return [Region("tables", self._options.path)]
         return _regions(self._options)
 
+    @brief_batches
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         from tuff.inspection import inspect
 

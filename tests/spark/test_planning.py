@@ -12,7 +12,7 @@ import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.planning import DataLossError
-from pyspark_tuff.source import BatchReader
+from pyspark_tuff.reading import BatchReader
 from tuff.launch import ServerProcess
 
 
@@ -166,11 +166,44 @@ def test_a_missing_topic_is_an_error_that_names_it(read: Reads) -> None:
         read.of(tuff.TopicId("tests", "nowhere"))
 
 
+def test_a_missing_topic_is_reported_when_the_schema_is_asked_for(
+    tuff_server: ServerProcess, tuff_topic: tuff.TopicId
+) -> None:
+    options = {"url": tuff_server.url, "subscribe": f"{tuff_topic},{tuff_topic}x"}
+    source = DefaultSource(CaseInsensitiveDict(options))
+    goes_on = DefaultSource(CaseInsensitiveDict({**options, "failOnDataLoss": "false"}))
+
+    with pytest.raises(
+        tuff.TopicNotFoundError,
+        match=f"no topic {tuff_topic}x, which the option subscribe names; did you mean "
+        f"{tuff_topic.name}[?]",
+    ):
+        source.schema()
+    assert "value" in goes_on.schema().fieldNames()
+
+
+def test_an_option_that_can_not_be_is_reported_when_the_schema_is_asked_for() -> None:
+    source = DefaultSource(CaseInsensitiveDict({"subscribe": "a", "minPartitions": "many"}))
+
+    with pytest.raises(OptionError, match="minPartitions is a whole number"):
+        source.schema()
+
+
 def test_a_column_that_no_read_has_is_refused(tuff_server: ServerProcess) -> None:
     source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
 
     with pytest.raises(OptionError, match="no column key"):
         source.reader(StructType().add("key", "string"))
+
+
+def test_a_column_of_another_type_is_named_with_both_types(tuff_server: ServerProcess) -> None:
+    source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
+
+    with pytest.raises(
+        OptionError,
+        match="column value has the type string in this schema, and a read gives it as binary",
+    ):
+        source.reader(StructType().add("value", "string"))
 
 
 @pytest.fixture

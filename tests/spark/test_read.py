@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "tests"
+LINES_MAX = 8  # of an error: what Spark says, one frame, the sentence
 
 
 class Reads:
@@ -79,6 +80,31 @@ def test_a_loaded_frame_stays_as_it_was_and_every_topic_is_read_at_one_boundary(
 
     assert (first, frame.count()) == (2, 2)
     assert read.of(tuff_topic, other).count() == 4
+
+
+def test_a_frame_is_planned_at_its_first_action_and_not_at_its_load(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, ["1", "2"])
+    frame = read.of(tuff_topic)
+    tuff_client.publish(tuff_topic, "3")
+
+    first = frame.count()
+    tuff_client.publish(tuff_topic, "4")
+
+    assert (first, frame.count()) == (3, 3)
+
+
+def test_a_missing_topic_is_one_short_error_at_the_load(
+    read: Reads, tuff_topic: tuff.TopicId
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as told:
+        read.of(tuff.TopicId(NAMESPACE, f"{tuff_topic.name}x"))
+
+    assert f"did you mean {tuff_topic.name}?" in str(told.value)
+    assert len(str(told.value).splitlines()) < LINES_MAX
 
 
 def test_filters_on_a_frame_that_is_used_twice_give_what_they_say(

@@ -2,7 +2,9 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from threading import Event
+from traceback import extract_tb
 
 import pyarrow as pa
 import pytest
@@ -239,7 +241,16 @@ def test_a_task_renews_the_lease_while_it_computes(
 @pytest.mark.parametrize(
     ("schema", "options", "reason"),
     [
-        (StructType().add("value", "long"), {"topic": "a"}, "binary or string"),
+        (
+            StructType().add("value", "long"),
+            {"topic": "a"},
+            "column value has the type bigint, and a write takes binary or string",
+        ),
+        (
+            StructType().add("value", "string").add("topic", "long"),
+            {},
+            "column topic has the type bigint, and a write takes string",
+        ),
         (StructType().add("payload", "binary"), {"topic": "a"}, "column value"),
         (ROWS, {}, "option topic"),
         (
@@ -256,12 +267,49 @@ def test_rows_that_are_no_messages_are_refused(
         write.begin(schema, **options)
 
 
-def test_extra_columns_can_be_ignored_and_topics_can_not_be_overwritten(write: Writes) -> None:
+def test_extra_columns_can_be_ignored_and_topics_can_not_be_overwritten(
+    write: Writes, tuff_topic: tuff.TopicId
+) -> None:
     extra = StructType().add("value", "binary").add("key", "binary")
 
-    write.begin(extra, topic="a", ignoreExtraColumns="true").abort([])
-    with pytest.raises(OptionError, match="append"):
-        write.begin(topic="a", overwrite=True)
+    write.begin(extra, topic=tuff_topic, ignoreExtraColumns="true").abort([])
+    with pytest.raises(
+        OptionError, match=r"mode\('overwrite'\) is refused; say \.mode\('append'\)"
+    ):
+        write.begin(topic=tuff_topic, overwrite=True)
+
+
+def test_a_write_to_a_missing_topic_fails_before_it_begins_anything(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    open_before = open_transactions(tuff_client)
+    mistyped = tuff.TopicId(tuff_topic.namespace, f"{tuff_topic.name}x")
+
+    with pytest.raises(tuff.TopicNotFoundError, match=f"did you mean {tuff_topic.name}[?]"):
+        write.begin(topic=mistyped)
+    with pytest.raises(tuff.TopicNotFoundError, match="which the option topic names"):
+        write.begin(topic=mistyped, txnAppId="job", txnVersion="1")
+
+    assert open_transactions(tuff_client) == open_before
+
+
+def test_an_error_that_spark_shows_has_no_frames_of_the_client(
+    write: Writes, tuff_topic: tuff.TopicId
+) -> None:
+    """One frame is of the method that Spark calls, and pytest adds the test's own."""
+    with pytest.raises(tuff.TopicNotFoundError) as planned:
+        write.begin(topic=f"{tuff_topic}x")
+    writer = write.begin(NAMED_ROWS)
+    with pytest.raises(tuff.TopicNotFoundError) as stored:
+        write.attempt(
+            writer, 0, pa.RecordBatch.from_pydict({"topic": [f"{tuff_topic}x"], "value": ["1"]})
+        )
+    writer.abort([])
+
+    for told in (planned, stored):
+        files = [Path(frame.filename).name for frame in extract_tb(told.value.__traceback__)]
+        assert [each for each in files if each not in {"test_sink.py", "tasks.py"}] == ["errors.py"]
+        assert (told.value.__cause__, told.value.__context__) == (None, None)
 
 
 def test_a_null_is_no_message(write: Writes, tuff_topic: tuff.TopicId) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
+from pyspark_tuff.columns import source_schema
 from pyspark_tuff.planning import DataLossError
 from pyspark_tuff.stream import StreamReader
 from tuff.launch import ServerProcess
@@ -25,13 +27,15 @@ class Streams:
         self._url = server.url
         self._opened: list[Stream] = []
 
-    def open(self, *topics: tuff.TopicId, **options: object) -> "Stream":
+    def open(self, *topics: tuff.TopicId, loads: bool = True, **options: object) -> "Stream":
+        """A query; `loads` is whether `load()` asks for the schema, as it does without one."""
         names = ",".join(map(str, topics))
         given = {"url": self._url, "subscribe": names, "startingOffsets": "earliest", **options}
         if "subscribePattern" in given:
             del given["subscribe"]
         source = DefaultSource(CaseInsensitiveDict({k: str(v) for k, v in given.items()}))
-        self._opened.append(Stream(source))
+        schema = source.schema() if loads else source_schema(include_transaction=False)
+        self._opened.append(Stream(source, schema))
         return self._opened[-1]
 
     def stop(self) -> None:
@@ -42,9 +46,9 @@ class Streams:
 class Stream:
     """A query's two readers: the one that plans, and the one that the tasks get."""
 
-    def __init__(self, source: DefaultSource) -> None:
-        self.planner: StreamReader = source.streamReader(source.schema())
-        self._task: StreamReader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+    def __init__(self, source: DefaultSource, schema: StructType) -> None:
+        self.planner: StreamReader = source.streamReader(schema)
+        self._task: StreamReader = pickle.loads(pickle.dumps(source.streamReader(schema)))
 
     def first(self) -> Offset:
         return through_json(self.planner.initialOffset())
@@ -251,6 +255,47 @@ def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
     with pytest.raises(DataLossError, match="was deleted before"):
         stream.read(begin, end)
     assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}
+
+
+def test_a_topic_that_was_never_read_and_is_not_there_is_not_found(
+    streams: Streams, tuff_topic: tuff.TopicId
+) -> None:
+    mistyped = tuff.TopicId(tuff_topic.namespace, f"{tuff_topic.name}x")
+    stream = streams.open(mistyped, loads=False)
+
+    stream.planner.prepareForTriggerAvailableNow()
+    for ask in (stream.first, lambda: stream.next({"topics": {}, "v": "1"})):
+        with pytest.raises(
+            tuff.TopicNotFoundError, match=f"did you mean {tuff_topic.name}[?]"
+        ) as told:
+            ask()
+        assert "failOnDataLoss" not in told.value.detail
+    lenient = streams.open(tuff_topic, mistyped, failOnDataLoss="false")
+    assert list(lenient.first()["topics"]) == [str(tuff_topic)]
+
+
+def test_a_topic_that_was_read_and_is_gone_is_a_loss_to_a_run_over_what_is_available(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, "1")
+    end = (first := streams.open(tuff_topic)).next(first.first())
+    tuff_client.topics.delete(tuff_topic)
+    stream = streams.open(tuff_topic, loads=False)
+    stream.planner.prepareForTriggerAvailableNow()
+
+    with pytest.raises(DataLossError, match="which was read before, was deleted"):
+        stream.next(end)
+
+
+def test_a_topic_that_the_query_no_longer_names_is_no_loss(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
+    tuff_client.topics.create(other)
+    end = (first := streams.open(tuff_topic, other)).next(first.first())
+    tuff_client.topics.delete(other)
+
+    assert list(streams.open(tuff_topic).next(end)["topics"]) == [str(tuff_topic)]
 
 
 def test_a_stream_tells_how_far_it_has_written_and_holds_what_it_has_not(

@@ -13,6 +13,7 @@ from tuff.launch import ServerProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+LINES_MAX = 8  # of an error: what Spark says, one frame, the sentence
 ROW_COUNT = 12_000  # in two partitions: each more than one store, so that some come before it fails
 
 
@@ -124,6 +125,18 @@ def test_all_topics_of_a_job_appear_at_once_and_with_the_transaction_that_it_joi
     assert (before, len(read(tuff_client, tuff_topic)), read(tuff_client, other)) == (
         [], 10, [b"archived"],
     )  # fmt: skip
+
+
+def test_a_write_to_a_missing_topic_is_one_short_error_before_any_task(
+    write: Writes, tuff_topic: tuff.TopicId
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException) as told:  # a task's error is another one
+        write.save(write.numbers(), tuff.TopicId(tuff_topic.namespace, f"{tuff_topic.name}x"))
+
+    assert f"did you mean {tuff_topic.name}?" in str(told.value)
+    assert len(str(told.value).splitlines()) < LINES_MAX
 
 
 def test_an_overwrite_is_refused(write: Writes, tuff_topic: tuff.TopicId) -> None:

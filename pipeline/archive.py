@@ -2,17 +2,27 @@
 
 An hour is read, written aside, read back and compared with what was read first, moved to its place,
 and then put into the manifest. A job that dies before that has archived nothing; the next one does
-the hour again. What the manifest tells without a gap may leave the topic.
+the hour again. What the manifest tells without a gap may leave the topic, after every message that
+would leave has been found in the files once more: a truncation is for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.frames import COLUMNS, check, messages_of, move, summarize, write_files
+from pipeline.frames import (
+    COLUMNS,
+    archived,
+    check,
+    messages_of,
+    move,
+    require_archived,
+    summarize,
+    write_files,
+)
 from pipeline.hours import ClosedHour, closed_hours
 from pipeline.manifest import Archive, ArchiveError, Row, watermark_ms
 from pipeline.running import (
@@ -25,6 +35,7 @@ from pipeline.running import (
 )
 from tuff.cli.output import moment, print_json
 from tuff.protocol.errors import HoldNotFoundError
+from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 
 if TYPE_CHECKING:
@@ -34,6 +45,8 @@ if TYPE_CHECKING:
 
 HOLD_NAME = "tuff-archive"
 HOLD_MAX_AGE_S = 86_400.0  # seconds; so long a job that died keeps its messages for the next one
+# The position that a truncation leaves on the topic: by its name the server knows the archive.
+POSITION_PREFIX = "tuff-archive-"
 
 
 def archive_topic(
@@ -93,24 +106,89 @@ def archive_hour(
     return row
 
 
-def truncate_archived(client: "Client", archive: Archive, topic: TopicId) -> int | None:
+def truncate_archived(
+    spark: "SparkSession",
+    client: "Client",
+    archive: Archive,
+    topic: TopicId,
+    options: Mapping[str, str],
+) -> int | None:
     """Remove from the topic, for ever, what the archive has without a gap; returns before which
     time that is, in ms, or None where it has nothing.
 
     Raises:
-        ArchiveError: files are gone that the manifest names.
+        ArchiveError: files are gone or damaged that the manifest names, they lack a message that
+            would be removed, or another archive has the hours before; nothing is removed.
         TopicHeldError: somebody has not read it yet.
     """
     generation = client.topics.get(topic).generation
     rows = archive.rows(topic)
-    lost = sorted({row.path for row in rows if not (archive.root / row.path).is_dir()})
+    lost = sorted({row.path for row in rows if not _has_files(archive.root / row.path)})
     if lost:
         raise ArchiveError(f"{archive.root} has no {lost[0]} any more, and nothing is truncated")
     reached_ms = watermark_ms(rows, generation=generation)
     if reached_ms == 0:
         return None
+    oldest = client.offsets(topic).earliest
+    if oldest is None or oldest.publish_timestamp_ms >= reached_ms:
+        return reached_ms
+    require_same_archive(client, archive, topic)
+    of_topic = [row for row in rows if row.generation == generation]
+    would_leave = [
+        row for row in of_topic if oldest.publish_timestamp_ms < row.hour.stop_ms <= reached_ms
+    ]
+    verify(spark, archive, topic, would_leave, options)
+    # First, so that no other archive can be taken for this one once something is gone.
+    place = MessageId.from_int(MessageId(reached_ms, 0).to_int() - 1)
+    client.topics.set_position(topic, _position_name(archive), place)
     client.topics.truncate(topic, reached_ms)
     return reached_ms
+
+
+def require_same_archive(client: "Client", archive: Archive, topic: TopicId) -> None:
+    """Raises: ArchiveError: the topic was truncated by a job with another archive, as when a volume
+    is not mounted and its directory is empty."""
+    ours = _position_name(archive)
+    for position in client.topics.positions(topic):
+        if position.name.startswith(POSITION_PREFIX) and position.name != ours:
+            raise ArchiveError(
+                f"earlier hours of {topic} are in archive "
+                f"{position.name.removeprefix(POSITION_PREFIX)}, and {archive.root} is archive "
+                f"{archive.id()}, so nothing is truncated; mount the earlier one, or give its "
+                f"--root. To go on with this one for ever: "
+                f"tuff positions rm {topic} {position.name}"
+            )
+
+
+def verify(
+    spark: "SparkSession",
+    archive: Archive,
+    topic: TopicId,
+    rows: Sequence[Row],
+    options: Mapping[str, str],
+) -> None:
+    """Compare the files of these rows with the manifest, and everything that the topic has up to
+    the last of them with the files.
+
+    Raises: ArchiveError: they are not the same.
+    """
+    start_ms = 0
+    for row in rows:
+        what = f"{archive.root / row.path}, for hour {row.hour} of {topic},"
+        stored = archived(spark, archive, row)
+        check(stored, row, what=what)
+        stop_ms = row.hour.stop_ms
+        left = messages_of(spark, topic, options, start_ms=start_ms, stop_ms=stop_ms)
+        require_archived(left, stored, what=what)
+        start_ms = stop_ms
+
+
+def _position_name(archive: Archive) -> str:
+    return f"{POSITION_PREFIX}{archive.id()}"
+
+
+def _has_files(directory: Path) -> bool:
+    return any(directory.glob("*.parquet"))
 
 
 @click.command("archive")
@@ -126,9 +204,13 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
     archive = Archive(root)
     with archive.locked(), job.client() as client:
         client.topics.get(topic)  # before Spark, which takes its time to start
+        if truncate:
+            require_same_archive(client, archive, topic)
         with job.spark() as spark:
             rows = archive_topic(spark, client, archive, topic, job.options, tell=report_hours(job))
-        reached_ms = truncate_archived(client, archive, topic) if truncate else None
+            reached_ms = (
+                truncate_archived(spark, client, archive, topic, job.options) if truncate else None
+            )
     if not rows:
         job.tell("no further hour is closed: each is, once a decided message lies behind it")
     if as_json:

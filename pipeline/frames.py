@@ -81,6 +81,20 @@ def check(frame: "DataFrame", row: Row, *, what: str) -> None:
         raise ArchiveError(f"{what} holds {found}, and not {row.summary}")
 
 
+def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str) -> None:
+    """Raises: ArchiveError: one of these messages is not among the archived ones."""
+    compared = ("id", f"xxhash64({', '.join(COLUMNS)}) as checksum")
+    there = archived.selectExpr(*compared)
+    missing = messages.selectExpr(*compared).join(there, ["id", "checksum"], "left_anti")
+    with _readable(what):
+        (found,) = missing.selectExpr("count(*) as count", "lower(hex(min(id))) as first").collect()
+    if found["count"]:
+        raise ArchiveError(
+            f"{what} lacks {found['count']} messages of the topic, the first with id "
+            f"{found['first']}; it is of another archive, or of another topic of that name"
+        )
+
+
 def messages_of(
     spark: "SparkSession",
     topic: TopicId,

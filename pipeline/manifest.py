@@ -1,5 +1,6 @@
 """What an archive holds, and may be believed: a row for each hour, written after all that it tells.
 
+    ROOT/_manifest/archive.json                    which archive this is: {"id":"…","version":1}
     ROOT/_manifest/topic=NS%3ANAME/dt=DAY.json     the rows of a day: {"hours":[row…],"version":1}
     ROOT/hours/topic=…/dt=DAY/hour=HH/*.parquet    as archived
     ROOT/days/topic=…/dt=DAY/hours=N/*.parquet     as compacted: N hours together
@@ -12,11 +13,12 @@ What no row names is left over from a job that died, and is no part of the archi
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from pipeline.hours import Hour
@@ -25,7 +27,10 @@ from tuff.disk.lock import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.names import TopicId
 
+T = TypeVar("T")
+
 VERSION = 1
+ID_BYTES = 16  # bytes by chance; no two archives draw the same
 
 
 class ArchiveError(TuffError):
@@ -75,6 +80,16 @@ class Archive:
             yield
         finally:
             lock.close()
+
+    def id(self) -> str:
+        """Which archive this is, by chance; it is drawn and kept when it is first asked for. Call
+        it with the lock held. Raises: ArchiveError: the file can't be read."""
+        file = self.root / "_manifest" / "archive.json"
+        if not file.exists():
+            make_directory(file.parent)
+            body = {"id": secrets.token_hex(ID_BYTES), "version": VERSION}
+            write_file(file, json.dumps(body, sort_keys=True).encode("ascii"))
+        return _read(file, lambda body: str(body["id"]))
 
     def require(self, topic: TopicId) -> list[Row]:
         """Its rows, oldest first. Raises: ArchiveError: it has none, or they can't be read."""
@@ -155,18 +170,21 @@ def _form(row: Row) -> dict[str, object]:
 
 
 def _rows(file: Path) -> list[Row]:
+    return _read(file, lambda body: [_row(form) for form in body["hours"]])
+
+
+def _read(file: Path, decode: Callable[[Mapping[str, Any]], T]) -> T:
+    """What a file of the manifest says. Raises: ArchiveError: it is none, or of a later version."""
     try:
         body = json.loads(file.read_bytes())
         version = body["version"]
-        forms = body["hours"] if version == VERSION else []
-        rows = [_row(form) for form in forms]
+        if version == VERSION:
+            return decode(body)
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{file} is no manifest: {type(error).__name__}: {error}") from None
-    if version != VERSION:
-        raise ArchiveError(
-            f"{file} is of version {version}, and this program knows {VERSION}; use a later one"
-        )
-    return rows
+    raise ArchiveError(
+        f"{file} is of version {version}, and this program knows {VERSION}; use a later one"
+    )
 
 
 def _row(form: Mapping[str, Any]) -> Row:

@@ -13,6 +13,7 @@ from tests.faults.disk import Shim
 from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.spark.messages import read
+from tests.spark.session import missing
 
 NAMESPACE = "pipeline"
 
@@ -59,6 +60,14 @@ class Place:
 
     def read(self, topic: tuff.TopicId) -> list[bytes]:
         return read(self.client, topic)
+
+
+@pytest.fixture
+def needs_spark() -> None:
+    """Without Java the test is skipped; for one that starts Spark in processes of its own."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,8 @@ STEPS: dict[str, dict[str, tuple[object, str]]] = {
         "record": (Archive, "record"),
         "replace": (Path, "replace"),
         "release": (Topics, "release"),
+        "verify": (archive, "verify"),
+        "claim": (Topics, "set_position"),
         "truncate": (Topics, "truncate"),
     },
     "compact": {

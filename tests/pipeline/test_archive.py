@@ -1,5 +1,10 @@
 """Archiving: what is written is what was there, once, and only that leaves the topic."""
 
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,7 +13,8 @@ import tuff
 from pipeline.archive import HOLD_NAME, archive_topic, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
-from pipeline.manifest import ArchiveError, Row
+from pipeline.hours import Hour
+from pipeline.manifest import Archive, ArchiveError, Row
 from tests.pipeline.conftest import DiedError, Place, die
 
 if TYPE_CHECKING:
@@ -19,6 +25,12 @@ def archive(spark: "SparkSession", place: Place) -> list[Row]:
     return archive_topic(
         spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
     )
+
+
+def truncate(spark: "SparkSession", place: Place, root: Path | None = None) -> int | None:
+    """Truncate by the archive of the place, or by another one."""
+    by = place.archive if root is None else Archive(root)
+    return truncate_archived(spark, place.client, by, place.topic, place.options)
 
 
 def values(spark: "SparkSession", place: Place, row: Row) -> list[bytes]:
@@ -34,7 +46,7 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
 
     rows = archive(spark, place)
     again = archive(spark, place)
-    reached_ms = truncate_archived(place.client, place.archive, place.topic)
+    reached_ms = truncate(spark, place)
 
     assert [values(spark, place, row) for row in rows] == [[b"1", b"2", b"3"], [b"4"]]
     assert [row.summary.count for row in rows] == [3, 1]
@@ -45,16 +57,11 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
 
 
 def test_a_topic_without_closed_hours_is_left_as_it_is(place: Place) -> None:
-    nothing = (
-        archive_topic(
-            None, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
-        ),
-        truncate_archived(place.client, place.archive, place.topic),
-    )
+    nothing = (archive(None, place), truncate(None, place))
     place.client.publish(place.topic, "open")
 
     assert nothing == ([], None)
-    assert truncate_archived(place.client, place.archive, place.topic) is None
+    assert truncate(None, place) is None
     assert (place.read(place.topic), place.client.topics.holds(place.topic)) == ([b"open"], [])
 
 
@@ -92,14 +99,132 @@ def test_nothing_is_truncated_when_files_are_gone_or_somebody_holds(
     (row,) = archive(spark, place)
     place.client.topics.hold(place.topic, "slow", 0, max_age=60)
     with pytest.raises(tuff.TuffError, match="slow"):
-        truncate_archived(place.client, place.archive, place.topic)
+        truncate(spark, place)
     place.client.topics.release(place.topic, "slow")
     (place.archive.root / row.path).rename(place.home / "away")
 
     with pytest.raises(ArchiveError, match="nothing is truncated"):
-        truncate_archived(place.client, place.archive, place.topic)
+        truncate(spark, place)
 
     assert place.read(place.topic) == [b"1", b"open"]
+
+
+def emptied(root: Path, row: Row) -> None:
+    for file in (root / row.path).glob("*.parquet"):
+        file.unlink()
+
+
+def cut(root: Path, row: Row) -> None:
+    for file in (root / row.path).glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:-20])
+
+
+def swapped(root: Path, row: Row) -> None:
+    """The hour's files are those of the next hour."""
+    other = Hour(row.hour.number + 1)
+    shutil.rmtree(root / row.path)
+    shutil.copytree((root / row.path).parent / f"hour={other.of_day}", root / row.path)
+
+
+def lessened(root: Path, row: Row) -> None:
+    """The manifest says less than there was, and the files agree with it."""
+    archive, rows = Archive(root), {}
+    (topic,) = archive.topics()
+    for each in archive.rows(tuff.TopicId(*topic.split(":"))):
+        rows[each.hour] = each
+    less = rows[Hour(row.hour.number + 1)]
+    moved_to = replace(less, hour=row.hour, after_ms=row.after_ms)
+    archive.record(tuff.TopicId(*topic.split(":")), [moved_to])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (emptied, "has no hours/.* any more, and nothing is truncated"),
+        (cut, "can't be read"),
+        (swapped, "has no messages"),
+        (lessened, "lacks 2 messages of the topic, the first with id"),
+    ],
+)
+def test_nothing_is_truncated_when_a_file_or_a_row_is_not_as_the_topic(
+    spark: "SparkSession", place: Place, damage: Callable[[Path, Row], None], told: str
+) -> None:
+    place.clock.begin_day()
+    place.publish_hours(["1", "2"], ["3"])
+    damage(place.archive.root, archive(spark, place)[0])
+
+    with pytest.raises(ArchiveError, match=told) as refused:
+        truncate(spark, place)
+
+    assert "\n" not in refused.value.detail
+    assert place.read(place.topic) == [b"1", b"2", b"3", b"open"]
+    assert place.client.topics.positions(place.topic) == []
+
+
+@pytest.mark.slow
+def test_an_archive_of_another_topic_of_the_same_name_truncates_nothing(
+    spark: "SparkSession", place: Place
+) -> None:
+    place.clock.begin_day()
+    place.publish_hours(["of another installation"])
+    archive(spark, place)
+    # Elsewhere a topic of this name has the same hour, and the same generation.
+    manifest = next(place.archive.root.glob("_manifest/*/dt=*.json"))
+    place.client.topics.delete(place.topic)
+    place.client.topics.create(place.topic)
+    place.clock.begin_day()
+    place.publish_hours(["1"])
+    body = json.loads(manifest.read_bytes())
+    generation = place.client.topics.get(place.topic).generation
+    hour = Hour.at(place.client.poll(place.topic)[0].id.publish_timestamp_ms)
+    body["hours"][0] |= {"generation": generation, "hour": hour.number}
+    manifest.write_text(json.dumps(body))
+
+    with pytest.raises(ArchiveError, match=f"not of {generation}: the topic was created again"):
+        truncate(spark, place)
+
+    assert place.read(place.topic) == [b"1", b"open"]
+
+
+@pytest.mark.slow
+def test_another_archive_truncates_nothing_once_a_topic_has_one(
+    spark: "SparkSession", place: Place
+) -> None:
+    place.clock.begin_day()
+    place.publish_hours(["1"])
+    archive(spark, place)
+    truncate(spark, place)
+    (claim,) = place.client.topics.positions(place.topic)
+    mounted, place.archive = place.archive, Archive(place.home / "mountpoint")  # and nothing on it
+    place.clock.pass_hours()
+    place.client.publish(place.topic, "2")
+    archive(spark, place)
+
+    with pytest.raises(ArchiveError, match="mount the earlier one, or give its --root") as refused:
+        truncate(spark, place)
+
+    assert place.read(place.topic) == [b"open", b"2"]
+    assert f"tuff positions rm {place.topic} {claim.name}" in refused.value.detail
+    assert mounted.id() in refused.value.detail
+    place.archive = mounted
+    archive(spark, place)
+    assert truncate(spark, place) is not None
+    assert place.read(place.topic) == [b"2"]
+
+
+@pytest.mark.slow
+def test_what_left_the_topic_by_its_age_is_no_reason_to_refuse(
+    spark: "SparkSession", place: Place
+) -> None:
+    place.clock.begin_day()
+    place.publish_hours(["1", "2"])
+    archive(spark, place)
+    second = place.client.poll(place.topic)[1].id
+    place.client.topics.truncate(place.topic, second)  # as the time to live would
+
+    assert truncate(spark, place) is not None
+    assert place.read(place.topic) == [b"open"]
 
 
 @pytest.mark.slow
@@ -175,7 +300,7 @@ def test_an_archive_job_that_dies_before_any_step_is_done_by_the_next(
         patched.setattr(f"pipeline.archive.{step}", die)
         with pytest.raises(DiedError):
             archive(spark, place)
-        assert truncate_archived(place.client, place.archive, place.topic) is None
+        assert truncate(spark, place) is None
 
     rows = archive(spark, place)
 

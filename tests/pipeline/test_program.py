@@ -14,7 +14,6 @@ from pipeline.hours import Hour
 from pipeline.manifest import Row, Summary
 from pipeline.program import run
 from tests.pipeline.conftest import NAMESPACE, Place
-from tests.spark.session import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +24,6 @@ ROW = Row(
     hour=Hour(480_000), generation=1, after_ms=0, path="hours/x",
     summary=Summary(count=1, first="00" * 20, last="00" * 20, checksum=0),
 )  # fmt: skip
-
-
-@pytest.fixture
-def needs_spark() -> None:
-    reason = missing()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 def result_of(

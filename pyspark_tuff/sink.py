@@ -77,6 +77,7 @@ class BatchWriter(DataSourceArrowWriter):
     def _begin(self, client: "Client") -> Job:
         options = self._options
         if options.transaction is not None:
+            _require_in_progress(client, options.transaction)
             return JoinedJob(transaction=options.transaction)
         if options.sink is not None and options.version is not None:
             return EpochJob(
@@ -113,6 +114,16 @@ def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]
         with Heartbeat(client, transaction, lease_s=job.lease_s) as heart:
             attempt = Attempt(client, transaction, options, check=heart.check)
             return Written(job, attempt.store(batches, partition=partition))
+
+
+def _require_in_progress(client: "Client", transaction: int) -> None:
+    """Raises: OptionError: it has ended; TransactionUnknownError: it never was, or long ago."""
+    state = client.transactions.outcome(transaction).state
+    if state != "in_progress":
+        raise OptionError(
+            f"transaction {transaction}, which the option transaction names, is {state}, and a "
+            "write joins one that is in progress; start another one"
+        )
 
 
 def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

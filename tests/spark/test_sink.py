@@ -209,6 +209,18 @@ def test_a_joined_transaction_is_left_to_its_owner(
     assert (before, read(tuff_client, tuff_topic)) == ([], [b"kept"])
 
 
+def test_a_transaction_that_is_not_in_progress_can_not_be_joined(
+    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    ended = tuff_client.transactions.start("long")
+    tuff_client.transactions.commit(ended)
+
+    with pytest.raises(OptionError, match="is committed, and a write joins one that is in progr"):
+        write.begin(topic=tuff_topic, transaction=ended.transaction_id)
+    with pytest.raises(tuff.TransactionUnknownError, match="no transaction 12345"):
+        write.begin(topic=tuff_topic, transaction=12345)
+
+
 def test_a_task_without_rows_takes_no_pointer(
     write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:

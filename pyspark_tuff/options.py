@@ -270,13 +270,18 @@ def _read_options(
 ) -> ReadOptions:
     namespace = options.namespace()
     topics, pattern = _topics(options, namespace)
+    starting = _spots(options, "starting", first, namespace)
+    ending = _spots(options, "ending", Edge.LATEST, namespace)
+    if pattern is None:
+        _check_named(starting, topics, "startingOffsets")
+        _check_named(ending, topics, "endingOffsets")
     return ReadOptions(
         connection=options.connection(),
         namespace=namespace,
         topics=topics,
         pattern=pattern,
-        starting=_spots(options, "starting", first, namespace),
-        ending=_spots(options, "ending", Edge.LATEST, namespace),
+        starting=starting,
+        ending=ending,
         isolation=_choice(options, "isolation", isolation, allowed),
         min_partitions=options.number("minPartitions", at_least=1, at_most=PARTITION_COUNT_MAX)
         or DEFAULT_MIN_PARTITIONS,
@@ -343,6 +348,15 @@ def _spots(options: Given, which: str, default: Edge, namespace: str) -> Spots:
     if offsets.lstrip().startswith("{"):
         return _spots_of_json(offsets, f"{which}Offsets", default, namespace)
     return Spots(others=_spot(offsets.strip(), f"{which}Offsets"), named={})
+
+
+def _check_named(spots: Spots, topics: Collection[TopicId], what: str) -> None:
+    """Raises: OptionError: a place is given for a topic that is not read, as after a typing error:
+    the topic that was meant would be read from another place in silence."""
+    for topic in spots.named:
+        if topic not in topics:
+            read = ", ".join(map(str, topics))
+            raise OptionError(f"{what} names the topic {topic}, and subscribe has {read}")
 
 
 def _spots_of_json(text: str, what: str, default: Edge, namespace: str) -> Spots:

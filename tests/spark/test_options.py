@@ -47,7 +47,7 @@ def test_a_batch_starts_at_the_beginning_and_a_stream_at_the_end() -> None:
 def test_offsets_of_single_topics_are_ids_times_or_ends() -> None:
     given = f'{{"a": "{ID.hex()}", "b": 7, "other:c": "latest"}}'
 
-    spots = batch_read_options({"subscribe": "a,b", "startingoffsets": given}).starting
+    spots = batch_read_options({"subscribe": "a,b,d,other:c", "startingoffsets": given}).starting
 
     assert spots.of(TopicId("default", "a")) == ID
     assert spots.of(TopicId("default", "b")) == 7
@@ -73,6 +73,8 @@ def test_a_time_is_ms_or_iso_8601(text: str) -> None:
         ({"subscribe": "a", "startingoffsets": "beginning"}, "'beginning'"),
         ({"subscribe": "a", "startingoffsets": "{"}, "no JSON"),
         ({"subscribe": "a", "startingoffsets": "latest", "startingtimestamp": "1"}, "not both"),
+        ({"subscribe": "a", "startingoffsets": '{"b": 1}'}, "names the topic default:b, and subsc"),
+        ({"subscribe": "a", "endingoffsets": '{"c:a": 1}'}, "names the topic c:a, and subscribe h"),
         ({"subscribe": "a", "failondataloss": "perhaps"}, "true or false"),
         ({"subscribe": "a", "minpartitions": "0"}, "whole number from 1"),
         ({"subscribe": "a", "isolation": "prefix"}, "snapshot, committed, all"),

@@ -1,11 +1,21 @@
 """Pointers that are reserved durably beforehand, so that a start waits for no disk (design §4,
-Pointers)."""
+Pointers).
+
+What is reserved and not handed out becomes invalid by a crash, since nobody can tell then that no
+start was given it. So there are never many more than are likely to be wanted.
+"""
 
 from collections import deque
 
 from tuff.protocol.transaction import POINTERS_PER_MS
 from tx.edits import PointerRange
-from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, BLOCK_SECONDS, BLOCK_STALE_MS
+from tx.settings import (
+    BLOCK_COUNT_MAX,
+    BLOCK_COUNT_MIN,
+    BLOCK_GROWTH_MAX,
+    BLOCK_SECONDS,
+    BLOCK_STALE_MS,
+)
 
 
 class PointerBlocks:
@@ -22,8 +32,8 @@ class PointerBlocks:
     def add(self, block: PointerRange) -> None:
         """These are reserved durably; they stand above all that were added before."""
         self._later.append(block)
-        self.rest_count += block.stop - block.start
-        self._size = block.stop - block.start
+        self.rest_count += block.count
+        self._size = block.count
 
     def clear(self) -> None:
         """Nothing of what was reserved may be handed out any more."""
@@ -58,12 +68,29 @@ class PointerBlocks:
         following = self._next if self._next < self._stop else self._later[0].start
         return now_ms - following // POINTERS_PER_MS > BLOCK_STALE_MS
 
+    def has_surplus(self, *, reserved_count: int, now_ms: int) -> bool:
+        """Whether most of what is reserved should be given back: starts no longer come, or the
+        first of them would have had a block of fresh pointers reserved."""
+        return reserved_count > 2 * BLOCK_COUNT_MIN and self.is_stale(now_ms=now_ms)
+
+    def keep_few(self) -> PointerRange:
+        """Hand out nothing more of what is reserved now than these few; there are some."""
+        newest = self._later[-1] if self._later else PointerRange(self._next, self._stop)
+        kept = PointerRange(newest.start, min(newest.start + BLOCK_COUNT_MIN, newest.stop))
+        self.clear()
+        self.add(kept)
+        return kept
+
     def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
         """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes
         at the recent rate, and enough for everybody who waits for one."""
         elapsed_ms = max(1, now_ms - self._since_ms)
         expected_count = round(self._taken_count / elapsed_ms * 1000 * BLOCK_SECONDS)
+        # A few starts at once are a high rate too, and mean little.
+        expected_count = min(expected_count, BLOCK_GROWTH_MAX * self._taken_count)
         self._taken_count, self._since_ms = 0, now_ms
-        count = min(max(expected_count, waiting_count, BLOCK_COUNT_MIN), BLOCK_COUNT_MAX)
+        # Where some came at once, there will be such again: it shrinks by and by.
+        wanted_count = max(expected_count, waiting_count, self._size // 2)
+        count = min(max(wanted_count, BLOCK_COUNT_MIN), BLOCK_COUNT_MAX)
         start = max(lowest, now_ms * POINTERS_PER_MS)
         return PointerRange(start, start + count)

@@ -56,6 +56,15 @@ class PointerRange:
     start: int
     stop: int
 
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    def shared(self, other: "PointerRange") -> "PointerRange":
+        """The pointers that are in both."""
+        start = max(self.start, other.start)
+        return PointerRange(start, max(start, min(self.stop, other.stop)))
+
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -71,6 +80,14 @@ class Conflict:
 @dataclass(frozen=True, slots=True)
 class BlockReserved:
     """Pointers of this block may be handed out from now on, once this is durable."""
+
+    at_ms: int
+    block: PointerRange
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKept:
+    """Of what was reserved and not handed out, only these pointers may still be handed out."""
 
     at_ms: int
     block: PointerRange
@@ -223,6 +240,7 @@ class Restarted:
 
 Edit = (
     BlockReserved
+    | BlockKept
     | BlockReturned
     | Started
     | StartedWithLease
@@ -289,6 +307,7 @@ _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
         ),
     ),
     14: (SinkForgotten, record(SinkForgotten, TIME_MS, TEXT)),
+    15: (BlockKept, record(BlockKept, TIME_MS, POINTER_RANGE)),
 }
 _TAGS: Mapping[type[Any], int] = {kind: tag for tag, (kind, _) in _FORMS.items()}
 

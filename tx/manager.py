@@ -163,6 +163,7 @@ class TransactionManager:
         if self.status.state is not ServiceState.RUNNING:
             return
         self._endings.expire()
+        self._starts.tick()
         self._upkeep.tick()
 
     async def close(self) -> None:

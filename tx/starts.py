@@ -6,7 +6,7 @@ from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
 from tuff.protocol.transaction import TransactionType
 from tx import decisions
 from tx.blocks import PointerBlocks
-from tx.edits import BlockReserved, EpochBegun, Started, StartedWithLease
+from tx.edits import BlockKept, BlockReserved, EpochBegun, Started, StartedWithLease
 from tx.endings import Endings
 from tx.ledger import Ledger
 from tx.records import OpenTransaction
@@ -100,6 +100,18 @@ class Starts:
         self._renew_if_due(now_ms=now_ms)
         await self._endings.durable_soon(lsn)
         return checkpointed
+
+    def tick(self) -> None:
+        """Give back what is reserved, but for a few, when starts no longer come. Raises:
+        TransactionsUnavailableError: the service is not running."""
+        state, now_ms = self._ledger.state, self._now_ms()
+        reserved_count = sum(block.count for block in state.blocks)
+        # A block that is on its way to the disk is not given back: it is handed out once it is
+        # there, and a crash would have forgotten that it could be.
+        if self._renewal is None and self._blocks.has_surplus(
+            reserved_count=reserved_count, now_ms=now_ms
+        ):
+            self._ledger.want(self._ledger.record(BlockKept(now_ms, self._blocks.keep_few())))
 
     def first_block(self, state: TransactionState) -> BlockReserved:
         """What a service that comes up reserves."""

@@ -14,6 +14,7 @@ from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
 from tx.conflicts import CommittedChanges, Committers
 from tx.edits import (
     Aborted,
+    BlockKept,
     BlockReserved,
     BlockReturned,
     Checkpointed,
@@ -173,7 +174,7 @@ class TransactionState:
                 self._note(edit)
             case Committed() | Aborted() | Invalidated():
                 self._end(edit)
-            case BlockReserved() | BlockReturned():
+            case BlockReserved() | BlockKept() | BlockReturned():
                 self._reserve(edit)
             case Truncated() | SinkForgotten():
                 self._drop(edit)
@@ -297,12 +298,16 @@ class TransactionState:
                 CommittedChanges(self.lsn, opened.transaction_id, opened.client, changes)
             )
 
-    def _reserve(self, edit: BlockReserved | BlockReturned) -> None:
-        if isinstance(edit, BlockReturned):
-            self._blocks = ()
-            return
-        self._blocks = (*self.blocks, edit.block)
-        self.highest_reserved = max(self.highest_reserved, edit.block.stop - 1)
+    def _reserve(self, edit: BlockReserved | BlockKept | BlockReturned) -> None:
+        match edit:
+            case BlockReserved():
+                self._blocks = (*self.blocks, edit.block)
+                self.highest_reserved = max(self.highest_reserved, edit.block.stop - 1)
+            case BlockKept():
+                shared = (block.shared(edit.block) for block in self.blocks)
+                self._blocks = tuple(block for block in shared if block.count)
+            case BlockReturned():
+                self._blocks = ()
 
     def _drop(self, edit: Truncated | SinkForgotten) -> None:
         if isinstance(edit, SinkForgotten):

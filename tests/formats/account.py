@@ -44,6 +44,7 @@ class State:
         self.is_clean = edit["edit"] == "block_returned"
         appliers: Mapping[str, Callable[[Value], None]] = {
             "block_reserved": self._reserve,
+            "block_kept": self._keep,
             "block_returned": lambda _: self.blocks.clear(),
             "started": self._start,
             "started_with_lease": self._start,
@@ -65,6 +66,11 @@ class State:
     def _reserve(self, edit: Value) -> None:
         self.blocks.append(edit["block"])
         self.highest_reserved = max(self.highest_reserved, edit["block"][1] - 1)
+
+    def _keep(self, edit: Value) -> None:
+        first, end = edit["block"]
+        kept = [[max(start, first), min(stop, end)] for start, stop in self.blocks]
+        self.blocks = [each for each in kept if each[0] < each[1]]
 
     def _hand_out(self, pointer: int) -> None:
         self.in_progress.add(pointer)

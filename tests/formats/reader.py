@@ -139,6 +139,7 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
                          "lease_ms": maybe(number), "sink": text, "epoch": number,
                          "run_id": text}),
     14: ("sink_forgotten", {"at_ms": number, "sink": text}),
+    15: ("block_kept", {"at_ms": number, "block": pair}),
 }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_the_server_writes_the_edits_of_the_page(example: Example) -> None:
 def test_the_page_has_an_example_of_every_edit() -> None:
     tags = [example.parts["body"][2] for example in EXAMPLES if example.name.startswith("edit-")]
 
-    assert tags == list(range(1, 15))
+    assert tags == list(range(1, 16))
 
 
 @pytest.mark.parametrize("example", named("frame"))

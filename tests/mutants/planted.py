@@ -99,6 +99,20 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_starts.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",),
     ),
     Mutant(
+        "pointers that were given back are handed out all the same",
+        "tx/blocks.py",
+        "        self.clear()\n        self.add(kept)\n        return kept\n",
+        "        return kept\n",
+        ("tests/tx/test_starts.py::test_what_starts_no_longer_want_is_given_back",),
+    ),
+    Mutant(
+        "a block is given back while it is on its way to the disk",
+        "tx/starts.py",
+        "        if self._renewal is None and self._blocks.has_surplus(\n",
+        "        if self._blocks.has_surplus(\n",
+        ("tests/tx/test_starts.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
+    ),
+    Mutant(
         "snapshots read what was decided and is not durable",
         "tx/state.py",
         "            self._pending.append((self.lsn, change))\n\n    def _abort_invalid",

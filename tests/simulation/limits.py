@@ -25,10 +25,9 @@ import tx.view
 
 Limits = tuple[tuple[ModuleType, str, int], ...]
 
-# Few histories would ever need a second block of the server's 64 pointers; and in a time that
-# stands still every rate of starts is a high one.
+# In a time that stands still every rate of starts is a high one.
 ALWAYS: Limits = (
-    (tx.blocks, "BLOCK_COUNT_MIN", 8),
+    (tx.blocks, "BLOCK_COUNT_MIN", 2),
     (tx.blocks, "BLOCK_COUNT_MAX", 16),
 )
 # Of half of the seeds. None is part of a promise: what a client is told must not hang on them.

@@ -117,6 +117,16 @@ BUGS = (
         ),
     ),
     PlantedBug(
+        "what-was-given-back-is-handed-out",
+        (
+            Change(
+                "tx/blocks.py",
+                "        self.clear()\n        self.add(kept)\n        return kept\n",
+                "        return kept\n",
+            ),
+        ),
+    ),
+    PlantedBug(
         "a-torn-record-is-taken-for-whole",
         (
             Change(

@@ -53,7 +53,7 @@ async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> 
 
 async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tx.log.UNWANTED_S_MAX", 60)  # so long may the next lines take
-    started = [await service.begin() for _ in range(3)]
+    started = [await service.begin() for _ in range(2)]
     await turns()
     assert service.disk.write_count == 0
 

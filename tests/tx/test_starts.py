@@ -61,18 +61,114 @@ async def test_starts_that_wait_are_told_when_the_log_fails(service: Service) ->
         await waiting
 
 
+def reserved(blocks: PointerBlocks, *, after_ms: int, waiting_count: int = 0) -> int:
+    """The size of the block that is reserved then."""
+    now_ms = NOW_MS + after_ms
+    return blocks.next_block(lowest=1, waiting_count=waiting_count, now_ms=now_ms).count
+
+
 def test_a_block_holds_a_fifth_of_a_second_at_the_recent_rate() -> None:
     blocks = PointerBlocks()
-    first = blocks.next_block(lowest=1, waiting_count=0, now_ms=NOW_MS)
-    blocks.add(PointerRange(1, 5001))
-    for _ in range(5000):
+    first = reserved(blocks, after_ms=0)
+    blocks.add(PointerRange(1, 2001))
+    for _ in range(2000):
+        blocks.take()
+    blocks.add(PointerRange(2001, 2005))
+    for _ in range(3):
         blocks.take()
 
-    second = blocks.next_block(lowest=1, waiting_count=0, now_ms=NOW_MS + 1000)
-    third = blocks.next_block(lowest=1, waiting_count=10**6, now_ms=NOW_MS + 2000)
+    assert first == BLOCK_COUNT_MIN
+    assert reserved(blocks, after_ms=1000) == round(2003 / 5)
+    assert reserved(blocks, after_ms=2000, waiting_count=10**6) == BLOCK_COUNT_MAX
 
-    sizes = [block.stop - block.start for block in (first, second, third)]
-    assert sizes == [BLOCK_COUNT_MIN, 1000, BLOCK_COUNT_MAX]
+
+def test_a_few_starts_at_once_have_no_large_block_reserved() -> None:
+    blocks = PointerBlocks()
+    reserved(blocks, after_ms=0)
+    blocks.add(PointerRange(1, 5))
+    for _ in range(4):
+        blocks.take()
+
+    assert reserved(blocks, after_ms=1) == 4 * 4
+
+
+def test_blocks_shrink_by_and_by() -> None:
+    blocks = PointerBlocks()
+    sizes = [48]
+    for nth in range(5):
+        blocks.add(PointerRange(1, 1 + sizes[-1]))
+        sizes.append(reserved(blocks, after_ms=10_000 * nth))
+
+    assert sizes == [48, 24, 12, 6, 4, 4]
+
+
+async def started_fast(service: Service, count: int) -> None:
+    """So many starts, a thousand in a second."""
+    for _ in range(count):
+        service.now_ms += 1
+        await service.manager.commit((await service.begin()).transaction_id, read_only=True)
+        await turns(5)
+
+
+async def test_a_crash_of_an_idle_service_takes_a_handful_of_pointers(service: Service) -> None:
+    for _ in range(3):
+        service = await service.crash()
+
+    assert len(service.manager.snapshot().invalids) == 3 * 4
+    await service.kill()
+
+
+async def test_what_starts_no_longer_want_is_given_back(service: Service) -> None:
+    await started_fast(service, 1000)
+    wanted = reserved_count(service)
+    await service.later(2_000)
+    service.disk.hold()
+    lost = [await service.begin() for _ in range(4)]
+    waiting = asyncio.create_task(service.begin())
+    await turns()
+    waits = not waiting.done()
+
+    again = await service.crash()
+
+    assert wanted > 100
+    assert waits
+    assert len(again.manager.snapshot().invalids) == 4
+    for one in lost:
+        assert await again.state_of(one.transaction_id) == ("invalid", "lost_in_crash")
+    await again.kill()
+
+
+def reserved_count(service: Service) -> int:
+    """How many pointers a crash would take now."""
+    return sum(block.count for block in service.manager.image().blocks)
+
+
+async def test_what_is_wanted_is_not_given_back(service: Service) -> None:
+    await started_fast(service, 1000)
+    wanted = reserved_count(service)
+
+    await service.later(200)
+
+    assert reserved_count(service) == wanted
+
+
+async def test_a_block_on_its_way_to_the_disk_is_not_given_back(service: Service) -> None:
+    await started_fast(service, 1000)
+    service.now_ms += 2_000
+    service.disk.hold()
+    await service.begin()  # it has a fresh block reserved
+    await turns()
+    await service.later(500)
+    service.disk.release()
+    await turns()
+    service.disk.hold()
+    lost = await service.begin()
+
+    again = await service.crash()
+
+    assert lost.transaction_id >= (NOW_MS + 2_000) * 1_000_000
+    assert await again.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
+    await again.kill()
 
 
 async def test_after_an_idle_time_pointers_name_the_present_again(service: Service) -> None:

@@ -7,6 +7,7 @@ from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, TransactionType
 from tx import decisions
 from tx.edits import (
     Aborted,
+    BlockKept,
     BlockReserved,
     BlockReturned,
     Checkpointed,
@@ -228,6 +229,22 @@ def test_what_a_crash_leaves_reserved_is_lost_and_pointers_go_on_above() -> None
     assert FIRST + 150 not in played.state.view.invalid
     assert played.state.open[one].survived_crash
     assert played.state.invalid == played.state.view.invalid  # decisions know them as well
+
+
+def test_what_was_given_back_is_in_doubt_no_more() -> None:
+    played = Played()
+    one = played.start()
+    played.record(BlockReserved(NOW_MS, PointerRange(FIRST + 200, FIRST + 203)))
+
+    played.record(BlockKept(NOW_MS, PointerRange(FIRST + 50, FIRST + 201)))
+
+    left = (PointerRange(FIRST + 50, FIRST + 100), PointerRange(FIRST + 200, FIRST + 201))
+    assert played.state.blocks == left
+    assert not played.state.is_clean  # what is in progress may have lost a can-commit all the same
+    # The message store may have been told of all of them.
+    assert played.state.highest_reserved == FIRST + 202
+    played.record(BlockKept(NOW_MS, PointerRange(one, FIRST + 50)))
+    assert (played.state.blocks, played.state.next_block_start) == ((), one + 1)
 
 
 def test_a_clean_stop_loses_nothing() -> None:

@@ -14,6 +14,7 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tx import decisions
 from tx.edits import (
     Aborted,
+    BlockKept,
     BlockReserved,
     Committed,
     Committing,
@@ -115,6 +116,13 @@ class SnapshotIsolation(RuleBasedStateMachine):
         self.record(BlockReserved(NOW_MS, PointerRange(start, start + 3)))
         self.remember()
         self.sync(0)
+
+    @rule(count=st.integers(1, 3))
+    def keep_few(self, count: int) -> None:
+        if self.state.blocks:
+            start = self.state.blocks[0].start
+            self.record(BlockKept(NOW_MS, PointerRange(start, start + count)))
+            self.remember()
 
     def next_pointer(self) -> int:
         if not self.state.blocks:

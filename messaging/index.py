@@ -103,8 +103,8 @@ class PointerIndex:
 
     def __init__(self) -> None:
         self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
-        # How many ranges of message rows a pointer has, and when the first was written. Asked
-        # several times a second, so that nobody may look through all ranges for it.
+        # How many ranges of message rows a pointer has, and when the first was written; with
+        # the earliest first. Asked several times a second, so nobody may look through all for it.
         self._publishes: dict[int, tuple[int, int]] = {}
         # Committed, and their rows of the index still on disk: forgotten by transactions too early,
         # a crash would leave an index row whose outcome nobody knows.
@@ -112,7 +112,20 @@ class PointerIndex:
         # Where the readers of those that just ended wait; their index rows may be gone by then.
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
+    def load(self, entries: Iterable[IndexedRange], *, now_ms: int) -> None:
+        """Take in what an opened store holds. Of a clock that was set back since, times may lie
+        ahead; to readers who wait for their end, those count from now."""
+        for entry in entries:
+            self.add(entry)
+        self._publishes = {
+            pointer: (count, min(first_ms, now_ms))
+            for pointer, (count, first_ms) in sorted(
+                self._publishes.items(), key=lambda publish: publish[1][1]
+            )
+        }
+
     def add(self, entry: IndexedRange) -> None:
+        """Add a range; none was written before those that were added already."""
         self.add_under(entry.key, entry)
 
     def add_under(self, key: bytes, entry: IndexedRange) -> None:
@@ -128,9 +141,11 @@ class PointerIndex:
         ranges = self._ranges.get(entry.pointer, {})
         if ranges.pop(entry.key, None) is not None and entry.kind == MESSAGE_ROWS:
             # The time stays while other rows of the pointer do: it was its first publish.
-            count, first_ms = self._publishes.pop(entry.pointer)
+            count, first_ms = self._publishes[entry.pointer]
             if count > 1:
                 self._publishes[entry.pointer] = count - 1, first_ms
+            else:
+                del self._publishes[entry.pointer]
         if not ranges:
             self._ranges.pop(entry.pointer, None)
 
@@ -176,11 +191,13 @@ class PointerIndex:
             if any(entry.final for entry in ranges.values())
         }
 
-    def first_publishes(self) -> Iterator[tuple[int, int]]:
-        """Each pointer with message rows, and when the first of them was written, in ms. Costs
-        these pointers, however many rows and stored payloads there are."""
+    def published_by(self, at_ms: int) -> Iterator[int]:
+        """Each pointer with message rows of which the first was written not after this time, in
+        that order. Costs these pointers, however many others there are."""
         for pointer, (_, first_ms) in self._publishes.items():
-            yield pointer, first_ms
+            if first_ms > at_ms:
+                return
+            yield pointer
 
     def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
         """Every range of message rows in one generation of a topic."""

@@ -49,8 +49,7 @@ class Live:
         """Take in what an opened store holds."""
         for topic_id, record in loaded.topics.items():
             self.topics.load(topic_id, record)
-        for entry in loaded.index:
-            self.index.add(entry)
+        self.index.load(loaded.index, now_ms=self.now_ms())
         self.mark = self._attempted = loaded.mark
         self.facts, self._durable_facts = loaded.facts or Facts(), loaded.facts
         self._batch_number = loaded.mark.batch_number

@@ -335,14 +335,10 @@ class MessagingService:
         outcome the transaction room must tell."""
         return sorted(self._live.index.pointers())
 
-    def first_publishes(self) -> list[tuple[int, int]]:
-        """Pointers with undecided message rows, and the time of their first publish in ms. A clock
-        that was set back since can make it a time to come."""
-        return [
-            (pointer, written_ms)
-            for pointer, written_ms in self._live.index.first_publishes()
-            if pointer not in self._endings.unmarked
-        ]
+    def published_by(self, at_ms: int) -> list[int]:
+        """Pointers with undecided message rows that first published not after this time."""
+        unmarked = self._endings.unmarked
+        return [one for one in self._live.index.published_by(at_ms) if one not in unmarked]
 
     def note_reserved(self, highest_pointer: int) -> None:
         """Transactions durably reserved pointers up to this one; recorded with the next batch."""

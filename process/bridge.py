@@ -88,7 +88,6 @@ class Bridge:
         self._now_ms = now_ms
         self._is_open = False
         self._recorded_store_id: str | None = None
-        self._first_seen_ms: dict[int, int] = {}
 
     async def tick(self) -> None:
         """Open what could not be opened yet, record which files belong together, and invalidate
@@ -147,17 +146,6 @@ class Bridge:
             self._recorded_store_id = store_id
 
     def _release_readers(self) -> None:
-        now_ms = self._now_ms()
-        blockers = dict(self._messaging.first_publishes())
-        # A clock that was set back between two runs must not keep readers waiting until the old
-        # time is reached again, so a publish counts from when this run first saw it, at the latest.
-        self._first_seen_ms = {
-            pointer: self._first_seen_ms.get(pointer, now_ms) for pointer in blockers
-        }
-        late = [
-            pointer
-            for pointer, published_ms in blockers.items()
-            if now_ms - min(published_ms, self._first_seen_ms[pointer]) >= self._max_block_ms
-        ]
+        late = self._messaging.published_by(self._now_ms() - self._max_block_ms)
         for transaction_id in self._transactions.release_readers(late):
             log.warning("transaction %d held readers back for too long", transaction_id)

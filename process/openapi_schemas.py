@@ -384,6 +384,11 @@ _TRANSACTIONS: dict[str, Schema] = {
     "InvalidList": _reply(
         {
             "invalids": _array(ref("Pointer")),
+            "reasons": {
+                "type": "object",
+                "description": "every pointer once, by why it is on the list",
+                "additionalProperties": _array(ref("Pointer")),
+            },
             "prunable": _array(ref("Pointer"), "those that no message row carries"),
             "sweptAt": _or_null(_MS),
             "sweptWith": _or_null(_TEXT),

@@ -177,10 +177,13 @@ class Overview:
 class Invalids:
     """The invalid list, and those of it that no message row carries any more.
 
-    `swept_at_ms` and `swept_with` tell of the last sweep; None before the first.
+    `reasons` has every pointer of the list once, by why it is there (`timed_out`, `lost_in_crash`,
+    …); it is empty where an older server does not say. `swept_at_ms` and `swept_with` tell of the
+    last sweep; None before the first.
     """
 
     invalids: tuple[int, ...]
+    reasons: Mapping[str, tuple[int, ...]]
     prunable: tuple[int, ...]
     swept_at_ms: int | None
     swept_with: str | None

@@ -153,6 +153,7 @@ def invalids() -> Call[Invalids]:
         body = json_object(response)
         return Invalids(
             invalids=pointers_from_json(body["invalids"], what="invalids"),
+            reasons=_reasons(body.get("reasons", {})),
             prunable=pointers_from_json(body["prunable"], what="prunable"),
             swept_at_ms=_maybe_number(body.get("sweptAt"), what="sweptAt"),
             swept_with=_maybe_text(body.get("sweptWith")),
@@ -248,6 +249,15 @@ def _read_open(item: object) -> OpenTransaction:
         lease_s=_maybe_seconds(item.get("lease")),
         lease_expires_at_ms=_maybe_number(item.get("leaseExpiresAt"), what="leaseExpiresAt"),
     )
+
+
+def _reasons(value: object) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, dict):
+        raise BadRequestError(f"reasons is an object, not {shown(value)}")
+    return {
+        reason: pointers_from_json(pointers, what=f"reasons.{reason}")
+        for reason, pointers in value.items()
+    }
 
 
 def _maybe_text(value: object) -> str | None:

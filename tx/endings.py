@@ -15,7 +15,15 @@ from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.values import value
 from tx import decisions
 from tx.claims import Claims
-from tx.edits import Aborted, Committed, Committing, Conflict, InvalidReason, Refused
+from tx.edits import (
+    Aborted,
+    Committed,
+    Committing,
+    Conflict,
+    Invalidated,
+    InvalidReason,
+    Refused,
+)
 from tx.gates import Gates
 from tx.ledger import Ledger
 from tx.markings import Markings
@@ -213,7 +221,7 @@ class Endings:
         request: CommitRequest,
     ) -> int:
         self._counters.commits += 1
-        return self._ledger.record(
+        return self._record_ending(
             Committed(
                 self._now_ms(),
                 opened.transaction_id,
@@ -236,7 +244,7 @@ class Endings:
             found = self._ledger.state.find(transaction_id)
             if isinstance(found, OpenTransaction):
                 self._counters.note_abort(is_short=found.is_short)
-                self._ledger.record(
+                self._record_ending(
                     decisions.abort(
                         found,
                         is_carried=self._rows.is_carried,
@@ -286,8 +294,8 @@ class Endings:
     def expire(self) -> None:
         """Invalidate what has not ended in its time. A commit whose rows are being written has
         passed its check in time, and is looked at again once it is through."""
-        state, now_ms = self._ledger.state, self._now_ms()
-        late = [opened for opened in state.open.values() if now_ms >= opened.expires_at_ms]
+        state = self._ledger.state
+        late = state.expired(self._now_ms())
         self._counters.timeouts += len(self._invalidate_soon(late, InvalidReason.TIMED_OUT))
         lapsed = self._leases.lapsed(state)
         self._counters.lapses += len(self._invalidate_soon(lapsed, InvalidReason.LEASE_EXPIRED))
@@ -381,7 +389,12 @@ class Endings:
         self._counters.invalidations += 1
         now_ms = self._now_ms()
         edit = decisions.invalidated(opened, reason, topics=self._topics, now_ms=now_ms)
-        return self._ledger.record(edit)
+        return self._record_ending(edit)
+
+    def _record_ending(self, edit: Committed | Aborted | Invalidated) -> int:
+        lsn = self._ledger.record(edit)
+        self._leases.forget(edit.transaction_id)
+        return lsn
 
     def _outcome(self, transaction_id: int) -> Outcome:
         # Whoever ended it before the service was stopped is told, and does not do it all again.

@@ -1,9 +1,11 @@
 """What the service shows of itself, and the invalid list with what may leave it (protocol §5.2)."""
 
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tx import decisions
+from tx.edits import InvalidReason
 from tx.gates import Gates
 from tx.ledger import Ledger
 from tx.records import OpenTransaction
@@ -47,12 +49,12 @@ class Figures:
     oldest_ms: int = 0
 
     @classmethod
-    def of(cls, state: TransactionState, *, now_ms: int) -> "Figures":
+    def of(cls, state: TransactionState, *, leased_count: int, now_ms: int) -> "Figures":
         """What is in progress and invalid now."""
         oldest = next(iter(state.open.values()), None)
         return cls(
             len(state.open),
-            sum(opened.lease_ms is not None for opened in state.open.values()),
+            leased_count,
             len(state.view.invalid),
             0 if oldest is None else max(0, now_ms - oldest.started_at_ms),
         )
@@ -60,9 +62,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Invalids:
-    """The invalid list, those that no message row carries, and the last sweep, None before it."""
+    """The invalid list, the same by why they are on it, those that no message row carries, and the
+    last sweep, None before it."""
 
     pointers: list[int]
+    by_reason: Mapping[InvalidReason, list[int]]
     prunable: list[int]
     swept: SweepMark | None
 
@@ -96,9 +100,12 @@ class InvalidList:
         self._now_ms = now_ms
 
     def shown(self, swept: SweepMark | None) -> Invalids:
-        """The list, and which of it no row carries."""
-        listed = self._listed()
-        return Invalids(listed, [one for one in listed if not self._is_needed(one)], swept)
+        """The list, why each is on it, and which of it no row carries."""
+        listed, by_reason = self._listed(), defaultdict[InvalidReason, list[int]](list)
+        for pointer in listed:
+            by_reason[self._ledger.state.invalid_reason(pointer)].append(pointer)
+        prunable = [one for one in listed if not self._is_needed(one)]
+        return Invalids(listed, by_reason, prunable, swept)
 
     def truncate(
         self, pointers: Collection[int], *, before_ms: int | None

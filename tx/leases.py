@@ -8,6 +8,7 @@ whole lease from the moment at which the service serves again.
 from collections.abc import Callable
 
 from tuff.protocol.errors import BadRequestError
+from tx.deadlines import Deadlines
 from tx.records import OpenTransaction
 from tx.state import TransactionState
 
@@ -18,6 +19,7 @@ class Leases:
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._ends_ms: dict[int, int] = {}
+        self._deadlines = Deadlines()
 
     def __len__(self) -> int:
         return len(self._ends_ms)
@@ -25,13 +27,22 @@ class Leases:
     def begin(self, opened: OpenTransaction) -> None:
         """It has just started, or the service serves it again: one whole lease, if it has one."""
         if opened.lease_ms is not None:
-            self._ends_ms[opened.transaction_id] = self._now_ms() + opened.lease_ms
+            self.forget(opened.transaction_id)
+            ends_ms = self._ends_ms[opened.transaction_id] = self._now_ms() + opened.lease_ms
+            self._deadlines.set(opened.transaction_id, ends_ms)
 
     def begin_all(self, state: TransactionState) -> None:
         """The service serves again."""
         self._ends_ms.clear()
+        self._deadlines = Deadlines()
         for opened in state.open.values():
             self.begin(opened)
+
+    def forget(self, transaction_id: int) -> None:
+        """It has ended; one without a lease is fine."""
+        ends_ms = self._ends_ms.pop(transaction_id, None)
+        if ends_ms is not None:
+            self._deadlines.discard(transaction_id, ends_ms)
 
     def renew(self, opened: OpenTransaction) -> None:
         """One whole lease from now on. Raises: BadRequestError: it has none."""
@@ -52,7 +63,12 @@ class Leases:
         )
 
     def lapsed(self, state: TransactionState) -> list[OpenTransaction]:
-        """Those in progress whose lease is over. Those that have ended are forgotten."""
-        for ended in self._ends_ms.keys() - state.open.keys():
-            del self._ends_ms[ended]
-        return [opened for each in self._ends_ms if self.is_over(opened := state.open[each])]
+        """Those in progress whose lease is over."""
+        lapsed = []
+        for transaction_id in self._deadlines.passed(self._now_ms()):
+            if (opened := state.open.get(transaction_id)) is not None:
+                lapsed.append(opened)
+            else:
+                # It ended just before its renewal was noted.
+                self.forget(transaction_id)
+        return lapsed

@@ -125,7 +125,7 @@ class TransactionManager:
         """What is in progress and invalid now; nothing while the service is not running."""
         if self.status.state is not ServiceState.RUNNING:
             return Figures()
-        return Figures.of(self._ledger.state, now_ms=self._now_ms())
+        return Figures.of(self._ledger.state, leased_count=len(self.leases), now_ms=self._now_ms())
 
     @property
     def store_id(self) -> str:

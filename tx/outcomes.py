@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
-from tx.edits import PUBLISHED, REASON, TOPICS, TYPE
+from tx.edits import PUBLISHED, REASON, TOPICS, TYPE, InvalidReason
 from tx.packing import (
     COUNT,
     POINTER,
@@ -43,7 +43,7 @@ _FORMS = (
 )  # fmt: skip
 OUTCOME = record(Outcome, *_FORMS)
 # Places of fields in a packed outcome.
-_ID, _STARTED, _ENDED, _CHECKPOINTS, _REQUEST, _LSN = 0, 5, 7, 8, 11, 12
+_ID, _REASON, _STARTED, _ENDED, _CHECKPOINTS, _REQUEST, _LSN = 0, 2, 5, 7, 8, 11, 12
 _TAKEN_COUNT = (
     1_000  # outcomes unpacked in one call of the library, which costs each next to nothing
 )
@@ -184,6 +184,13 @@ class Outcomes:
         if isinstance(kept, bytes):
             return TIME_MS.unpack(items(from_bytes(kept))[_STARTED])
         return None if kept is None else kept.started_at_ms
+
+    def reason(self, pointer: int) -> InvalidReason | None:
+        """Why this one is invalid; None where it is not, or nothing is remembered."""
+        kept = self._by_id.get(self._owners.get(pointer, pointer))
+        if isinstance(kept, bytes):
+            return optional(REASON).unpack(items(from_bytes(kept))[_REASON])
+        return None if kept is None else kept.reason
 
     def of_request(self, request_id: str) -> Outcome | None:
         """The committed run of that request; None where nothing is remembered."""

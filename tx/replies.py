@@ -114,6 +114,10 @@ def invalids_object(invalids: Invalids) -> dict[str, object]:
     swept = invalids.swept
     return {
         "invalids": list(map(pointer_to_json, invalids.pointers)),
+        "reasons": {
+            reason.value: list(map(pointer_to_json, pointers))
+            for reason, pointers in invalids.by_reason.items()
+        },
         "prunable": list(map(pointer_to_json, invalids.prunable)),
         "sweptAt": None if swept is None else swept.at_ms,
         "sweptWith": None if swept is None else swept.source,

@@ -12,6 +12,7 @@ from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
 from tx.conflicts import CommittedChanges, Committers
+from tx.deadlines import Deadlines
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -23,6 +24,7 @@ from tx.edits import (
     Edit,
     EpochBegun,
     Invalidated,
+    InvalidReason,
     PointerRange,
     Refused,
     Restarted,
@@ -106,6 +108,9 @@ class TransactionState:
         self._seen_by_short = {
             opened.transaction_id: opened.seen for opened in image.open if opened.is_short
         }
+        self._deadlines = Deadlines()
+        for opened in image.open:
+            self._deadlines.set(opened.transaction_id, opened.expires_at_ms)
 
     def image(self) -> StateImage:
         """The state as it is; later edits don't change the image."""
@@ -140,10 +145,18 @@ class TransactionState:
             f"no transaction {pointer} is remembered: it never started, or ended too long ago"
         )
 
+    def invalid_reason(self, pointer: int) -> InvalidReason:
+        """Why a pointer is on the invalid list."""
+        return self.outcomes.reason(pointer) or InvalidReason.LOST_IN_CRASH
+
     def opened(self, pointer: int) -> OpenTransaction | None:
         """The transaction of an id or a checkpoint pointer while it is open, else None."""
         owner = self._owners.get(pointer)
         return None if owner is None else self.open[owner]
+
+    def expired(self, now_ms: int) -> list[OpenTransaction]:
+        """The open transactions whose time is over."""
+        return [self.open[transaction_id] for transaction_id in self._deadlines.passed(now_ms)]
 
     @property
     def blocks(self) -> tuple[PointerRange, ...]:
@@ -215,6 +228,7 @@ class TransactionState:
             lease_ms=edit.lease_ms,
         )
         self._owners[edit.pointer] = edit.pointer
+        self._deadlines.set(edit.pointer, edit.expires_at_ms)
         if isinstance(edit, EpochBegun):
             self.sinks.begin(self.lsn, edit)
         if is_short:
@@ -251,6 +265,7 @@ class TransactionState:
         for pointer in pointers:
             del self._owners[pointer]
         self._seen_by_short.pop(edit.transaction_id, None)
+        self._deadlines.discard(edit.transaction_id, opened.expires_at_ms)
         state = _ENDED_STATES[type(edit)]
         outcome = _outcome(self.lsn, edit, state, opened)
         self.outcomes.put(outcome)
@@ -324,11 +339,14 @@ class TransactionState:
             self.last_pointer = max(self.last_pointer, lost[-1])
             self.invalid = with_all(self.invalid, lost)
             self._pending.append((self.lsn, ViewChange(0, None, invalidated=lost)))
+        self._deadlines = Deadlines()
         for opened in self.open.values():
             # A clock that was set back must not keep what is open alive for longer than its time.
+            expires_at_ms = min(opened.expires_at_ms, edit.at_ms + opened.timeout_ms)
+            self._deadlines.set(opened.transaction_id, expires_at_ms)
             self.open[opened.transaction_id] = replace(
                 opened,
-                expires_at_ms=min(opened.expires_at_ms, edit.at_ms + opened.timeout_ms),
+                expires_at_ms=expires_at_ms,
                 survived_crash=opened.survived_crash or edit.is_after_crash,
             )
 

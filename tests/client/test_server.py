@@ -99,7 +99,9 @@ def test_a_message_published_under_a_pointer_holds_committed_readers_back(
     client.transactions.invalidate(transaction)
     assert client.poll(topic, isolation="committed").blocked_by is None
     assert client.transactions.outcome(transaction).reason == "invalidated"
-    assert transaction.transaction_id in client.transactions.invalids().invalids
+    listed = client.transactions.invalids()
+    assert transaction.transaction_id in listed.invalids
+    assert transaction.transaction_id in listed.reasons["invalidated"]
     assert client.transactions.abort(transaction) == "aborted"
 
 

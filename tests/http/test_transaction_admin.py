@@ -1,6 +1,8 @@
 """The invalid list, truncation, and snapshots (protocol §5.2)."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ def test_the_invalid_list_shows_what_is_invalid_and_prunable(client: Client, top
 
     shown = ok(client.get(f"{TRANSACTIONS}/invalid")).json
 
-    assert set(shown) == {"invalids", "prunable", "sweptAt", "sweptWith"}
+    assert set(shown) == {"invalids", "reasons", "prunable", "sweptAt", "sweptWith"}
     assert {idle.id, checkpoint, publisher.id} <= set(shown["invalids"])
     assert {idle.id, checkpoint} <= set(shown["prunable"])
     assert shown["invalids"] == [str(one) for one in sorted(map(int, shown["invalids"]))]
@@ -31,12 +33,45 @@ def test_the_invalid_list_shows_what_is_invalid_and_prunable(client: Client, top
     )
 
 
+def test_the_invalid_list_says_why_each_is_there(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server(home=tmp_path)
+    client = server.client()
+    invalidated, long, late = begin(client), begin(client, type="long"), begin(client, timeout=0.1)
+    checkpoint = ok(invalidated.checkpoint()).json["writePointer"]
+    ok(invalidated.invalidate())
+    ok(long.abort())
+    until(lambda: late.id in invalids(client)["invalids"])
+    client.close()
+    server.kill()
+    client = new_server(home=tmp_path).client()
+
+    shown = invalids(client)
+
+    lost = shown["reasons"].pop("lost_in_crash")
+    assert shown["reasons"] == {
+        "invalidated": [invalidated.id, checkpoint], "abort_of_long": [long.id],
+        "timed_out": [late.id],
+    }  # fmt: skip
+    assert lost
+    for pointer in lost:
+        assert ok(client.get(f"{TRANSACTIONS}/{pointer}")).json["reason"] == "lost_in_crash"
+    told = [pointer for each in shown["reasons"].values() for pointer in each]
+    assert sorted(map(int, told + lost)) == list(map(int, shown["invalids"]))
+    client.close()
+
+
+def invalids(client: Client) -> dict[str, Any]:
+    return ok(client.get(f"{TRANSACTIONS}/invalid")).json
+
+
 def test_before_the_first_sweep_there_is_none_to_show(new_server: NewServer) -> None:
     client = new_server("messaging.cleanup_interval=3600").client()
 
     shown = ok(client.get(f"{TRANSACTIONS}/invalid")).json
 
-    assert shown == {"invalids": [], "prunable": [], "sweptAt": None, "sweptWith": None}
+    assert shown == {
+        "invalids": [], "reasons": {}, "prunable": [], "sweptAt": None, "sweptWith": None,
+    }  # fmt: skip
     client.close()
 
 

@@ -75,7 +75,8 @@ async def test_the_index_survives_a_restart_until_the_outcome_is_told(world: Wor
     async with world.running() as service:
         assert service.indexed_pointers() == [7, 8]
         assert service.topics([7, 8]) == ["default:audit"]
-        assert sorted(service.first_publishes()) == [(7, NOON_MS), (8, NOON_MS)]
+        assert service.published_by(NOON_MS - 1) == []
+        assert sorted(service.published_by(NOON_MS)) == [7, 8]
         service.settle([7])
         await service.mark_rolled_back([8])
         assert service.indexed_pointers() == []
@@ -94,7 +95,7 @@ async def test_a_settled_pointer_is_carried_until_its_index_rows_are_gone_from_d
 
     service.settle([7])
     assert service.is_carried(7)
-    assert service.first_publishes() == []
+    assert service.published_by(NOON_MS + 1_000) == []
 
     await service.tick()
     assert not service.is_carried(7)
@@ -105,14 +106,15 @@ async def test_a_transaction_holds_readers_from_its_first_publish_on(
 ) -> None:
     world.transactions.start(7)
     await service.store(AUDIT, request(b"holds nobody", pointer=7))
-    assert service.first_publishes() == []
+    assert service.published_by(NOON_MS + 1_000) == []
 
     world.clock.now_ms += 5
     await publish(service, b"x", pointer=7)
     world.clock.now_ms += 5
     await publish(service, b"y", pointer=7)
 
-    assert service.first_publishes() == [(7, NOON_MS + 5)]
+    assert service.published_by(NOON_MS + 4) == []
+    assert service.published_by(NOON_MS + 5) == [7]
 
 
 async def test_a_held_reader_wakes_when_the_transaction_ends(

@@ -55,9 +55,35 @@ def test_asking_for_first_publishes_looks_at_no_range() -> None:
         index.add(range_of(number // 10, kind, number, made=WatchedRange))
     looks_before = WatchedRange.looks
 
-    assert dict(index.first_publishes()) == dict.fromkeys(range(5), 5)
+    assert list(index.published_by(5)) == list(range(5))
 
     assert WatchedRange.looks == looks_before
+
+
+def test_who_published_later_is_not_looked_at() -> None:
+    index = PointerIndex()
+    for pointer in range(5):
+        index.add(range_of(pointer, MESSAGE_ROWS, pointer, written_ms=pointer))
+    index.settle([0])
+    late = index.published_by(2)
+
+    assert (next(late), next(late), next(late, None)) == (1, 2, None)
+
+
+def test_what_was_written_at_a_time_to_come_counts_from_when_it_is_loaded() -> None:
+    index = PointerIndex()
+    index.load(
+        [
+            range_of(pointer, MESSAGE_ROWS, number, written_ms=written_ms)
+            for number, (pointer, written_ms) in enumerate([(1, 900), (2, 50), (3, 40), (2, 30)])
+        ],
+        now_ms=100,
+    )
+    index.add(range_of(4, MESSAGE_ROWS, 9, written_ms=100))
+
+    assert [list(index.published_by(at_ms)) for at_ms in (29, 30, 99, 100)] == [
+        [], [2], [2, 3], [2, 3, 1, 4],
+    ]  # fmt: skip
 
 
 changes = st.lists(
@@ -93,5 +119,9 @@ def test_first_publishes_are_those_of_the_ranges_that_are_there(
             else:
                 index.marked(ended)
 
-        assert dict(index.first_publishes()) == first_publishes(there)
+        first = first_publishes(there)
+        for bound in (99, 100 + number // 2, 100 + number):
+            assert set(index.published_by(bound)) == {
+                pointer for pointer, at_ms in first.items() if at_ms <= bound
+            }
         assert set(index.pointers()) == {entry.pointer for entry in there}

@@ -250,8 +250,8 @@ BUGS = (
         (
             Change(
                 "tx/endings.py",
-                "if now_ms >= opened.expires_at_ms]",
-                "if False]",
+                "        late = state.expired(self._now_ms())\n",
+                "        late = state.expired(0)\n",
             ),
         ),
     ),
@@ -260,8 +260,8 @@ BUGS = (
         (
             Change(
                 "process/bridge.py",
-                "if now_ms - min(published_ms, self._first_seen_ms[pointer]) >= self._max_block_ms",
-                "if False",
+                "self._messaging.published_by(self._now_ms() - self._max_block_ms)",
+                "list[int]()",
             ),
         ),
     ),

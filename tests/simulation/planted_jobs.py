@@ -165,14 +165,11 @@ JOB_BUGS = (
         (
             Change(
                 "tx/leases.py",
-                "        self._ends_ms.clear()\n"
-                "        for opened in state.open.values():\n"
-                "            self.begin(opened)\n",
-                "        self._ends_ms = {\n"
-                "            each.transaction_id:\n"
-                "                each.transaction_id // 1_000_000 + each.lease_ms\n"
-                "            for each in state.open.values() if each.lease_ms is not None\n"
-                "        }\n",
+                "        for opened in state.open.values():\n            self.begin(opened)\n",
+                "        for one, opened in state.open.items():\n"
+                "            if opened.lease_ms is not None:\n"
+                "                self._ends_ms[one] = one // 1_000_000 + opened.lease_ms\n"
+                "                self._deadlines.set(one, self._ends_ms[one])\n",
             ),
         ),
     ),

@@ -57,9 +57,10 @@ class MessagingService:
     """Topics, messages and long polls over one store; and what transactions may ask of the rows.
     `bookmarks` has the holds and the named positions of topics; a hold lives `hold_max_s` at most.
 
-    `why_not_begin` says why an empty store is not to be begun, and `lack_of_space` why the disk
-    should take no more messages, or None. `in_thread_prove` is for a store that another server can
-    take over; None: there is none, and no `ownership`.
+    `elapsed_s` is a clock that only goes forward. `why_not_begin` says why an empty store is not to
+    be begun, and `lack_of_space` why the disk should take no more messages, or None.
+    `in_thread_prove` is for a store that another server can take over; None: there is none, and no
+    `ownership`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class MessagingService:
         *,
         transactions: TransactionView,
         now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
         in_thread_write: InThread,
         in_thread_read: InThread,
         arrivals: Arrivals,
@@ -89,10 +91,19 @@ class MessagingService:
         self.ownership = self._owned(in_thread_prove)
         tail_bytes_max = settings.tail_bytes_max
         self._live = Live(now_ms=now_ms, may_delete=may_delete, tail_bytes_max=tail_bytes_max)
-        self._writer = Writer(self._engine, self._live, arrivals=arrivals, observe=observe)
+        self._writer = Writer(
+            self._engine, self._live, arrivals=arrivals, observe=observe, elapsed_s=elapsed_s
+        )
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)
-        self._polls = Polls(self._engine, self._live, transactions, settings, observe=observe)
+        self._polls = Polls(
+            self._engine,
+            self._live,
+            transactions,
+            settings,
+            observe=observe,
+            elapsed_s=elapsed_s,
+        )
         store = self._engine, self._live, self._writer
         self._observers = self._observed(settings.observer_directory, in_thread=in_thread_read)
         self._sweeper = Sweeper(

@@ -66,10 +66,12 @@ class Writer:
         *,
         arrivals: Arrivals,
         observe: Callable[[str, float], None],
+        elapsed_s: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._live = live
         self._observe = observe
+        self._elapsed_s = elapsed_s
         self._group: GroupWriter[Write[Any]] = GroupWriter(
             self._write_all, batch_count_max=BATCH_COUNT_MAX, arrivals=arrivals
         )
@@ -179,7 +181,7 @@ class Writer:
             self._answer(writes)
             return
         self._live.finish(batch)
-        started_s = asyncio.get_running_loop().time()
+        started_s = self._elapsed_s()
         try:
             await self._engine.write(batch.write)
         # A batch that failed in any way has an unknown fate, and that must be found out.
@@ -187,7 +189,7 @@ class Writer:
             log.exception("batch %d of %d writes failed", batch.number, len(writes))
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
-        self._observe("store_fsync_seconds", asyncio.get_running_loop().time() - started_s)
+        self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
         self._observe("store_batch_requests", len(writes))
         self._complete(batch, writes)
 

@@ -82,7 +82,9 @@ class Rooms:
             transactions, threads, background, elapsed_s=elapsed_s
         )
         self._log_writes = Watched(threads("transaction-log", 1), elapsed_s=elapsed_s)
-        self.transactions = self._open_transactions(threads, spawn=spawn, store_id=store_id)
+        self.transactions = self._open_transactions(
+            threads, elapsed_s=elapsed_s, spawn=spawn, store_id=store_id
+        )
         transactions.connect(self.transactions)
         self._bridge = self._make_bridge(store_id)
         self._backups = self._make_backups(threads)
@@ -216,6 +218,7 @@ class Rooms:
             settings.messaging,
             transactions=transactions,
             now_ms=now_ms,
+            elapsed_s=elapsed_s,
             in_thread_write=self._message_writes,
             in_thread_read=threads("store-reader", READ_THREADS),
             arrivals=self._arrivals,
@@ -247,13 +250,19 @@ class Rooms:
         )
 
     def _open_transactions(
-        self, threads: Threads, *, spawn: Callable[[Work], None], store_id: Callable[[], str]
+        self,
+        threads: Threads,
+        *,
+        elapsed_s: Callable[[], float],
+        spawn: Callable[[Work], None],
+        store_id: Callable[[], str],
     ) -> TransactionManager:
         return TransactionManager(
             self._places.snapshots,
             self._settings.tx,
             rows=self.messaging,
             now_ms=self._clock.now_ms,
+            elapsed_s=elapsed_s,
             in_thread_log=self._log_writes,
             in_thread_files=threads("transaction-files", 1),
             arrivals=self._arrivals,

@@ -64,6 +64,7 @@ class Ledger:
         *,
         retain: int,
         now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
         in_thread_log: InThread,
         in_thread_files: InThread,
         arrivals: Arrivals,
@@ -74,6 +75,7 @@ class Ledger:
         self._store = FileStore(directory, open_file=open_file)
         self._retain = retain
         self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
         # Two, so that no commit waits for the log behind a snapshot that is being packed.
         self._in_thread_log = in_thread_log
         self._in_thread_files = in_thread_files
@@ -379,7 +381,8 @@ class Ledger:
             on_durable=self._reached,
             on_failed=self._failed,
             on_batch=self._batched,
-            now_ms=self._now_ms,
+            on_synced=self._synced,
+            elapsed_s=self._elapsed_s,
             arrivals=self._arrivals,
         )
         self._log_changed.set()
@@ -416,8 +419,10 @@ class Ledger:
         self._events.durable(lsn)
         self._events.ended(changes)
 
-    def _batched(self, edit_count: int, seconds: float) -> None:
+    def _batched(self, edit_count: int) -> None:
         self._events.observe("log_batch_edits", edit_count)
+
+    def _synced(self, seconds: float) -> None:
         self._events.observe("log_fsync_seconds", seconds)
 
     def _note_snapshot(self, known: KnownFile) -> None:

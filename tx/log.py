@@ -97,8 +97,9 @@ class Log:
     """One log, over as many files as its snapshots make; a failed one is never used again.
 
     Lives on one event loop. `on_durable` is told how far edits are durable, before anybody who
-    waits is answered; `on_failed` why the log can't go on; `on_batch` how many edits a batch had,
-    and how many seconds it took.
+    waits is answered; `on_failed` why the log can't go on; `on_batch` how many edits a batch had;
+    `on_synced` how many seconds a batch took that was synced, by `elapsed_s`, which only goes
+    forward.
     """
 
     def __init__(
@@ -110,8 +111,9 @@ class Log:
         open_file: OpenFile,
         on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
-        on_batch: Callable[[int, float], None],
-        now_ms: Callable[[], int],
+        on_batch: Callable[[int], None],
+        on_synced: Callable[[float], None],
+        elapsed_s: Callable[[], float],
         arrivals: Arrivals,
     ) -> None:
         self._at = start
@@ -123,7 +125,8 @@ class Log:
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._on_batch = on_batch
-        self._now_ms = now_ms
+        self._on_synced = on_synced
+        self._elapsed_s = elapsed_s
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: str | None = None
         self._writer: GroupWriter[_Item] = GroupWriter(
@@ -249,22 +252,24 @@ class Log:
         proven, start = self._durable_length, self._length
         store_id, file = self._at.known.header.store_id, self._at.file
 
-        def write() -> int:
+        def write() -> tuple[int, float]:
             proof = pack_proof(store_id, offset=start, length=proven)
             data = b"".join((proof, *(frame for _, frame in edits)))
+            began_s = self._elapsed_s()
             file.append(data, sync=sync)
-            return len(data)
+            return len(data), self._elapsed_s() - began_s
 
-        began_ms = self._now_ms()
         try:
-            written = await self._in_thread(write)
+            written, seconds = await self._in_thread(write)
         except OSError as error:
             self._fail(f"the transaction log {self._at.known.path.name} can't be written: {error}")
             return
         self._length += written
         self._proven_length = proven
-        self._on_batch(len(edits), (self._now_ms() - began_ms) / 1000)
+        if edits:
+            self._on_batch(len(edits))
         if sync:
+            self._on_synced(seconds)
             self._durable_length = self._length
             self._reach(self._taken_lsn)
 

@@ -193,6 +193,7 @@ class World:
         self.may_delete = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
+        self.elapsed_s = 0.0
         self.in_thread_write: InThread = in_thread
         self.open_store: Callable[[], Store] = open_store or (
             lambda: RunTable(MemoryTable(self.rows))
@@ -204,6 +205,7 @@ class World:
             self.settings,
             transactions=self.transactions,
             now_ms=self.clock,
+            elapsed_s=lambda: self.elapsed_s,
             in_thread_write=self.in_thread_write,
             in_thread_read=in_thread,
             arrivals=Arrivals(),

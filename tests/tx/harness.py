@@ -40,6 +40,7 @@ class Disk:
         self.fails = False
         self.sync_count = 0
         self.write_count = 0
+        self.sync_s = self.elapsed_s = 0.0  # what a sync takes, and a clock that it moves
 
     async def __call__(self, function: Callable[[], T], /) -> T:
         await self._open.wait()
@@ -68,6 +69,7 @@ class FlakyFile:
             self._file.append(data[: len(data) // 2], sync=False)
             raise OSError(28, "No space left on device")
         self._file.append(data, sync=sync)
+        self._disk.elapsed_s += self._disk.sync_s if sync else 0
         self._disk.write_count += 1
         self._disk.sync_count += sync
 
@@ -180,17 +182,20 @@ class Service:
         self.disk = Disk()
         self.files = Disk()  # the thread that makes snapshots, and recovers
         self.now_ms = now_ms
+        self.observed: list[tuple[str, float]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.manager = TransactionManager(
             directory,
             self.settings,
             rows=self.rows,
             now_ms=lambda: self.now_ms,
+            elapsed_s=lambda: self.disk.elapsed_s,
             in_thread_log=self.disk,
             in_thread_files=self.files,
             arrivals=Arrivals(),
             spawn=self.spawn,
             store_id=lambda: STORE_ID,
+            observe=lambda name, figure: self.observed.append((name, figure)),
             open_file=self.disk.open_file,
         )
 

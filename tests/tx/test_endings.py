@@ -51,6 +51,19 @@ async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> 
     assert service.disk.sync_count == 1
 
 
+async def test_a_sync_is_observed_and_a_write_without_one_is_not(service: Service) -> None:
+    service.disk.sync_s = 0.000_25
+    tx = await service.begin()
+    await turns()
+    await service.later(0)
+    unsynced = list(service.observed)
+    await service.manager.commit(tx.transaction_id)
+
+    assert service.disk.write_count == 2
+    assert unsynced == [("log_batch_edits", 1)]
+    assert service.observed[1:] == [("log_batch_edits", 1), ("log_fsync_seconds", 0.000_25)]
+
+
 async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tx.log.UNWANTED_S_MAX", 60)  # so long may the next lines take
     started = [await service.begin() for _ in range(2)]

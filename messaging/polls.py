@@ -90,14 +90,12 @@ class Polls:
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
-        elapsed_s: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._live = live
         self._transactions = transactions
         self._settings = settings
         self._observe = observe
-        self._elapsed_s = elapsed_s
         self._is_stopping = False
         self.insiders = Insiders()
         self.waiting_count = 0  # polls that sleep until something happens
@@ -280,7 +278,7 @@ class Polls:
 
     async def _wait(self, waiter: asyncio.Event, alarm_s: float, reading: Reading) -> None:
         loop = asyncio.get_running_loop()
-        began_s = self._elapsed_s()
+        began_s = loop.time()
         self.waiting_count += 1
         alarm = loop.call_at(alarm_s, waiter.set)
         try:
@@ -289,7 +287,7 @@ class Polls:
             alarm.cancel()
             self.waiting_count -= 1
         if reading.held_by is not None:
-            self._observe("blocked_reader_seconds", self._elapsed_s() - began_s)
+            self._observe("blocked_reader_seconds", loop.time() - began_s)
 
     def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
         # The snapshot first and the rows second: a row that became durable in between is newer than

@@ -96,14 +96,7 @@ class MessagingService:
         )
         self._publisher = Publisher(self._live, self._writer, transactions)
         self._endings = Endings(self._live, self._writer)
-        self._polls = Polls(
-            self._engine,
-            self._live,
-            transactions,
-            settings,
-            observe=observe,
-            elapsed_s=elapsed_s,
-        )
+        self._polls = Polls(self._engine, self._live, transactions, settings, observe=observe)
         store = self._engine, self._live, self._writer
         self._observers = self._observed(settings.observer_directory, in_thread=in_thread_read)
         self._sweeper = Sweeper(

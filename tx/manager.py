@@ -71,7 +71,6 @@ class TransactionManager:
         self._may_recover = False
         self.counters = TransactionCounters()
         self._gates = Gates()
-        self._claims = Claims()
         self._markings = Markings(self._gates, rows, spawn=spawn)
         self._ledger = Ledger(
             directory,
@@ -98,10 +97,11 @@ class TransactionManager:
         )
 
     def _join(self, around: Surroundings) -> None:
-        self._endings = Endings(self._ledger, self._gates, self._claims, self._markings, around)
+        claims = Claims()
+        self._endings = Endings(self._ledger, self._gates, claims, self._markings, around)
         self._starts = Starts(self._ledger, self._endings, around)
         self.epochs = Epochs(self._ledger, self._endings, self._starts, around)
-        self._resumption = Resumption(self._claims, self._markings, self._starts, around)
+        self._resumption = Resumption(claims, self._markings, self._starts, around)
         self._runs = Runs(self._ledger, self._endings, start=self._start_run)
         self._invalid_list = InvalidList(
             self._ledger, self._gates, around.rows, now_ms=around.now_ms

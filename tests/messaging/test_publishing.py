@@ -1,6 +1,8 @@
 """Publish, store, rollback and their reading, through the service (protocol §3, §6)."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +30,8 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
+
+T = TypeVar("T")
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
@@ -309,3 +313,18 @@ async def test_what_a_reference_brings_counts_with_its_bytes_and_once(
 
 def _figures(service: MessagingService) -> dict[TopicId, tuple[int, int]]:
     return {topic: (count, size_bytes) for topic, count, size_bytes in service.topic_figures()}
+
+
+async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) -> None:
+    async def slow(write: Callable[[], T]) -> T:
+        world.elapsed_s += 0.000_25
+        return write()
+
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+    world.in_thread_write = slow
+    async with world.running() as service:
+        world.observed.clear()
+        await publish(service, b"x")
+
+        assert world.observed == [("store_fsync_seconds", 0.000_25), ("store_batch_requests", 1)]

@@ -194,6 +194,7 @@ class World:
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
         self.elapsed_s = 0.0
+        self.observed: list[tuple[str, float]] = []
         self.in_thread_write: InThread = in_thread
         self.open_store: Callable[[], Store] = open_store or (
             lambda: RunTable(MemoryTable(self.rows))
@@ -211,6 +212,7 @@ class World:
             arrivals=Arrivals(),
             longest_transaction_s=self.longest_transaction_s,
             may_delete=lambda: self.may_delete,
+            observe=lambda name, figure: self.observed.append((name, figure)),
             lack_of_space=lambda: self.lack_of_space,
         )
 

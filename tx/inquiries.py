@@ -125,7 +125,7 @@ class InvalidList:
         no start reached the log, of which the list is all that tells how they ended."""
         # Durably invalid ones only: the rows of the others are still to be marked.
         state = self._ledger.state
-        listed = [each for each in self._listed() if also_lost or state.outcomes.find(each)]
+        listed = [each for each in self._listed() if also_lost or each in state.outcomes]
         edit, _ = decisions.truncate(state, listed, keeps=self._is_needed, now_ms=self._now_ms())
         if edit.pointers:
             self._ledger.want(self._ledger.record(edit))
@@ -136,7 +136,6 @@ class InvalidList:
 
     def _is_needed(self, pointer: int) -> bool:
         """Whether a pointer on the invalid list may still hide a row, or one on its way."""
-        if not self._rows.is_cleared(pointer):
+        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):
             return True
-        owner = self._ledger.state.find(pointer).transaction_id
-        return self._rows.is_carried(pointer) or self._gates.has_writes(owner)
+        return self._gates.has_writes(self._ledger.state.find(pointer).transaction_id)

@@ -214,8 +214,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a pointer leaves the invalid list while rows carry it",
         "tx/inquiries.py",
-        "        return self._rows.is_carried(pointer) or self._gates.has_writes(owner)\n",
-        "        return self._gates.has_writes(owner)\n",
+        "        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):\n",
+        "        if not self._rows.is_cleared(pointer):\n",
         ("tests/tx/test_runs.py::test_pruning_takes_off_only_what_no_row_carries",),
     ),
     Mutant(

@@ -101,8 +101,8 @@ BUGS = (
         (
             Change(
                 "tx/inquiries.py",
-                "return self._rows.is_carried(pointer) or ",
-                "return ",
+                "if self._rows.is_carried(pointer) or ",
+                "if ",
             ),
         ),
     ),

@@ -381,14 +381,15 @@ _TRANSACTIONS: dict[str, Schema] = {
             "oldestInProgress": _or_null(ref("Pointer")),
         }
     ),
+    "InvalidPointersByReason": _fixed(
+        "object",
+        description="every pointer of the list once, by why it is there",
+        additionalProperties=_array(ref("Pointer")),
+    ),
     "InvalidList": _reply(
         {
             "invalids": _array(ref("Pointer")),
-            "reasons": {
-                "type": "object",
-                "description": "every pointer once, by why it is on the list",
-                "additionalProperties": _array(ref("Pointer")),
-            },
+            "reasons": ref("InvalidPointersByReason"),
             "prunable": _array(ref("Pointer"), "those that no message row carries"),
             "sweptAt": _or_null(_MS),
             "sweptWith": _or_null(_TEXT),

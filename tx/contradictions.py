@@ -11,6 +11,7 @@ from typing import Any
 
 from tx.edits import (
     Aborted,
+    BlockKept,
     BlockReserved,
     BlockReturned,
     Checkpointed,
@@ -82,7 +83,7 @@ def _of_abort(state: TransactionState, edit: Aborted) -> str | None:
 
 def _of_block(state: TransactionState, edit: BlockReserved) -> str | None:
     block = edit.block
-    if not 0 < block.stop - block.start <= POINTERS_MAX:
+    if not 0 < block.count <= POINTERS_MAX:
         return f"the block from pointer {block.start} to {block.stop} has no possible size"
     if block.start < state.next_block_start:
         return (
@@ -93,9 +94,9 @@ def _of_block(state: TransactionState, edit: BlockReserved) -> str | None:
 
 
 def _of_lost(_state: TransactionState, edit: Restarted) -> str | None:
-    if any(each.stop < each.start for each in edit.lost):
+    if any(each.count < 0 for each in edit.lost):
         return "a range of lost pointers ends before it starts"
-    if sum(each.stop - each.start for each in edit.lost) > POINTERS_MAX:
+    if sum(each.count for each in edit.lost) > POINTERS_MAX:
         return "more pointers are lost than can have been reserved"
     return None
 
@@ -106,7 +107,9 @@ def _of_sink(state: TransactionState, edit: SinkForgotten) -> str | None:
     return f"nothing is recorded of the sink {edit.sink!r}"
 
 
-def _of_nothing(_state: TransactionState, _edit: BlockReturned | Truncated) -> str | None:
+def _of_nothing(
+    _state: TransactionState, _edit: BlockKept | BlockReturned | Truncated
+) -> str | None:
     return None  # what it takes away need not be there
 
 
@@ -123,6 +126,7 @@ _CHECKS: Mapping[type[Any], Callable[[TransactionState, Any], str | None]] = {
     BlockReserved: _of_block,
     Restarted: _of_lost,
     SinkForgotten: _of_sink,
+    BlockKept: _of_nothing,
     BlockReturned: _of_nothing,
     Truncated: _of_nothing,
 }

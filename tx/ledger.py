@@ -336,7 +336,7 @@ class Ledger:
                 "server: %d transactions are still in progress, and %d pointers that may have been "
                 "handed out become invalid (lost_in_crash)",
                 len(state.open),
-                sum(block.stop - block.start for block in state.blocks),
+                sum(block.count for block in state.blocks),
             )
         # The log comes first: it cuts the tail of the one before, and every snapshot has one.
         before = (recovered.log_sequence, recovered.log_length)

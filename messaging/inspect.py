@@ -60,7 +60,9 @@ def table_rows(directory: Path) -> Iterator[Row]:
         OSError: the directory can't be read, or a server has it open.
     """
     if not (directory / "CURRENT").is_file():
-        raise FileNotFoundError(2, "there is no LevelDB table in it", str(directory))
+        below = directory / "messages"
+        reason = f"it is in {below}" if below.is_dir() else "there is no LevelDB table in it"
+        raise FileNotFoundError(2, reason, str(directory))
     try:
         store = RunTable(LevelDbTable(directory, first_whole=first_whole))
     except DirectoryLockedError as error:

@@ -351,8 +351,8 @@ class TopicRegistry:
 
 
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:
-    """The refusal that names the topic and what to do."""
-    return TopicNotFoundError(f"there is no topic {topic}; create it first")
+    """The refusal of every call, whether or not its caller wants the topic to be there."""
+    return TopicNotFoundError(f"there is no topic {topic}: it was never created, or it was deleted")
 
 
 def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tuff import __version__
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.media import read_query
 
@@ -139,6 +140,7 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
         worst = max((check.status for check in found.values()), key=_SEVERITIES.index)
         form = {
             "status": worst.value,
+            "version": __version__,
             "checks": {
                 name: {"status": check.status.value, "detail": check.detail}
                 for name, check in found.items()

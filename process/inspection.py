@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
     try:
         for row in _hbase_rows(what, where) if what in OF_HBASE else _file_rows(what, Path(where)):
             print(json.dumps(row))
+    except transaction_files.WrongFileError as error:
+        return _fail(str(error), EXIT_USAGE)
     except InspectionError as error:
         return _fail(str(error), EXIT_FAILED)
     return 0
@@ -55,6 +57,10 @@ def _file_rows(what: str, path: Path) -> Rows:
         raise InspectionError(f"there is no {path}")
     try:
         yield from INSPECTORS[what](path)
+    except FileNotFoundError as error:  # it is there, and what makes it a store is not
+        raise transaction_files.WrongFileError(
+            f"{path} is no message store: {error.strerror}"
+        ) from error
     except OSError as error:
         raise InspectionError(f"{path} can't be read: {error.strerror}") from error
 

@@ -411,7 +411,7 @@ _PROCESS: dict[str, Schema] = {
     "HealthChecks": _reply(
         dict.fromkeys(("storage", "transactions", "disk", "clock"), ref("HealthCheck"))
     ),
-    "Readiness": _reply({"status": _TEXT, "checks": ref("HealthChecks")}),
+    "Readiness": _reply({"status": _TEXT, "version": _TEXT, "checks": ref("HealthChecks")}),
     "OpenApiDocument": _fixed("object", description="this document"),
 }
 

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from tuff.publisher import Publisher
     from tuff.replies import (
         Epoch,
+        Health,
+        HealthCheck,
         Hold,
         NamedPosition,
         Offsets,
@@ -98,8 +100,8 @@ _HOMES = {
     "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
     "tuff.publisher": ("Publisher",),
     "tuff.replies": (
-        "Epoch", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll", "Published", "Sink",
-        "Split", "Splits", "TopicInfo",
+        "Epoch", "Health", "HealthCheck", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll",
+        "Published", "Sink", "Split", "Splits", "TopicInfo",
     ),
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
@@ -115,7 +117,7 @@ __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
     "TablePositions", "TransactionalTable", "HBaseTransactionalTable",
-    "hook_transaction_id", "PublishEntry", "Outcome",
+    "hook_transaction_id", "PublishEntry", "Outcome", "Health", "HealthCheck",
     "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
     "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
     "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",

@@ -21,7 +21,7 @@ from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery
-from tuff.replies import Offsets, Poll, Published
+from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import AsyncSinks
 from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan, keep_for
@@ -181,6 +181,10 @@ class AsyncClient:
     async def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
         """As `Client.offsets`."""
         return await self._send(calls.offsets(topic, isolation=isolation))
+
+    async def health(self) -> Health:
+        """As `Client.health`."""
+        return await self._send(calls.health())
 
     def transaction(
         self,

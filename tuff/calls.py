@@ -24,12 +24,12 @@ from tuff.protocol.forms import (
     rollback_detail_to_json,
     whole_number,
 )
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import FIRST_ID, MessageId
 from tuff.protocol.media import MediaType, shown
 from tuff.protocol.names import TopicId, check_name
 from tuff.protocol.requests import Message, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
-from tuff.replies import Offsets, Poll, Published, TopicInfo
+from tuff.replies import Health, HealthCheck, Offsets, Poll, Published, TopicInfo
 
 T = TypeVar("T")
 
@@ -37,6 +37,8 @@ Payload = str | bytes | bytearray | memoryview
 Payloads = Payload | Iterable[Payload]
 _ONE_PAYLOAD = (str, bytes, bytearray, memoryview)  # each of which could be iterated over as well
 Start = MessageId | str | datetime | int
+EARLIEST = "earliest"  # a start: the oldest message
+LATEST = "latest"  # a start of what reads on: behind all that is there when it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +88,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One round trip: what to send, and how to read what comes back."""
+    """One round trip: what to send, and how to read what comes back.
+
+    `unready_status`: one that is an answer to `read` as well, and no refusal.
+    """
 
     request: Request
     read: Callable[[Response], T]
+    unready_status: int | None = None
 
     def answer(self, response: Response) -> T:
         """What the server said.
@@ -98,10 +104,11 @@ class Call(Generic[T]):
             TuffError: its kind for the problem that the server reports; InternalError when the
                 answer is none that the protocol knows.
         """
-        if response.status >= HTTPStatus.BAD_REQUEST:
+        is_unready = self.is_unready(response)
+        if response.status >= HTTPStatus.BAD_REQUEST and not is_unready:
             raise _refusal(response)
         what = f"{self.request.method} {self.request.path}"
-        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+        if not (is_unready or HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES):
             elsewhere = response.headers.get("location")
             sent_to = "" if elsewhere is None else f" and sent to {elsewhere}"
             raise InternalError(
@@ -115,6 +122,10 @@ class Call(Generic[T]):
                 f"{what} was answered in a form that no Tuff server uses ({error}); check the "
                 "address"
             ) from error
+
+    def is_unready(self, response: Response) -> bool:
+        """Whether it is an answer of the server's that has the status of a refusal."""
+        return response.status == self.unready_status and "checks" in response.problem
 
 
 def _refusal(response: Response) -> TuffError:
@@ -326,6 +337,27 @@ def offsets(topic: TopicId, *, isolation: str, transaction: int | None = None) -
     return Call(Request(method="GET", path=path, is_read=True), read)
 
 
+def health() -> Call[Health]:
+    """How the server does, also where it is not ready."""
+    request = Request(method="GET", path="/health/ready", is_read=True)
+    return Call(request, _read_health, unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _read_health(response: Response) -> Health:
+    body = json_object(response)
+    checks = body["checks"]
+    if not isinstance(checks, dict):
+        raise BadRequestError(f"checks is an object, not {shown(checks)}")
+    return Health(
+        status=text(body["status"]),
+        checks={
+            name: HealthCheck(text(check["status"]), text(check.get("detail", "")))
+            for name, check in checks.items()
+        },
+        version=None if body.get("version") is None else text(body["version"]),
+    )
+
+
 def _json(response: Response) -> object:
     try:
         value: object = json.loads(response.body)
@@ -352,7 +384,7 @@ def topic_path(topic: TopicId) -> str:
 
 def _consume_request(question: PollQuestion) -> dict[str, object]:
     body: dict[str, object] = {"inclusive": question.inclusive}
-    if question.start is not None:
+    if question.start not in (None, EARLIEST):
         body["startFrom"] = start_form(question.start)
     if question.limit is not None:
         body["limit"] = question.limit
@@ -362,8 +394,15 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 
 def start_form(start: Start) -> str | int:
-    """A place as JSON has it. Raises: BadRequestError: a time without a zone."""
+    """A place as JSON has it. Raises: BadRequestError: a time without a zone, or `latest`."""
     match start:
+        case "earliest":
+            return FIRST_ID.hex()
+        case "latest":
+            raise BadRequestError(
+                "'latest' is where a subscription can start; any other call takes the `end` that "
+                "client.offsets(topic) answers"
+            )
         case MessageId():
             return start.hex()
         case datetime():

@@ -22,7 +22,7 @@ from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery, Publisher
-from tuff.replies import Offsets, Poll, Published
+from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import Sinks
 from tuff.subscriber import Consumption, Plan, Positions, Subscriber, keep_for
@@ -277,6 +277,14 @@ class Client:
             TopicNotFoundError: there is none of that name.
         """
         return self._send(calls.offsets(topic, isolation=isolation))
+
+    def health(self) -> Health:
+        """How the server and its parts do; also where it is not ready, which is no error here.
+
+        Raises:
+            ConnectionLostError: it can't be reached.
+        """
+        return self._send(calls.health())
 
     def transaction(
         self,

@@ -7,12 +7,16 @@ library imports no room of the server.
 import json
 import subprocess
 from collections.abc import Generator
+from os import SEEK_END
+from tempfile import TemporaryFile
 
 from tuff.launch import server_command
-from tuff.protocol.errors import DamagedRecordError, InternalError
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, InternalError
 
 Row = dict[str, object]
 
+EXIT_USAGE = 2  # of `server.py inspect`
+SAID_BYTES_MAX = 64 << 10  # bytes; of what it says on standard error, the end matters
 DAMAGE = "damage"  # the kind of a row that tells where a file stops being readable
 
 
@@ -21,24 +25,31 @@ def inspect(what: str, argument: str) -> Generator[Row, None, None]:
 
     Raises:
         LaunchError: there is no server beside this package.
+        BadRequestError: it is something else than what was asked for.
         DamagedRecordError: it could not be read at all; the sentence is the server's.
     """
     command = server_command(["inspect", what, argument])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # Errors go to a file: a process that fills one pipe waits for the reader of the other.
+    with (
+        TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
         assert process.stdout is not None, "it is a pipe"
-        assert process.stderr is not None, "it is a pipe"
         try:
             for line in process.stdout:
                 yield _row(line)
         except GeneratorExit:
             process.kill()  # who wants no more rows waits for none
             raise
-        said = process.stderr.read().decode("utf-8", "replace").strip()
-    if process.returncode != 0:
-        last = said.splitlines()[-1] if said else f"tuff: it exited with {process.returncode}"
-        raise DamagedRecordError(
-            f"{argument} can't be shown: {last.removeprefix('tuff: ')}", code="unreadable_file"
-        )
+        code = process.wait()
+        errors.seek(max(0, errors.seek(0, SEEK_END) - SAID_BYTES_MAX))
+        said = errors.read().decode("utf-8", "replace").strip()
+    last = said.splitlines()[-1] if said else f"it exited with {code}"
+    sentence = last.removeprefix("tuff: ")
+    if code == EXIT_USAGE:
+        raise BadRequestError(sentence, code="wrong_file")
+    if code != 0:
+        raise DamagedRecordError(f"{argument} can't be shown: {sentence}", code="unreadable_file")
 
 
 def _row(line: bytes) -> Row:

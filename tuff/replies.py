@@ -225,6 +225,24 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """How one part of the server does; `status` is `ok`, `degraded` or `down`."""
+
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the server does: the worst `status` of its parts, each of them by name, and the server's
+    version; None: it is one that does not tell."""
+
+    status: str
+    checks: Mapping[str, HealthCheck]
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotFile:
     """A state snapshot that was just written, and is on stable storage."""
 

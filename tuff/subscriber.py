@@ -39,6 +39,7 @@ from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import Retries, is_passing
 from tuff.stopping import Stop, StoppedError
+from tuff.subscription import located
 
 if TYPE_CHECKING:
     from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
@@ -124,6 +125,9 @@ class Consumption(Generic[C]):
         self._dead_letters = plan.dead_letters or TopicId(
             plan.topic.namespace, f"{plan.topic.name}.dlq"
         )
+        # Where it begins without a position. Once `latest` was looked up, it stays there: what
+        # failed and was not stored would else be skipped.
+        self._beginning = plan.question
         self._question: PollQuestion | None = None  # where to read; None: ask the participant
         self._stored: MessageId | None = None
         self._alone_through: MessageId | None = None
@@ -190,9 +194,14 @@ class Consumption(Generic[C]):
             self._alone_through = None
             self._failed_count = 0
         self._stored = stored
-        question = self._plan.question
-        if self._stored is not None:
-            question = replace(question, start=self._stored, inclusive=False)
+        if self._stored is None:
+            looking_up = located(self._plan.topic, self._beginning, self._retries.ask)
+            found = yield from unless(self._stop, looking_up)
+            if found is None:
+                raise StoppedError
+            question = self._beginning = found
+        else:
+            question = replace(self._plan.question, start=self._stored, inclusive=False)
         self._question = question
         return question
 

@@ -10,15 +10,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuff import calls
-from tuff.calls import PollQuestion
+from tuff.calls import LATEST, Call, PollQuestion
 from tuff.flows import Backoff, Flow, ask
 from tuff.protocol.errors import TuffError
 from tuff.protocol.names import TopicId
-from tuff.replies import Poll
+from tuff.replies import Offsets, Poll
 from tuff.retries import is_passing
 
 AWAY_FIRST_S = 0.1  # seconds; a server that restarts is back within one or two
 AWAY_MOST_S = 5.0  # seconds; what a reader adds to the time that a server is away
+
+
+def located(
+    topic: TopicId, question: PollQuestion, ask: Callable[[Call[Offsets]], Flow[Offsets]]
+) -> Flow[PollQuestion]:
+    """The question with a start that stays where it is: `latest` becomes the place that this reader
+    can read up to now. What was published before and is decided later still comes."""
+    if question.start != LATEST:
+        return question
+    offsets = yield from ask(calls.offsets(topic, isolation=question.isolation or "all"))
+    return replace(question, start=offsets.end, inclusive=offsets.end is None)
 
 
 class Subscription:
@@ -40,6 +51,7 @@ class Subscription:
         failed_count = 0
         while True:
             try:
+                self._question = yield from located(self._topic, self._question, ask)
                 poll = yield from ask(calls.poll(self._topic, self._question))
             except TuffError as error:
                 if not is_passing(error):

@@ -103,7 +103,8 @@ class Address:
             ConnectionLostError: a proxy answered that it had no answer from the server.
             TuffError: as `Call.answer`.
         """
-        if response.status in _OF_A_PROXY and "code" not in response.problem:
+        is_of_the_server = "code" in response.problem or call.is_unready(response)
+        if response.status in _OF_A_PROXY and not is_of_the_server:
             error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
             error.retry_after_s = response.retry_after_s
             raise error

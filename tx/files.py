@@ -50,6 +50,14 @@ _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
 assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
 
 
+def kind_of(name: str, head: bytes) -> FileKind | None:
+    """The kind that a file says it is by how it begins, or else by its name; None: it is none of
+    ours. A damaged file of ours has still one of them."""
+    begins = (kind for kind, magic in _MAGIC.items() if head.startswith(magic))
+    matched = _NAME.fullmatch(name)
+    return next(begins, FileKind(matched[1]) if matched else None)
+
+
 class DamagedFilesError(Exception):
     """The files can't be trusted; the sentence names the file, the place and the tool."""
 

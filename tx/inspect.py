@@ -14,7 +14,14 @@ from tuff.disk.records import Damage, read_frames
 from tuff.protocol.forms import payload_to_json, pointer_to_json
 from tuff.protocol.pointers import PointerList
 from tx.edits import Edit, decode_edit
-from tx.files import DamagedFilesError, FileKind, known_file, list_files, read_header
+from tx.files import (
+    DamagedFilesError,
+    FileKind,
+    kind_of,
+    known_file,
+    list_files,
+    read_header,
+)
 from tx.logfile import is_proof
 from tx.packing import MalformedError
 from tx.records import OpenTransaction
@@ -33,6 +40,16 @@ POINTER_MEMBERS = frozenset(
 )  # fmt: skip
 # Ten thousand open transactions hold nearly the same two lists of ten thousand pointers each.
 LISTS = frozenset({"invalids", "in_progress"})
+
+
+_SHOWN = {
+    FileKind.SNAPSHOT: ("snapshot", "tuff snapshot show"),
+    FileKind.LOG: ("transaction log", "tuff log show"),
+}
+
+
+class WrongFileError(Exception):
+    """The file is of another kind than the one that was asked for; nothing is known of damage."""
 
 
 def directory_rows(directory: Path) -> Iterator[Row]:
@@ -56,8 +73,8 @@ def directory_rows(directory: Path) -> Iterator[Row]:
 
 
 def log_rows(path: Path) -> Iterator[Row]:
-    """The header, every edit, and any damage of a log, in their order."""
-    data = path.read_bytes()
+    """The header, every edit, and any damage of a log, in their order. Raises: WrongFileError."""
+    data = _read(path, FileKind.LOG)
     try:
         header, start = read_header(path.name, FileKind.LOG, data)
     except DamagedFilesError as error:
@@ -74,6 +91,18 @@ def log_rows(path: Path) -> Iterator[Row]:
             yield _edit_row(found.start, found.body)
 
 
+def _read(path: Path, kind: FileKind) -> bytes:
+    data = path.read_bytes()
+    found = kind_of(path.name, data)
+    if found is kind:
+        return data
+    wanted, _ = _SHOWN[kind]
+    if found is None:
+        raise WrongFileError(f"{path} is no {wanted}: it does not begin as one")
+    other, command = _SHOWN[found]
+    raise WrongFileError(f"{path} is a {other} and no {wanted}; show it with `{command} {path}`")
+
+
 def _edit_row(offset: int, body: bytes) -> Row:
     try:
         lsn, edit = decode_edit(body)
@@ -87,9 +116,13 @@ def _name(edit: Edit) -> str:
 
 
 def snapshot_rows(path: Path) -> Iterator[Row]:
-    """The header, the numbers, and every transaction of a snapshot; or its damage."""
+    """The header, the numbers, and every transaction of a snapshot; or its damage.
+
+    Raises: WrongFileError.
+    """
+    data = _read(path, FileKind.SNAPSHOT)
     try:
-        header, image = read_snapshot(path.name, path.read_bytes())
+        header, image = read_snapshot(path.name, data)
     except DamagedFilesError as error:
         # A snapshot is read whole or not at all: its last frame says how many there are.
         yield {"kind": "damage", "offset": 0, "reason": str(error)}

@@ -357,7 +357,9 @@ class TransactionManager:
         """Refuse everything until `start_service`. Raises: TransactionsUnavailableError: down."""
         if self.status.state is ServiceState.DOWN:
             raise TransactionsUnavailableError(self.status.reason)
-        self._ledger.stop("the transaction service is stopped; start it with service/start")
+        self._ledger.stop(
+            "the transaction service is stopped; start it with POST /v1/transactions/service/start"
+        )
 
     async def start_service(self) -> None:
         """Go on after `stop_service`, or try to come up again.

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import tuff
 from tests.cli.conftest import Tuff
@@ -187,3 +188,102 @@ def test_serve_becomes_the_server(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("tuff ready on http://127.0.0.1:")
         process.terminate()
         assert process.wait(15) == 0
+
+
+def test_a_publish_that_failed_says_nothing_of_messages(run: Tuff) -> None:
+    for form in ((), ("--json",)):
+        done = run("pub", "nowhere", "m", *form)
+
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_what_is_in_before_an_error_is_counted(run: Tuff, client: tuff.Client) -> None:
+    client.topics.create(tuff.TopicId("default", "partly"))
+    lines = "first\n" + "x" * (17 << 20)
+
+    done = run("pub", "partly", "--batch", "1", given=lines)
+
+    assert (done.returncode, done.stdout) == (1, "published 1 message to default:partly\n")
+
+
+def test_one_of_a_thing_is_no_plural(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("singular", "one")
+    client.topics.create(topic)
+    transaction = client.transactions.start()
+    client.publish(topic, "waits", transaction=transaction)
+
+    said = [
+        run("topics", "ls", "singular").stdout,
+        run("tx", "ls").stdout,
+        run("tx", "blockers", "singular:one").stdout,
+    ]
+    client.transactions.abort(transaction)
+
+    assert said[0].startswith("1 topic\n")
+    assert said[1].startswith("1 transaction in progress\n")
+    assert "\n1 message waits, " in said[2]
+
+
+def test_latest_is_behind_what_this_reader_could_read(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "latest")
+    client.topics.create(topic)
+
+    def tailed(*options: str) -> subprocess.Popen[str]:
+        command = ["tail", "latest", "-f", "-n", "1", *options, "--url", client.url]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tuff.cli", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    client.publish(topic, "before")
+    transaction = client.transactions.start()
+    client.publish(topic, "decided later", transaction=transaction)
+    with tailed("--isolation", "committed") as follower:
+        assert follower.stderr is not None
+        assert "held back by transaction" in follower.stderr.readline()
+        client.transactions.commit(transaction)
+        out, _ = follower.communicate(timeout=30)
+
+    assert out.endswith("  decided later\n")
+
+
+def test_a_follower_survives_what_a_subscription_does(
+    client: tuff.Client, server: ServerProcess
+) -> None:
+    topic = tuff.TopicId("default", "patient")
+    client.topics.create(topic)
+    client.publish(topic, "there")
+    service(client, "stop")
+    command = ["tail", "patient", "-f", "--from", "earliest", "--isolation", "committed"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", *command, "-n", "1", "--url", server.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stderr is not None
+        said = follower.stderr.readline()
+        service(client, "start")
+        out, rest = follower.communicate(timeout=30)
+
+    assert said.startswith("tuff: waiting for the server: the transaction service is stopped")
+    assert out.endswith("  there\n")
+    assert (rest, follower.returncode) == ("tuff: the server answers again\n", 0)
+
+
+def test_who_does_not_follow_is_told_that_the_service_is_stopped(
+    run: Tuff, client: tuff.Client
+) -> None:
+    client.topics.create(tuff.TopicId("default", "impatient"))
+    service(client, "stop")
+    done = run("tail", "impatient", "--isolation", "committed")
+    service(client, "start")
+
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def service(client: tuff.Client, action: str) -> None:
+    url = f"{client.url}/v1/transactions/service/{action}"
+    urlopen(Request(url, method="POST")).close()

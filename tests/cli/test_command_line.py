@@ -182,6 +182,34 @@ def test_a_wrong_command_line_is_exit_2_and_names_the_help(
     assert said.err.endswith(f"; next: {next_command}\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pub", "t", "m", "--ttl", "-1"),
+        ("topics", "create", "t", "--ttl", "0"),
+        ("tx", "start", "--timeout", "-1"),
+        ("tx", "start", "--timeout", "nan"),
+        ("tx", "start", "--type", "long", "--lease", "inf"),
+        ("tx", "show", "-1"),
+        ("tx", "show", str(1 << 64)),
+        ("holds", "set", "t", "n", "--max-age", "0"),
+        ("holds", "set", "t", "n", "--from", "yesterday"),
+        ("holds", "rm", "t", "a/b"),
+        ("positions", "set", "t", "n", "no-id"),
+        ("topics", "ls", "a/b"),
+    ],
+    ids=" ".join,
+)
+def test_what_can_not_be_is_exit_2_before_a_server_is_asked(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert run(*arguments, "--url", "http://127.0.0.1:1") == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+
+
 def test_what_is_no_transaction_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tx", "commit", "abc") == 2
 

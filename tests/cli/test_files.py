@@ -97,7 +97,7 @@ def test_damage_is_told_with_its_file_and_is_exit_1(files: Files, tmp_path: Path
     done = run("snapshot", "show", damaged)
 
     assert done.returncode == 1
-    assert f"tuff: {damaged.name} is damaged: " in done.stderr
+    assert f"tuff: {damaged.name} is damaged at byte " in done.stderr
 
 
 def test_a_store_that_a_server_has_open_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -107,3 +107,71 @@ def test_a_store_that_a_server_has_open_is_refused_in_one_sentence(tmp_path: Pat
     assert (done.returncode, done.stdout) == (1, "")
     assert str(server.pid) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("snapshot", "show"), "is no snapshot"),
+        (("log", "show"), "is no transaction log"),
+    ],
+)
+def test_a_file_of_another_kind_is_not_called_damaged(
+    tmp_path: Path, command: tuple[str, ...], said: str
+) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("nothing of a server's\n")
+
+    done = run(*command, other)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "damage" not in done.stderr
+    assert "salvage" not in done.stderr
+
+
+def test_a_log_that_is_taken_for_a_snapshot_is_shown_by_the_command_that_is_named(
+    files: Files,
+) -> None:
+    for wrong, file, right in (
+        (("snapshot", "show"), files.log, "tuff log show"),
+        (("log", "show"), files.after, "tuff snapshot show"),
+    ):
+        done = run(*wrong, file)
+
+        assert done.returncode == 2
+        assert f"`{right} {file}`" in done.stderr
+        assert run(*right.split()[1:], file).returncode == 0
+
+
+@pytest.mark.parametrize("place", ["empty", "data"])
+def test_a_directory_without_a_store_is_not_called_damaged(
+    files: Files, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    directory = files.messages.parent if place == "data" else tmp_path / "empty"
+
+    done = run("table", "show", directory)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no message store" in done.stderr
+    assert (str(files.messages) in done.stderr) is (place == "data")
+
+
+def test_a_snapshot_holds_the_same_as_itself(files: Files) -> None:
+    done = run("snapshot", "diff", files.after, files.after)
+
+    name = files.after.name
+    assert (done.returncode, done.stdout) == (0, f"{name} and {name} hold the same\n")
+    assert done.stderr == ""
+
+
+def test_two_damaged_snapshots_do_not_hold_the_same(files: Files, tmp_path: Path) -> None:
+    damaged = tmp_path / files.after.name
+    damaged.write_bytes(files.after.read_bytes()[:-1])
+
+    for form in ((), ("--json",)):
+        done = run("snapshot", "diff", damaged, damaged, *form)
+
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is damaged" in done.stderr

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session, topic_of
+from tuff.cli.options import (
+    Session,
+    command_line,
+    output_options,
+    server_options,
+    session,
+    topic_of,
+)
 from tuff.cli.output import moment, print_json, print_table, seconds
 from tuff.cli.transactions import lease_text, transaction_form
 from tuff.client import Client
@@ -89,6 +96,9 @@ def _print_blockers(
     ]
     columns = ("transaction", "client", "since", "age", "expires in", "lease", "holds back")
     print_table(columns, rows, title=f"transactions that published to {topic}")
-    many = f"{waiting.count:,} or more" if waiting.is_cut else f"{waiting.count:,}"
-    click.echo(f"{many} messages wait, its own included; to free them without it:")
-    click.echo(f"  tuff tx invalidate {blocked_by}")
+    if waiting.is_cut:
+        many = f"{waiting.count:,} or more messages wait"
+    else:
+        many = f"{waiting.count:,} {'message waits' if waiting.count == 1 else 'messages wait'}"
+    click.echo(f"{many}, its own included; to free readers without it:")
+    click.echo(f"  {command_line(['tuff', 'tx', 'invalidate', blocked_by])}")

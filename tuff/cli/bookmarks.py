@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session, topic_of
+from tuff.cli.options import SECONDS, Session, output_options, server_options, session, topic_of
 from tuff.cli.output import moment, print_json, print_table
 from tuff.cli.places import Latest, parse_place
 from tuff.client import Client
@@ -41,7 +41,7 @@ def list_holds(session: Session, *, topic: TopicId, url: str | None, as_json: bo
 @click.argument("topic", type=topic_of)
 @click.argument("name")
 @click.option("--from", "start", default="earliest", help="As of tuff tail. [default: earliest]")
-@click.option("--max-age", type=float, default=MAX_AGE_S, help="Seconds. [default: a day]")
+@click.option("--max-age", type=SECONDS, default=MAX_AGE_S, help="Seconds. [default: a day]")
 @server_options
 @output_options
 @session

@@ -75,10 +75,15 @@ def show_snapshot(*, file: Path, as_json: bool) -> None:
 @output_options
 def diff(*, before: Path, after: Path, as_json: bool) -> None:
     """Show what AFTER holds and BEFORE does not (+), and the other way round (-)."""
-    changes = list(
-        difference(list(inspect("snapshot", str(before))), list(inspect("snapshot", str(after))))
-    )
-    _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
+    old, new = (list(inspect("snapshot", str(file))) for file in (before, after))
+    for file, rows in ((before, old), (after, new)):
+        # Two damaged ones would hold the same: nothing.
+        _require_whole([row.get("reason") for row in rows if _kind(row) == DAMAGE], file.name)
+    changes = list(difference(old, new))
+    if changes or as_json:
+        _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
+    else:
+        click.echo(f"{before.name} and {after.name} hold the same")
 
 
 @log.command("show")
@@ -127,8 +132,14 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = F
             print_json(row)
     else:
         _print_tables(list(noted()), title=title, in_order=in_order)
+    _require_whole(damages, title)
+
+
+def _require_whole(damages: list[object], title: str) -> None:
     if damages:
-        raise DamagedRecordError(f"{title} is damaged: {damages[0]}", code="damaged_file")
+        reason = str(damages[0])
+        sentence = reason if title in reason else f"{title} is damaged: {reason}"
+        raise DamagedRecordError(sentence, code="damaged_file")
 
 
 def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tuff.cli.options import output_options
+from tuff.cli.options import SECONDS, output_options
 from tuff.cli.output import notice, print_json
 from tuff.cli.repair import run_server
 from tuff.launch import server_command
@@ -80,7 +80,7 @@ def flush(
 @_SET
 @_TABLES
 @click.option(
-    "--within", type=float, default=3_600.0, show_default=True, help="Seconds to wait at most."
+    "--within", type=SECONDS, default=3_600.0, show_default=True, help="Seconds to wait at most."
 )
 @output_options
 def compact(

@@ -1,16 +1,20 @@
 """What the commands share: the server they speak to, the form of their output, a topic's name."""
 
+import math
 import os
+import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tuff.client import DEFAULT_URL, Client, connect
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.names import TopicId
+from tuff.protocol.pointers import POINTER_MAX
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -23,7 +27,24 @@ class TransactionParameter(click.IntRange):
     name = "transaction id"
 
 
-TRANSACTION = TransactionParameter(min=0)
+TRANSACTION = TransactionParameter(min=0, max=POINTER_MAX)
+
+
+class SecondsParameter(click.FloatRange):
+    """A time above 0, in seconds; one that is not finite is none."""
+
+    name = "number of seconds"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return seconds
+
+
+SECONDS = SecondsParameter(min=0, min_open=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,16 @@ class Session:
         """The address that `client` speaks to. Raises: BadParameter."""
         with self.client(url) as client:
             return client.url
+
+
+def command_line(words: Iterable[object], context: click.Context | None = None) -> str:
+    """A command that a person can type next, to the server that this one spoke to."""
+    context = context or click.get_current_context()
+    root = context.find_root()
+    url = context.params.get("url")
+    if url is None and root.get_parameter_source("url") is ParameterSource.COMMANDLINE:
+        url = root.params["url"]
+    return shlex.join([*map(str, words), *([] if url is None else ["--url", url])])
 
 
 def topic_of(text: str) -> TopicId:

@@ -45,6 +45,11 @@ def notice(sentence: str) -> None:
     click.secho(f"tuff: {sentence}", err=True, fg="yellow")
 
 
+def counted(count: int, what: str) -> str:
+    """`1 topic`, `2 topics`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def shown(cell: object, *, length_max: int = CELL_LENGTH_MAX) -> str:
     """A cell's text: None is a dash, a list its items, and nothing in it controls the terminal."""
     match cell:

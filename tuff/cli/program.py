@@ -3,31 +3,33 @@
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import wraps
 from typing import NoReturn
 
 import click
 
+from tuff import __version__
 from tuff.cli.blockers import blockers
 from tuff.cli.bookmarks import holds, positions
 from tuff.cli.completion import VARIABLE, complete, completion
 from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.files import log, snapshot, table
 from tuff.cli.hbase import hbase
-from tuff.cli.options import Session
+from tuff.cli.options import Session, command_line
 from tuff.cli.publishing import pub
 from tuff.cli.repair import backup, fsck, restore, salvage
 from tuff.cli.serving import serve
 from tuff.cli.sinks import sinks
+from tuff.cli.status import status
 from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
-from tuff.client import DEFAULT_URL
 from tuff.launch import LaunchError
-from tuff.protocol.errors import TuffError
-from tuff.transport import ConnectionLostError
+from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.transport import ConnectionLostError, ServerNotTrustedError
 
-# By the code of the error: the command that leads on.
+# By the code of the error: the command that leads on. A word in capitals is a parameter of the
+# command that failed, or a member of the error; where there is none, its help leads on.
 _NEXT = {
     "topic_not_found": "tuff topics ls",
     "topic_already_exists": "tuff topics show TOPIC",
@@ -37,25 +39,37 @@ _NEXT = {
     "too_many_positions": "tuff positions ls TOPIC",
     "position_not_found": "tuff positions ls TOPIC",
     "transaction_unknown": "tuff tx ls",
-    "transaction_conflict": "tuff tx abort ID",
-    "transaction_timed_out": "tuff tx show ID",
-    "transaction_invalidated": "tuff tx show ID",
-    "transaction_committed": "tuff tx show ID",
-    "transaction_aborted": "tuff tx show ID",
+    "transaction_conflict": "tuff tx abort TRANSACTION",
+    "transaction_timed_out": "tuff tx show TRANSACTION",
+    "transaction_invalidated": "tuff tx show TRANSACTION",
+    "transaction_committed": "tuff tx show TRANSACTION",
+    "transaction_aborted": "tuff tx show TRANSACTION",
+    "transactions_in_progress": "tuff tx ls",
     "sink_not_found": "tuff sinks ls",
     "sink_in_use": "tuff tx ls",
-    "transactions_unavailable": "curl HEALTH",
-    "storage_unavailable": "curl HEALTH",
+    "transactions_unavailable": "tuff status",
+    "storage_unavailable": "tuff status",
+    "shutting_down": "tuff status",
+    "overloaded": "tuff status",
+    "internal": "tuff status",
+    "connection_lost": "tuff status",
     "damaged_record": "tuff tail TOPIC --from NEXT",
-    "connection_lost": "tuff serve",
+}
+# The files and what is wrong with them is all that there is to say.
+_OFFLINE = {
+    "damaged_file",
+    "damaged_files",
+    "damaged_backup",
+    "unreadable_file",
+    "unreadable_files",
 }
 
 
 EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    refused by the server, or a file is damaged
-  2    the command line is wrong
+  1    refused by the server, not all is well (tuff status), or a file is damaged
+  2    the command line is wrong, or asks for what can't be
   3    the server can't be reached
   130  interrupted, or a question was answered with no
 
@@ -67,6 +81,7 @@ NO_COLOR switches colours off.
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context, url: str | None) -> None:
     """Publish a message if, and only if, your own change commits."""
@@ -77,8 +92,51 @@ def program(context: click.Context, url: str | None) -> None:
 
 tx.add_command(blockers)
 FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (serve, topics, pub, tail, tx, sinks, holds, positions, *FILES, hbase, completion):
+for command in (
+    serve,
+    status,
+    topics,
+    pub,
+    tail,
+    tx,
+    sinks,
+    holds,
+    positions,
+    *FILES,
+    hbase,
+    completion,
+):
     program.add_command(command)
+
+
+class CommandFailedError(Exception):
+    """An error of a command, and the context that it was run in."""
+
+    def __init__(self, error: TuffError | LaunchError, context: click.Context) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.context = context
+
+
+def _keep_context(command: click.Command) -> None:
+    """Have the errors of a command, and of those below it, keep the context: what was typed is read
+    there, wherever on the line it stood."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _keep_context(below)
+    elif (callback := command.callback) is not None:
+
+        @wraps(callback)
+        def run(*arguments: object, **parameters: object) -> object:
+            try:
+                return callback(*arguments, **parameters)
+            except (TuffError, LaunchError) as error:
+                raise CommandFailedError(error, click.get_current_context()) from error
+
+        command.callback = run
+
+
+_keep_context(program)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -90,70 +148,65 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     if instruction := os.environ.get(VARIABLE):
         return complete(program, instruction)
-    return run_to_end(program, "tuff", arguments, tell=partial(_told, arguments))
+    return run_to_end(program, "tuff", arguments, tell=_told)
 
 
-def _told(arguments: list[str], error: Exception) -> int | None:
+def _told(error: Exception) -> int | None:
     match error:
         case click.ClickException():
-            return _usage(error, arguments)
-        case TuffError():
-            is_lost = isinstance(error, ConnectionLostError)
-            code = EXIT_UNREACHABLE if is_lost else EXIT_REFUSED
-            return _tell(error.detail, _next_command(error, arguments), code)
-        case LaunchError():
-            return _tell(str(error), "pip install --force-reinstall tuff-messaging", EXIT_REFUSED)
+            return _usage(error)
+        case CommandFailedError(error=LaunchError() as failed):
+            command = "pip install --force-reinstall tuff-messaging"
+            return _tell(str(failed), command, EXIT_REFUSED)
+        case CommandFailedError(error=TuffError() as failed):
+            return _tell(failed.detail, _next_command(failed, error.context), _exit_code(failed))
         case _:
             return None
 
 
-def _usage(error: click.ClickException, arguments: list[str]) -> int:
+def _exit_code(error: TuffError) -> int:
+    match error:
+        case ConnectionLostError():
+            return EXIT_UNREACHABLE
+        case BadRequestError():
+            return EXIT_USAGE
+        case _:
+            return EXIT_REFUSED
+
+
+def _usage(error: click.ClickException) -> int:
     message = error.format_message()
     if "\n" in message:
         click.echo(message, err=True)  # a group without a command: its help
         return EXIT_USAGE
-    return _tell(message, _help_command(arguments), EXIT_USAGE)
+    context = getattr(error, "ctx", None)  # only errors of usage have one
+    return _tell(message, _help_command(context), EXIT_USAGE)
 
 
-def _next_command(error: TuffError, arguments: list[str]) -> str:
-    command = _NEXT.get(error.code)
-    if command is None:
-        return _help_command(arguments)
-    # Pointers are the only long numbers on a command line; a topic stands first, or is not said.
-    pointer = next((word for word in arguments if word.isdecimal() and len(word) > 15), "ID")
-    topic = next((word for word in _behind_command(arguments) if not word.startswith("-")), "TOPIC")
+def _next_command(error: TuffError, context: click.Context) -> str | None:
+    if isinstance(error, ServerNotTrustedError):
+        return None
+    if error.code == "topic_not_found" and context.command is pub:
+        template = "tuff topics create TOPIC"
+    else:
+        template = _NEXT.get(error.code, "")
     known = {
-        "NEXT": str(error.members.get("next", "NEXT")),
-        "ID": pointer,
-        "TOPIC": topic,
-        "HEALTH": f"{_url(arguments)}/health/ready",
+        "TOPIC": context.params.get("topic"),
+        "TRANSACTION": context.params.get("transaction"),
+        "NEXT": error.members.get("next"),
     }
-    return " ".join(known.get(word, word) for word in command.split())
+    words = [known.get(word, word) for word in template.split()]
+    if not words or None in words:
+        return None if error.code in _OFFLINE else _help_command(context)
+    return command_line(words, context)
 
 
-def _url(arguments: list[str]) -> str:
-    words = [part for word in arguments for part in word.split("=", 1)]
-    given = words[words.index("--url") + 1 :][:1] if "--url" in words else []
-    return next(filter(None, (*given, os.environ.get("TUFF_URL"))), DEFAULT_URL)
+def _help_command(context: click.Context | None) -> str:
+    return f"{'tuff' if context is None else context.command_path} --help"
 
 
-def _help_command(arguments: list[str]) -> str:
-    count = len(arguments) - len(_behind_command(arguments))
-    return " ".join(["tuff", *arguments[:count], "--help"])
-
-
-def _behind_command(arguments: list[str]) -> list[str]:
-    """What stands behind the names of commands."""
-    found: click.Command = program
-    for index, word in enumerate(arguments):
-        if not isinstance(found, click.Group) or word not in found.commands:
-            return arguments[index:]
-        found = found.commands[word]
-    return []
-
-
-def _tell(sentence: str, command: str, code: int) -> int:
+def _tell(sentence: str, command: str | None, code: int) -> int:
     said = sentence.rstrip(" .")
-    names_one = "`tuff " in said
-    click.echo(f"tuff: {said}" if names_one else f"tuff: {said}; next: {command}", err=True)
+    leads_on = command is None or "`tuff " in said
+    click.echo(f"tuff: {said}" if leads_on else f"tuff: {said}; next: {command}", err=True)
     return code

@@ -15,7 +15,7 @@ from tuff.cli.options import (
     session,
     topic_of,
 )
-from tuff.cli.output import print_json
+from tuff.cli.output import counted, print_json
 from tuff.cli.progress import Progress
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.names import TopicId
@@ -69,9 +69,11 @@ def pub(
                 done[1:] = [client.publish(topic, some, transaction=transaction, ttl=ttl)]
                 count += len(some)
                 progress.tell(count, read_bytes=source.read_bytes)
-    finally:
-        # Also on the way out of an error: who feeds a pipe must know how much of it is in.
-        _tell_published(topic, count, done, as_json=as_json)
+    except BaseException:
+        if count:  # what feeds a pipe must know how much of it is in
+            _tell_published(topic, count, done, as_json=as_json)
+        raise
+    _tell_published(topic, count, done, as_json=as_json)
 
 
 class _Input:
@@ -133,4 +135,4 @@ def _tell_published(topic: TopicId, count: int, done: list[Published], *, as_jso
         last = done[-1].last_id.hex() if done else None
         print_json({"published": count, "firstId": first, "lastId": last})
     else:
-        click.echo(f"published {count} message{'' if count == 1 else 's'} to {topic}")
+        click.echo(f"published {counted(count, 'message')} to {topic}")

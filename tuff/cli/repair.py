@@ -5,6 +5,7 @@ which prints one JSON object per line. A running server gives its backup over HT
 """
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,9 @@ import click
 
 from tuff.backups import download
 from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import notice, print_json, print_table
+from tuff.cli.output import counted, notice, print_json, print_table
 from tuff.launch import server_command
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import DamagedRecordError, TuffError
 
 Row = dict[str, object]
 
@@ -51,10 +52,11 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
     """Read everything in DIRECTORY (a stopped server's --data), and show what is damaged."""
     placed = _placed(snapshots, without_messages=without_messages)
     summary = run_server(["fsck", str(directory), *placed], as_json=as_json)
-    if summary["damages"]:
+    if damage_count := int(str(summary["damages"])):
+        salvaging = shlex.join(["tuff", "salvage", *placed, str(directory)])
         raise DamagedRecordError(
-            f"{directory} is damaged in {summary['damages']} places; what is whole can be written "
-            f"into a new directory with `tuff salvage {directory} NEW`",
+            f"{directory} is damaged in {counted(damage_count, 'place')}; what is whole can be "
+            f"written into a new directory with `{salvaging} NEW`",
             code="damaged_files",
         )
 
@@ -172,5 +174,5 @@ def _rows(arguments: list[str]) -> Iterator[Row]:
             raise DamagedRecordError(sentence, code="damaged_files")
         if done.returncode == EXIT_USAGE:
             raise click.UsageError(sentence)
-        raise BadRequestError(f"{arguments[1]} can't be read: {sentence}", code="unreadable_files")
+        raise TuffError(f"{arguments[1]} can't be read: {sentence}", code="unreadable_files")
     yield from rows

@@ -3,7 +3,7 @@
 import click
 
 from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import moment, print_json, print_table
+from tuff.cli.output import counted, moment, print_json, print_table
 from tuff.replies import Sink
 
 
@@ -28,7 +28,7 @@ def list_sinks(session: Session, *, url: str | None, as_json: bool) -> None:
         for one in found
     ]
     columns = ("sink", "epoch", "state", "run", "transaction", "since")
-    print_table(columns, rows, title=f"{len(rows)} sinks")
+    print_table(columns, rows, title=counted(len(rows), "sink"))
 
 
 @sinks.command()

@@ -1,24 +1,38 @@
 """`tuff tail`: look at messages, and follow them (protocol §3.4)."""
 
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session, topic_of
+from tuff.cli.options import (
+    Session,
+    command_line,
+    output_options,
+    server_options,
+    session,
+    topic_of,
+)
 from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.cli.places import Latest, Place, parse_place
 from tuff.client import Client
+from tuff.flows import Backoff
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.forms import payload_to_json
 from tuff.protocol.ids import MessageId
 from tuff.protocol.names import TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
+from tuff.retries import is_passing
+from tuff.subscription import AWAY_FIRST_S, AWAY_MOST_S
+from tuff.transport import ConnectionLostError
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits
-AGAIN_S = 0.5  # seconds between two tries to reach a server that is away
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -81,7 +95,8 @@ class _Reader:
         self._follow = follow
         self._told_blocker: int | None = None
         self._was_answered = False
-        self._is_away = False
+        self._failed_count = 0  # of the tries since the last answer
+        self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, random.random)
 
     def messages(self, place: Place, *, limit: int | None) -> Iterator[Message]:
         left = limit
@@ -102,38 +117,48 @@ class _Reader:
     def _poll(
         self, start: MessageId | int | None, *, inclusive: bool, limit: int, wait_s: float
     ) -> Poll:
+        return self._answer(
+            lambda: self._client.poll(
+                self._topic,
+                start,
+                inclusive=inclusive,
+                limit=limit,
+                isolation=self._isolation,
+                wait=wait_s,
+            )
+        )
+
+    def _answer(self, ask: Callable[[], T]) -> T:
+        """What the server answers; a follower waits for whatever passes."""
         while True:
             try:
-                poll = self._client.poll(
-                    self._topic,
-                    start,
-                    inclusive=inclusive,
-                    limit=limit,
-                    isolation=self._isolation,
-                    wait=wait_s,
-                )
+                answer = ask()
             except TuffError as error:
-                if not (self._follow and self._was_answered and error.retry_safe):
+                # That nobody was ever there is more likely a wrong address than a restart.
+                was_there = self._was_answered or not isinstance(error, ConnectionLostError)
+                if not (self._follow and was_there and is_passing(error)):
                     raise
                 self._wait_for_server(error)
             else:
-                if self._is_away:
+                if self._failed_count:
                     notice("the server answers again")
-                self._was_answered, self._is_away = True, False
-                return poll
+                self._was_answered, self._failed_count = True, 0
+                return answer
 
     def _wait_for_server(self, error: TuffError) -> None:
-        # The next poll goes on at the same place, so that nothing is skipped or shown twice.
-        if not self._is_away:
+        # The same is asked again, so that nothing is skipped or shown twice.
+        if not self._failed_count:
             notice(f"waiting for the server: {error.detail}")
-        self._is_away = True
-        time.sleep(AGAIN_S)
+        self._failed_count += 1
+        at_least_s = min(error.retry_after_s, AWAY_MOST_S)
+        time.sleep(self._backoff.pause(self._failed_count, at_least_s=at_least_s).seconds)
 
     def _begin(self, place: Place) -> tuple[MessageId | int | None, bool]:
         if not isinstance(place, Latest):
             return place, True
-        end = self._client.offsets(self._topic).end
-        return end, False
+        isolation = self._isolation
+        end = self._answer(lambda: self._client.offsets(self._topic, isolation=isolation)).end
+        return end, end is None
 
     def _is_news(self, poll: Poll) -> bool:
         return poll.blocked_by is not None and poll.blocked_by != self._told_blocker
@@ -144,7 +169,7 @@ class _Reader:
         if self._is_news(poll):
             notice(
                 f"held back by transaction {poll.blocked_by}, which has not ended: "
-                f"tuff tx show {poll.blocked_by}"
+                f"{command_line(['tuff', 'tx', 'show', poll.blocked_by])}"
             )
         self._told_blocker = poll.blocked_by
 

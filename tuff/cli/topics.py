@@ -3,7 +3,7 @@
 import click
 
 from tuff.cli.options import Session, output_options, server_options, session, topic_of
-from tuff.cli.output import print_json, print_table
+from tuff.cli.output import counted, print_json, print_table
 from tuff.protocol.names import TopicId
 from tuff.replies import TopicInfo
 
@@ -35,7 +35,7 @@ def list_topics(session: Session, *, namespace: str | None, url: str | None, as_
         print_json([{"namespace": one.namespace, "name": one.name} for one in found])
     else:
         rows = [(one.namespace, one.name) for one in found]
-        print_table(("namespace", "topic"), rows, title=f"{len(found)} topics")
+        print_table(("namespace", "topic"), rows, title=counted(len(found), "topic"))
 
 
 @topics.command()

@@ -5,8 +5,8 @@ import time
 
 import click
 
-from tuff.cli.options import TRANSACTION, Session, output_options, server_options, session
-from tuff.cli.output import moment, print_json, print_table, seconds
+from tuff.cli.options import SECONDS, TRANSACTION, Session, output_options, server_options, session
+from tuff.cli.output import counted, moment, print_json, print_table, seconds
 from tuff.replies import OpenTransaction, Outcome, Overview
 
 
@@ -40,7 +40,7 @@ def list_transactions(session: Session, *, url: str | None, as_json: bool) -> No
         for one in overview.in_progress
     ]
     columns = ("transaction", "type", "client", "age", "expires in", "lease", "published to")
-    print_table(columns, rows, title=f"{len(rows)} transactions in progress")
+    print_table(columns, rows, title=f"{counted(len(rows), 'transaction')} in progress")
     click.echo(
         f"{overview.committing_count} committing, {overview.invalid_count} invalid; "
         f"read pointer {overview.read_pointer}, write pointer {overview.write_pointer}"
@@ -81,8 +81,8 @@ def show(session: Session, *, transaction: int, url: str | None, as_json: bool) 
     default="short",
     help="Seconds to live and checked for conflicts, or hours and never checked.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="Until it ends by itself.")
-@click.option("--lease", type=float, metavar="SECONDS", help="Ends a long one nobody renews.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Until it ends by itself.")
+@click.option("--lease", type=SECONDS, metavar="SECONDS", help="Ends a long one nobody renews.")
 @click.option("--client", "name", help="The name that others see.")
 @server_options
 @output_options

@@ -1,0 +1,105 @@
+"""The command that an error names next works as it stands, however the line was typed."""
+
+import shlex
+
+import pytest
+
+import tuff
+from tests.cli.command import tuff_command
+from tests.cli.conftest import Tuff
+from tests.http.process import ServerProcess
+
+
+def advised(said: str) -> list[str]:
+    """The words of the command behind `next: `."""
+    return shlex.split(said.rpartition("; next: ")[2])
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("topics", "create", "advice:there"),
+        ("topics", "create", "--ttl", "60", "advice:there"),
+        ("topics", "create", "--property", "owner=me", "--json", "advice:there"),
+    ],
+)
+def test_the_topic_is_found_wherever_it_stands(
+    run: Tuff, client: tuff.Client, typed: tuple[str, ...]
+) -> None:
+    topic = tuff.TopicId("advice", "there")
+    if "there" not in client.topics.list("advice"):
+        client.topics.create(topic)
+
+    done = run(*typed)
+
+    assert done.returncode == 1
+    assert advised(done.stderr) == ["tuff", "topics", "show", "advice:there"]
+    assert run(*advised(done.stderr)[1:]).returncode == 0
+
+
+def test_the_transaction_is_found_behind_options(run: Tuff, client: tuff.Client) -> None:
+    transaction = client.transactions.start()
+    client.transactions.abort(transaction)
+    one = str(transaction.transaction_id)
+    client.topics.create(tuff.TopicId("default", "t"))
+
+    for typed in (("tx", "commit", "--json", one), ("pub", "--ttl=60", "--tx", one, "t", "m")):
+        assert advised(run(*typed).stderr) == ["tuff", "tx", "show", one]
+
+
+def test_the_advice_goes_to_the_server_that_refused(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    client.topics.create(tuff.TopicId("advice", "elsewhere"))
+    expected = ["tuff", "topics", "show", "advice:elsewhere", "--url", server.url]
+
+    for typed in (
+        ("topics", "create", "advice:elsewhere", "--url", server.url),
+        ("topics", "create", "--url", server.url, "advice:elsewhere"),
+        ("--url", server.url, "topics", "create", "advice:elsewhere"),
+    ):
+        done = tuff_command(*typed, url="http://127.0.0.1:1")
+        assert advised(done.stderr) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "help_of"),
+    [
+        (("--url", "http://127.0.0.1:1", "topics", "create"), "tuff topics create --help"),
+        (("--url", "tx", "topics", "ls", "--nope"), "tuff topics ls --help"),
+        (("tail", "--from", "yesterday", "t"), "tuff tail --help"),
+    ],
+)
+def test_the_help_that_is_named_is_that_of_the_command(
+    run: Tuff, typed: tuple[str, ...], help_of: str
+) -> None:
+    done = run(*typed)
+
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"; next: {help_of}\n")
+
+
+@pytest.mark.parametrize(
+    "typed", [("rm", "--yes"), ("show",), ("set", "--ttl", "5")], ids=lambda words: words[0]
+)
+def test_who_looks_for_a_topic_is_not_told_to_create_it(run: Tuff, typed: tuple[str, ...]) -> None:
+    done = run("topics", *typed, "advice:nope")
+
+    assert done.returncode == 1
+    assert "create it" not in done.stderr
+    assert advised(done.stderr) == ["tuff", "topics", "ls"]
+
+
+def test_who_publishes_to_a_topic_that_is_missing_is_told_how_to_make_it(run: Tuff) -> None:
+    done = run("pub", "--ttl", "5", "advice:made", "m")
+
+    assert done.returncode == 1
+    assert run(*advised(done.stderr)[1:]).returncode == 0
+    assert run("pub", "--ttl", "5", "advice:made", "m").returncode == 0
+
+
+def test_a_server_that_is_not_trusted_is_no_reason_to_start_one(server: ServerProcess) -> None:
+    done = tuff_command("topics", "ls", url=server.url.replace("http:", "https:"))
+
+    assert done.returncode == 3
+    assert "tuff serve" not in done.stderr

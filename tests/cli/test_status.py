@@ -1,0 +1,77 @@
+"""`tuff status` and `tuff --version`: which versions, whether all is well, and what there is."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import tuff
+from tests.cli.command import tuff_command
+from tests.cli.conftest import Tuff
+from tests.http.process import ServerProcess, serve
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = tuff_command("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"tuff {version('tuff-messaging')}\n")
+    assert tuff.__version__ == version("tuff-messaging")
+
+
+def test_what_there_is_is_counted(tmp_path: Path) -> None:
+    with serve(tmp_path) as server, tuff.connect(server.url) as client:
+        for name in ("a:one", "a:two", "b:one"):
+            client.topics.create(tuff.TopicId(*name.split(":")))
+        before = client.transactions.overview()
+        client.transactions.start()
+        client.transactions.invalidate(client.transactions.start())
+        health = client.health()
+
+        told = json.loads(tuff_command("status", "--json", url=server.url).stdout)
+        shown = tuff_command("status", url=server.url)
+
+    assert told == {
+        "url": server.url,
+        "status": health.status,
+        "serverVersion": tuff.__version__,
+        "clientVersion": tuff.__version__,
+        "checks": told["checks"],
+        "topicCount": 3,
+        "namespaceCount": 2,
+        "openCount": 1,
+        "committingCount": 0,
+        "invalidCount": before.invalid_count + 1,
+    }
+    assert set(told["checks"]) == {"storage", "transactions", "disk", "clock"}
+    assert shown.stdout.startswith(f"{server.url} is {health.status}\n")
+    assert "3 in 2 namespaces\n" in shown.stdout.replace("  ", "")
+    assert shown.returncode == (0 if health.status == "ok" else 1)
+
+
+def test_what_does_not_work_is_exit_1_with_the_reason(run: Tuff, client: tuff.Client) -> None:
+    address = f"{client.url}/v1/transactions/service"
+    urlopen(Request(f"{address}/stop", method="POST")).close()
+    shown = run("status")
+    told = run("status", "--json")
+    urlopen(Request(f"{address}/start", method="POST")).close()
+
+    reason = json.loads(told.stdout)["checks"]["transactions"]
+    assert (shown.returncode, told.returncode) == (1, 1)
+    assert reason["status"] != "ok"
+    assert reason["detail"] in shown.stdout
+    assert json.loads(told.stdout)["openCount"] is None
+    assert json.loads(told.stdout)["topicCount"] is not None
+
+
+def test_a_server_that_is_not_there_is_exit_3() -> None:
+    done = tuff_command("status", "--json", url="http://127.0.0.1:1")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.count("\n") == 1
+
+
+async def test_both_clients_are_told_how_a_server_does_that_is_not_ready(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    async with tuff.connect_async(server.url) as on_loop:
+        assert (await on_loop.health()).checks.keys() == client.health().checks.keys()

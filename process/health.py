@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from tuff import __version__
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.media import read_query
+from tuff.version import __version__
 
 log = logging.getLogger(__name__)
 

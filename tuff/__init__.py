@@ -6,6 +6,8 @@ Names are loaded when they are first used, so that importing `tuff` costs a prog
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tuff.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tuff.async_client import AsyncClient, connect_async
     from tuff.async_publisher import AsyncPublisher
@@ -69,8 +71,6 @@ if TYPE_CHECKING:
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),

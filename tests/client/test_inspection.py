@@ -24,5 +24,5 @@ def test_what_is_said_on_the_other_pipe_holds_nothing_up(monkeypatch: pytest.Mon
     assert list(inspect("tables", "x")) == [{"kind": "row"}]
 
     monkeypatch.setattr(tuff.inspection, "server_command", lambda _: [*command, "1"])
-    with pytest.raises(DamagedRecordError, match="^x can't be shown: a line of a log$"):
+    with pytest.raises(DamagedRecordError, match=r"^x can't be shown: a line of a log$"):
         list(inspect("tables", "x"))

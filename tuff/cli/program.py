@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import click
 
-from tuff import __version__
 from tuff.cli.blockers import blockers
 from tuff.cli.bookmarks import holds, positions
 from tuff.cli.completion import VARIABLE, complete, completion
@@ -27,6 +26,7 @@ from tuff.cli.transactions import tx
 from tuff.launch import LaunchError
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.transport import ConnectionLostError, ServerNotTrustedError
+from tuff.version import __version__
 
 # By the code of the error: the command that leads on. A word in capitals is a parameter of the
 # command that failed, or a member of the error; where there is none, its help leads on.

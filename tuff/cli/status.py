@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import click
 
-from tuff import __version__
 from tuff.cli.ending import EXIT_REFUSED
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, print_json, print_table
 from tuff.client import Client
 from tuff.protocol.errors import UnavailableError
 from tuff.replies import Health, Overview
+from tuff.version import __version__
 
 OK = "ok"
 REASON_LENGTH_MAX = 2_000  # characters; the reason why something does not work is shown whole

@@ -1,6 +1,7 @@
 """The publisher of `tuff.publisher` for the tasks of one event loop."""
 
 import asyncio
+import os
 from types import TracebackType
 
 from tuff import calls
@@ -9,7 +10,7 @@ from tuff.async_driver import AsyncDriver
 from tuff.calls import Payload
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId
-from tuff.publisher import Delivery, fail
+from tuff.publisher import Delivery, fail, require_own_process
 from tuff.transport import ConnectionLostError
 
 
@@ -32,9 +33,12 @@ class AsyncPublisher:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process_id = os.getpid()
 
     async def send(self, payload: Payload) -> "asyncio.Future[MessageId]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
+        self._require_own_loop()
         (data,) = calls.payloads_of([payload])
         async with self._turn:
             while not (self._box.has_room(data) or self._is_closed):
@@ -49,6 +53,7 @@ class AsyncPublisher:
 
     async def flush(self) -> None:
         """As `Publisher.flush`."""
+        self._require_own_loop()
         self._box.flush()
         self._added.set()
         target_count = self._box.added_count
@@ -60,6 +65,9 @@ class AsyncPublisher:
 
     async def close(self) -> None:
         """As `Publisher.close`."""
+        if os.getpid() != self._process_id or (self._is_closed and self._task is None):
+            return
+        self._require_own_loop()
         try:
             await self.flush()
         finally:
@@ -90,10 +98,18 @@ class AsyncPublisher:
     def _require_open(self) -> asyncio.AbstractEventLoop:
         if self._is_closed:
             raise BadRequestError("the publisher is closed; make another one")
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._work())
         return loop
+
+    def _require_own_loop(self) -> None:
+        require_own_process(self._process_id)
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise BadRequestError(
+                "the publisher belongs to the event loop that used it first; make another one in "
+                "this one"
+            )
 
     async def _next_settled(self) -> None:
         self._settled.clear()

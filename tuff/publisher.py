@@ -1,6 +1,7 @@
 """Many small messages of one program, published in batches and acknowledged one by one."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -77,7 +78,8 @@ class Publisher:
     """`client.publisher(topic)`: sends messages one by one, and publishes them in batches.
 
     Safe to share between threads. Messages keep the order in which they were sent. Use it in a
-    `with` block, or close it: a program that ends without it loses what still waits.
+    `with` block, or close it: a program that ends without it loses what still waits. It belongs to
+    the process that made it: after a fork the new process is refused, and makes one of its own.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Publisher:
         self._thread: _Thread | None = None
         self._is_closed = False
         self._failure: BaseException | None = None
+        self._process_id = os.getpid()
 
     def send(self, payload: Payload) -> "Future[MessageId]":
         """Hand over one message; the future has its id once it is durable.
@@ -119,8 +122,10 @@ class Publisher:
         The messages after a failed one are published all the same.
 
         Raises:
-            BadRequestError: it is neither a string nor bytes, or the publisher is closed.
+            BadRequestError: it is neither a string nor bytes, or the publisher is closed, or of
+                another process.
         """
+        require_own_process(self._process_id)
         (data,) = calls.payloads_of([payload])
         receipt = _Receipt()
         with self._added:
@@ -142,6 +147,7 @@ class Publisher:
             TuffError: the first error of those that were sent since the last flush; each future
                 says what became of its message.
         """
+        require_own_process(self._process_id)
         self._refuse_own_thread()
         with self._settled:
             self._box.flush()
@@ -154,10 +160,13 @@ class Publisher:
             raise failure
 
     def close(self) -> None:
-        """Flush, and take nothing more. Repeating it is harmless.
+        """Flush, and take nothing more. Repeating it is harmless. In a forked process it does
+        nothing: what was sent is the parent's, which publishes it.
 
         Raises: as `flush`.
         """
+        if os.getpid() != self._process_id:
+            return
         self._refuse_own_thread()
         try:
             self.flush()
@@ -254,15 +263,37 @@ class Publisher:
 
 class _Receipt(Future[MessageId]):
     """One whose callbacks end nothing but themselves. A future keeps to itself what they raise, but
-    for what ends a program: after a `sys.exit` in one nobody would publish, or be told."""
+    for what ends a program: after a `sys.exit` in one nobody would publish, or be told.
+
+    In a forked process it is never settled, so waiting for it is refused there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process_id = os.getpid()
+        self._is_settled = False
+
+    def result(self, timeout: float | None = None) -> MessageId:
+        self._require_settled_here()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._require_settled_here()
+        return super().exception(timeout)
 
     def set_result(self, result: MessageId) -> None:
         with self._contained():
             super().set_result(result)
+        self._is_settled = True
 
     def set_exception(self, exception: BaseException | None) -> None:
         with self._contained():
             super().set_exception(exception)
+        self._is_settled = True
+
+    def _require_settled_here(self) -> None:
+        if not self._is_settled:
+            require_own_process(self._process_id)
 
     @contextmanager
     def _contained(self) -> Iterator[None]:
@@ -272,6 +303,15 @@ class _Receipt(Future[MessageId]):
             raise
         except BaseException:
             log.exception("a callback of %r raised", self)
+
+
+def require_own_process(process_id: int) -> None:
+    """Raises: BadRequestError: a publisher is of another process, where its thread, or task, is."""
+    if os.getpid() != process_id:
+        raise BadRequestError(
+            "the publisher was made before this process was forked, and works in its parent alone; "
+            "make another one here"
+        )
 
 
 def _ids(published: Published, count: int) -> Iterator[MessageId]:

@@ -7,6 +7,7 @@ Two subscribers of one name, or one that is killed and started again, can't both
 second finds the stored place changed, or its commit conflicts with the first's.
 """
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -43,6 +44,8 @@ from tuff.subscription import located
 
 if TYPE_CHECKING:
     from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -136,7 +139,7 @@ class Consumption(Generic[C]):
 
     def stop(self) -> None:
         """Have `run` return when its batch is through, and end what waits for messages, for the
-        server, or for the next attempt."""
+        server, or for the next attempt. It lasts until a run, or a step, has ended by it."""
         self._stop.set()
 
     def refuse_coroutines(self) -> None:
@@ -152,12 +155,18 @@ class Consumption(Generic[C]):
     def run(self) -> Flow[None]:
         """Step after step, until `stop`; while the server is away it waits for it."""
         away_count = 0
+        if self._stop.is_set:
+            # As a signal has it that comes before a thread runs, or between two tries of a program.
+            log.warning(
+                "the subscriber of %s was stopped before this run began, so it did nothing; the "
+                "next run works again",
+                self._plan.topic,
+            )
         while not self._stop.is_set:
             try:
-                yield from self.step()
+                yield from self._one_step()
             except TuffError as error:
-                # Who does not know whether a batch was committed must not take it again in the
-                # same participants: they are still in that transaction.
+                # Whether a batch was committed is for the program to hear, and not to be guessed.
                 is_over = isinstance(error, OutcomeUnknownError)
                 if is_over or not (is_passing(error) or _is_of_others(error)):
                     raise
@@ -171,6 +180,12 @@ class Consumption(Generic[C]):
 
     def step(self) -> Flow[int]:
         """One batch, with all its attempts; how many messages are done now, 0 if none came."""
+        count = yield from self._one_step()
+        if not count:
+            self._stop.clear()
+        return count
+
+    def _one_step(self) -> Flow[int]:
         try:
             return (yield from self._step())
         except StoppedError:
@@ -339,9 +354,10 @@ class Subscriber:
         """Work until `stop`; while the server is away it waits for it, and then goes on.
 
         Raises:
-            OutcomeUnknownError: whether the last batch was committed can't be learned. Start the
-                program again: it goes on with whatever is true then.
-            TuffError: what no repeating helps with, as TopicNotFoundError.
+            OutcomeUnknownError: whether the last batch was committed can't be learned now. Start
+                the program again, or run it again: it goes on with whatever is true then.
+            TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
+                the reason is gone.
         """
         self._driver.run(self._consumption.run())
 
@@ -352,12 +368,18 @@ class Subscriber:
 
         Raises:
             TuffError: the server is away, or refuses; the same step can be tried again.
+
+        After a `stop` one step returns 0, and the next one works again.
         """
         return self._driver.run(self._consumption.step())
 
     def stop(self) -> None:
         """Have `run` return after its batch, from any thread or a signal handler; at once where it
-        waits for messages, or for a server that is away."""
+        waits for messages, or for a server that is away.
+
+        It ends one run. Where none is under way, or the one that is raises, that is the next one,
+        which returns at once and logs a warning; the run after it works again.
+        """
         self._consumption.stop()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ssl import SSLError
+from ssl import SSLContext, SSLError, create_default_context
 from threading import Lock
 from time import perf_counter
 from typing import TypeVar
@@ -185,7 +185,8 @@ class Transport:
         parts = urlsplit(address.url)
         self.url = address.url.rstrip("/")
         self._address = address
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        # One for all connections: to make one is to read all authorities that the machine trusts.
+        self._ssl = _ssl_context() if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port
         self._prefix = parts.path.rstrip("/")
         self._lock = Lock()
@@ -241,7 +242,7 @@ class Transport:
             connection.close()
 
     def _connect(self) -> HTTPConnection:
-        connection = self._kind(self._host, self._port, timeout=self._address.connect_timeout_s)
+        connection = self._unconnected()
         try:
             connection.connect()
         except SSLError as error:
@@ -252,6 +253,12 @@ class Transport:
             raise self._address.unreachable(error) from error
         connection.sock = BoundedSocket(connection.sock, elapsed_s=perf_counter)
         return connection
+
+    def _unconnected(self) -> HTTPConnection:
+        timeout_s = self._address.connect_timeout_s
+        if self._ssl is None:
+            return HTTPConnection(self._host, self._port, timeout=timeout_s)
+        return HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._ssl)
 
     def _send(self, connection: HTTPConnection, request: Request) -> None:
         headers = self._address.headers(request)
@@ -293,6 +300,12 @@ def _leave_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_inherited)
+
+
+def _ssl_context() -> SSLContext:
+    context = create_default_context()
+    context.set_alpn_protocols(["http/1.1"])  # as http.client does with a context of its own
+    return context
 
 
 def _reason(error: Exception) -> str:

@@ -149,3 +149,22 @@ def test_what_waits_when_the_loop_ends_was_not_sent_and_says_so(
     error = future.exception()
     assert isinstance(error, tuff.ConnectionLostError)
     assert not error.outcome_unknown
+
+
+def test_another_loop_is_refused_and_never_waits(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    """The task that publishes is of the first one, and so nothing was ever settled."""
+    client = tuff.connect_async(server.url)
+    publisher = client.publisher(topic, linger_ms=60_000)
+    first = asyncio.new_event_loop()
+    sent = first.run_until_complete(publisher.send("one"))
+
+    for call in (lambda: publisher.send("two"), publisher.flush, publisher.close):
+        with pytest.raises(tuff.BadRequestError, match="event loop"):
+            asyncio.run(call())
+
+    first.run_until_complete(publisher.close())
+    assert sent.done()
+    first.run_until_complete(client.close())
+    first.close()

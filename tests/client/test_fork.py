@@ -152,6 +152,83 @@ def test_a_forked_process_is_refused_the_table_of_its_parent(tmp_path: Path) -> 
     assert rest == ["ended"]
 
 
+PUBLISHER = """
+import os, sys, tuff
+client = tuff.connect(sys.argv[1])
+topic = tuff.TopicId("client", sys.argv[2])
+with client.publisher(topic, linger_ms=60_000) as publisher:
+    waiting = publisher.send("one")
+    child = os.fork()
+    if child == 0:
+        for call in (lambda: publisher.send("two"), publisher.flush, waiting.result):
+            try:
+                call()
+            except tuff.TuffError as error:
+                print(error)
+        publisher.close()
+        print("closed", flush=True)
+        with client.publisher(topic) as own:
+            own.send("own")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    publisher.send("three")
+assert waiting.result() is not None
+print([message.payload for message in client.poll(topic)])
+"""
+
+LOOP_PUBLISHER = """
+import asyncio, os, sys, tuff
+topic = tuff.TopicId("client", sys.argv[2])
+
+async def inherit(publisher):
+    for call in (lambda: publisher.send("two"), publisher.flush):
+        try:
+            await call()
+        except tuff.TuffError as error:
+            print(error)
+    await publisher.close()
+    print("closed", flush=True)
+
+async def main():
+    async with tuff.connect_async(sys.argv[1]) as client:
+        async with client.publisher(topic, linger_ms=60_000) as publisher:
+            await publisher.send("one")
+            child = os.fork()
+            if child == 0:
+                asyncio._set_running_loop(None)
+                asyncio.run(inherit(publisher))
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            await publisher.send("three")
+        print([message.payload for message in await client.poll(topic)])
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_process_is_refused_the_publisher_of_its_parent(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    """Its thread is not there: `flush` waited for ever, and what was sent went nowhere."""
+    command = [sys.executable, "-c", PUBLISHER, server.url, topic.name]
+    done = subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, text=True)
+
+    *refusals, closed, published = done.stdout.splitlines()
+    assert [line.count("before this process was forked") for line in refusals] == [1, 1, 1]
+    assert (closed, published) == ("closed", "[b'own', b'one', b'three']")
+
+
+def test_a_forked_process_is_refused_the_publisher_of_its_parents_loop(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    command = [sys.executable, "-c", LOOP_PUBLISHER, server.url, topic.name]
+    done = subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, text=True)
+
+    *refusals, closed, published = done.stdout.splitlines()
+    assert [line.count("before this process was forked") for line in refusals] == [1, 1]
+    assert (closed, published) == ("closed", "[b'one', b'three']")
+
+
 def test_a_stop_in_a_forked_process_is_no_news_for_its_parent() -> None:
     """The parent's waits were woken by nobody, and then heard no stop any more."""
     subprocess.run([sys.executable, "-c", STOPPED_CHILD], cwd=ROOT, check=True, timeout=20)

@@ -97,3 +97,37 @@ def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: s
 def test_who_is_not_trusted_is_not_asked_again(url: str) -> None:
     with tuff.connect(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
         client.topics.namespaces()
+
+
+def test_the_authorities_of_the_machine_are_read_once_for_a_client(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection read them all: some hundred certificates."""
+    read_count = 0
+    load = ssl.SSLContext.load_default_certs
+
+    def counting(context: ssl.SSLContext, *arguments: ssl.Purpose) -> None:
+        nonlocal read_count
+        read_count += 1
+        load(context, *arguments)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", counting)
+    with tuff.connect(url, retries=0) as client:
+        for _ in range(3):  # a connection each, as none of them gets as far as to be kept
+            with pytest.raises(tuff.ServerNotTrustedError):
+                client.topics.namespaces()
+
+    assert read_count == 1
+
+
+async def test_the_authorities_are_read_no_more_often_on_a_loop(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ssl.SSLContext] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda one, *_: read.append(one))
+    async with tuff.connect_async(url, retries=0) as client:
+        for _ in range(3):
+            with pytest.raises(tuff.ServerNotTrustedError):
+                await client.topics.namespaces()
+
+    assert len(read) <= 1

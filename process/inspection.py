@@ -61,6 +61,8 @@ def _file_rows(what: str, path: Path) -> Rows:
         raise transaction_files.WrongFileError(
             f"{path} is no message store: {error.strerror}"
         ) from error
+    except BlockingIOError as error:  # a server has it
+        raise transaction_files.WrongFileError(error.strerror) from error
     except OSError as error:
         raise InspectionError(f"{path} can't be read: {error.strerror}") from error
 

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.http.process import ServerProcess, serve
 
@@ -139,6 +141,71 @@ def test_the_python_lines_of_a_page_run(
     program = "\n".join(block.text for block in blocks)
 
     run([sys.executable, "-W", "error", "-"], program, server, tmp_path)
+
+
+def test_the_client_page_is_not_misled_by_what_the_tutorial_left(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """Both kept their stock in `stock/`, and the second one sold an apple that was not there."""
+    for name in ("tutorial.md", "howto/client.md"):
+        blocks = [
+            b for b in BLOCKS if b.document == ROOT / "docs" / name and b.language == "python"
+        ]
+        program = "\n".join(block.text for block in blocks)
+        printed = run([sys.executable, "-"], program, server, tmp_path)
+
+    assert printed.splitlines()[-1] == "40"
+
+
+def test_no_two_pages_keep_their_rows_in_one_directory() -> None:
+    pages: dict[str, set[str]] = {}
+    for block in BLOCKS:
+        for directory in re.findall(r'(?<!HBase)TransactionalTable\("([^"]+)"', block.text):
+            pages.setdefault(directory, set()).add(block.document.name)
+
+    assert {where: names for where, names in pages.items() if len(names) > 1} == {}
+    assert {"tutorial.md"} in pages.values()
+
+
+def test_a_page_installs_what_a_user_of_make_run_has_not() -> None:
+    """`pytest` came with `make test` alone, and the page for who tests ran it."""
+    ours = installed_by("tuff-messaging")
+    programs = {
+        script.name: normal(script.dist.name)
+        for script in entry_points(group="console_scripts")
+        if script.dist is not None and normal(script.dist.name) not in ours
+    }
+    missing = [
+        f"{block}: {word}"
+        for document, blocks in by_document("sh")
+        for block in blocks
+        for word in re.findall(r"^(?:\S+/)?([\w.-]+)", block.text, re.MULTILINE)
+        if word in programs and not any(f"install {programs[word]}" in each.text for each in blocks)
+    ]
+
+    assert "pytest" in programs
+    assert missing == []
+
+
+def installed_by(distribution: str) -> set[str]:
+    """A distribution and all that it needs, without its extras."""
+    found, left = set[str](), [normal(distribution)]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        left += [
+            normal(needed.name)
+            for needed in map(Requirement, requires(name) or ())
+            if needed.marker is None or needed.marker.evaluate({"extra": ""})
+        ]
+    return found
+
+
+def normal(name: str) -> str:
+    """A distribution's name, as an index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @pytest.mark.slow

@@ -178,8 +178,8 @@ class Client:
             more = client.poll(orders, poll.next_id, inclusive=False, isolation="committed")
 
         `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
-        or None for the oldest message; `inclusive=False` begins behind it. `limit`: messages, at
-        most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
+        or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
+        messages, at most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
         `isolation`: `all`, the default, is everything that was published, also by transactions that
         have not ended or were undone; `committed` is what is committed, and ends before the first
         message that is undecided. `transaction`: read in the snapshot of a transaction instead: the
@@ -231,8 +231,9 @@ class Client:
 
         Within one iteration nothing comes twice, and nothing is skipped but what expires before it
         is read; a server that is restarted or away is waited for. Keep `message.id` yourself to go
-        on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`;
-        `limit` and `wait` (seconds, up to 60) are of each long poll.
+        on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`, and
+        "latest" begins behind all that this reader could read when the iteration begins; `limit`
+        and `wait` (seconds, up to 60) are of each long poll.
 
         Raises:
             TopicNotFoundError: there is none of that name, or it was deleted.
@@ -355,8 +356,8 @@ class Client:
 
         Each batch of at most `batch` messages is processed in a transaction that also keeps the new
         position, in the participant `positions`; so both are done, or neither. `start` is where it
-        begins when there is no position yet; it is that of `poll`, as is `isolation`. It waits up
-        to `wait` seconds for messages. An error rolls the batch back; then each message of it
+        begins when there is no position yet; it is that of `subscribe`, as is `isolation`. It waits
+        up to `wait` seconds for messages. An error rolls the batch back; then each message of it
         is tried alone, with growing waits, and one that has failed `attempts` times (that batch
         included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
         as JSON with the reason. `tx.abort()` counts as an error; conflicts and a server that is

@@ -68,6 +68,7 @@ def test_the_advice_goes_to_the_server_that_refused(
         (("--url", "http://127.0.0.1:1", "topics", "create"), "tuff topics create --help"),
         (("--url", "tx", "topics", "ls", "--nope"), "tuff topics ls --help"),
         (("tail", "--from", "yesterday", "t"), "tuff tail --help"),
+        (("--url", "http://127.0.0.1:1", "tx", "start", "--timeout"), "tuff tx start --help"),
     ],
 )
 def test_the_help_that_is_named_is_that_of_the_command(

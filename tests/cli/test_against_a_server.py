@@ -32,7 +32,10 @@ def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
     assert json.loads(run("topics", "ls", "cli", "--json").stdout) == [
         {"namespace": "cli", "name": "life"}
     ]
-    assert run("topics", "rm", "cli:life", given="n\n").returncode == 130
+    for answer in ("n\n", ""):
+        refused = run("topics", "rm", "cli:life", given=answer)
+        assert refused.returncode == 130
+        assert refused.stderr.endswith("tuff: nothing was done; --yes does it without a question\n")
     assert run("topics", "rm", "cli:life", "--yes").returncode == 0
     again = run("topics", "show", "cli:life")
     assert again.returncode == 1
@@ -49,6 +52,9 @@ def test_properties_are_changed_one_by_one(run: Tuff, client: tuff.Client) -> No
     run("topics", "set", "cli:set", "--unset", "team")
 
     assert json.loads(done.stdout)["properties"] == {"ttl": "30", "owner": "you", "team": "red"}
+    assert client.topics.get(topic).properties == {"ttl": "30", "owner": "you"}
+    for contradiction in (("--ttl", "5", "--unset", "ttl"), ("--ttl", "5", "--property", "ttl=6")):
+        assert run("topics", "set", "cli:set", *contradiction).returncode == 2
     assert client.topics.get(topic).properties == {"ttl": "30", "owner": "you"}
     nothing = run("topics", "set", "cli:set")
     assert (nothing.returncode, nothing.stdout) == (2, "")

@@ -104,7 +104,8 @@ def test_a_store_that_a_server_has_open_is_refused_in_one_sentence(tmp_path: Pat
     with serve(tmp_path) as server:
         done = run("table", "show", server.data / "messages")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tuff: {server.data / 'messages'} is in use by process ")
     assert str(server.pid) in done.stderr
     assert "Traceback" not in done.stderr
 

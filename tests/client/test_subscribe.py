@@ -42,6 +42,48 @@ def test_a_subscription_starts_where_it_is_told(client: tuff.Client, topic: tuff
     assert payloads(client.subscribe(topic, published.last_id.hex()), 1) == [b"two"]
 
 
+def test_a_subscription_can_start_at_either_end(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """Both words were refused, though the command takes them."""
+    empty = Subscription(topic, PollQuestion(start="latest", isolation="committed"))
+    assert list(client._driver.run(empty.poll())) == []
+    client.publish(topic, "one")
+    assert payloads(client.subscribe(topic, "earliest"), 1) == [b"one"]
+    latest = Subscription(topic, PollQuestion(start="latest", isolation="committed"))
+    assert list(client._driver.run(latest.poll())) == []
+
+    client.publish(topic, "two")
+
+    for subscription, expected in ((empty, [b"one", b"two"]), (latest, [b"two"])):
+        poll = client._driver.run(subscription.poll())
+        assert [message.payload for message in poll] == expected
+
+
+def test_latest_skips_nothing_that_is_decided_later(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "before")
+    transaction = client.transactions.start()
+    client.publish(topic, "decided later", transaction=transaction)
+    committed = Subscription(topic, PollQuestion(start="latest", isolation="committed"))
+    every = Subscription(topic, PollQuestion(start="latest", isolation="all"))
+    for subscription in (committed, every):
+        assert list(client._driver.run(subscription.poll())) == []
+
+    client.transactions.commit(transaction)
+
+    (message,) = client._driver.run(committed.poll())
+    assert message.payload == b"decided later"
+    assert list(client._driver.run(every.poll())) == []
+
+
+def test_what_reads_once_has_no_latest(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.publish(topic, "one")
+
+    with pytest.raises(tuff.BadRequestError, match=r"client\.offsets"):
+        client.poll(topic, "latest")
+    assert [message.payload for message in client.poll(topic, "earliest")] == [b"one"]
+
+
 def test_an_empty_reply_leads_on_and_not_back(client: tuff.Client, topic: tuff.TopicId) -> None:
     """The place of the last message is not enough: what was skipped behind it came up again, and
     where there was no message yet, everything did."""
@@ -81,6 +123,21 @@ async def test_a_task_is_handed_what_is_published_while_it_waits(
         await client.publish(topic, ["one", "two"])
 
         assert await waiting == [b"one", b"two"]
+        await messages.aclose()
+
+
+async def test_a_task_starts_at_the_end(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "before")
+    async with tuff.connect_async(server.url) as on_loop:
+        messages = on_loop.subscribe(topic, "latest")
+        waiting = asyncio.create_task(taken(messages, 1))
+        while not waiting.done():  # until it has begun
+            client.publish(topic, "after")
+            await asyncio.sleep(0)
+
+        assert await waiting == [b"after"]
         await messages.aclose()
 
 

@@ -113,6 +113,26 @@ def test_it_begins_where_it_is_told_when_there_is_no_position(
     assert counter.batches == [[b"b"]]
 
 
+def test_one_that_begins_at_the_end_skips_nothing_that_failed(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    """As nothing is stored yet, it looks anew where to begin; and the end has moved meanwhile."""
+    client.publish(topic, "before")
+    subscriber = client.subscriber(
+        topic, counter.process, positions=positions, start="latest", wait=0
+    )
+    assert subscriber.step() == 0
+    client.publish(topic, "a")
+    counter.poison[b"a"] = tuff.TransactionConflictError("another was faster")
+    client._driver._pause = lambda *_: counter.poison.clear()
+
+    assert [subscriber.step(), subscriber.step()] == [1, 0]
+    assert counter.batches == [[b"a"], [b"a"]]
+
+
 def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
     client: tuff.Client,
     topic: tuff.TopicId,

@@ -11,6 +11,7 @@ from typing import TypeVar
 import click
 from click.core import ParameterSource
 
+from tuff.cli.output import notice
 from tuff.client import DEFAULT_URL, Client, connect
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.names import TopicId
@@ -19,6 +20,12 @@ from tuff.protocol.pointers import POINTER_MAX
 Function = TypeVar("Function", bound=Callable[..., object])
 
 DEFAULT_NAMESPACE = "default"
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within a range."""
+
+    name = "whole number"
 
 
 class TransactionParameter(click.IntRange):
@@ -80,6 +87,18 @@ def command_line(words: Iterable[object], context: click.Context | None = None) 
     if url is None and root.get_parameter_source("url") is ParameterSource.COMMANDLINE:
         url = root.params["url"]
     return shlex.join([*map(str, words), *([] if url is None else ["--url", url])])
+
+
+def confirm(question: str) -> None:
+    """Ask before something is gone. Raises: Abort: the answer is no, or nobody can be asked."""
+    try:
+        is_wanted = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)  # the line of the question is still open
+        is_wanted = False
+    if not is_wanted:
+        notice("nothing was done; --yes does it without a question")
+        raise click.Abort
 
 
 def topic_of(text: str) -> TopicId:

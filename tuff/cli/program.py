@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import NoReturn
 
 import click
@@ -148,13 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     if instruction := os.environ.get(VARIABLE):
         return complete(program, instruction)
-    return run_to_end(program, "tuff", arguments, tell=_told)
+    return run_to_end(program, "tuff", arguments, tell=partial(_told, arguments))
 
 
-def _told(error: Exception) -> int | None:
+def _told(arguments: list[str], error: Exception) -> int | None:
     match error:
         case click.ClickException():
-            return _usage(error)
+            return _usage(error, arguments)
         case CommandFailedError(error=LaunchError() as failed):
             command = "pip install --force-reinstall tuff-messaging"
             return _tell(str(failed), command, EXIT_REFUSED)
@@ -174,13 +174,15 @@ def _exit_code(error: TuffError) -> int:
             return EXIT_REFUSED
 
 
-def _usage(error: click.ClickException) -> int:
+def _usage(error: click.ClickException, arguments: list[str]) -> int:
     message = error.format_message()
     if "\n" in message:
         click.echo(message, err=True)  # a group without a command: its help
         return EXIT_USAGE
-    context = getattr(error, "ctx", None)  # only errors of usage have one
-    return _tell(message, _help_command(context), EXIT_USAGE)
+    # Of the errors of usage not all have a context: an option without its value has none.
+    context: click.Context | None = getattr(error, "ctx", None)
+    path = _command_path(arguments) if context is None else context.command_path
+    return _tell(message, f"{path} --help", EXIT_USAGE)
 
 
 def _next_command(error: TuffError, context: click.Context) -> str | None:
@@ -197,12 +199,19 @@ def _next_command(error: TuffError, context: click.Context) -> str | None:
     }
     words = [known.get(word, word) for word in template.split()]
     if not words or None in words:
-        return None if error.code in _OFFLINE else _help_command(context)
+        return None if error.code in _OFFLINE else f"{context.command_path} --help"
     return command_line(words, context)
 
 
-def _help_command(context: click.Context | None) -> str:
-    return f"{'tuff' if context is None else context.command_path} --help"
+def _command_path(arguments: list[str]) -> str:
+    """The command that the words name, where they could not be parsed."""
+    found: click.Command = program
+    names = ["tuff"]
+    for word in arguments:
+        if isinstance(found, click.Group) and word in found.commands:
+            found = found.commands[word]
+            names.append(word)
+    return " ".join(names)
 
 
 def _tell(sentence: str, command: str | None, code: int) -> int:

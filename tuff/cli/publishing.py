@@ -10,6 +10,7 @@ import click
 from tuff.cli.options import (
     TRANSACTION,
     Session,
+    WholeNumber,
     output_options,
     server_options,
     session,
@@ -32,10 +33,10 @@ Batches = Iterator[list[bytes]]
 @click.command()
 @click.argument("topic", type=topic_of)
 @click.argument("messages", nargs=-1)
-@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that these messages live.")
+@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that these messages live.")
 @click.option(
     "--batch",
-    type=click.IntRange(1, GIVEN_BATCH_COUNT_MAX),
+    type=WholeNumber(1, GIVEN_BATCH_COUNT_MAX),
     metavar="N",
     help="Publish N messages at a time, all or none of them; wait for that many.",
 )

@@ -129,9 +129,7 @@ def _download(url: str, target: Path, *, as_json: bool) -> None:
     except FileExistsError:
         raise click.UsageError(f"{target} is there already; name a file that is new") from None
     except OSError as error:
-        raise click.UsageError(
-            f"{error.filename or target} can't be written: {error.strerror}"
-        ) from None
+        raise click.UsageError(f"{target} can't be written: {error.strerror}") from None
     counts = {"parts": downloaded.part_count, "bytes": downloaded.size_bytes}
     if as_json:
         print_json({"kind": "backed up", **counts})

@@ -2,7 +2,7 @@
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session
+from tuff.cli.options import Session, confirm, output_options, server_options, session
 from tuff.cli.output import counted, moment, print_json, print_table
 from tuff.replies import Sink
 
@@ -65,7 +65,7 @@ def remove(session: Session, *, sink: str, yes: bool, url: str | None, as_json: 
     A writer that replays an epoch which it has committed then writes it once more.
     """
     if not yes:
-        click.confirm(f"Forget {sink} and which epochs it committed?", abort=True, err=True)
+        confirm(f"Forget {sink} and which epochs it committed?")
     with session.client(url) as client:
         client.sinks.delete(sink)
     if as_json:

@@ -9,6 +9,7 @@ import click
 
 from tuff.cli.options import (
     Session,
+    WholeNumber,
     command_line,
     output_options,
     server_options,
@@ -51,7 +52,7 @@ T = TypeVar("T")
     help="Everything as it comes, or what a committed reader is handed.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Stop after that many messages.")
+@click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after that many messages.")
 @click.option("--ids", is_flag=True, help="Show message ids.")
 @server_options
 @output_options

@@ -2,7 +2,15 @@
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session, topic_of
+from tuff.cli.options import (
+    Session,
+    WholeNumber,
+    confirm,
+    output_options,
+    server_options,
+    session,
+    topic_of,
+)
 from tuff.cli.output import counted, print_json, print_table
 from tuff.protocol.names import TopicId
 from tuff.replies import TopicInfo
@@ -61,7 +69,7 @@ def show(session: Session, *, topic: TopicId, url: str | None, as_json: bool) ->
 
 @topics.command()
 @click.argument("topic", type=topic_of)
-@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
+@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that a message lives.")
 @_PROPERTY
 @server_options
 @output_options
@@ -76,9 +84,8 @@ def create(
     as_json: bool,
 ) -> None:
     """Create TOPIC."""
-    given = dict(_pair(one) for one in properties)
     with session.client(url) as client:
-        client.topics.create(topic, ttl=ttl, properties=given)
+        client.topics.create(topic, properties=_given(properties, ttl=ttl))
         info = client.topics.get(topic)
     if as_json:
         print_json(_form(info))
@@ -88,7 +95,7 @@ def create(
 
 @topics.command("set")
 @click.argument("topic", type=topic_of)
-@click.option("--ttl", type=click.IntRange(min=1), help="Seconds that a message lives.")
+@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that a message lives.")
 @_PROPERTY
 @click.option("--unset", "gone", multiple=True, metavar="NAME", help="Remove a property.")
 @server_options
@@ -108,11 +115,11 @@ def set_properties(
 
     --unset ttl gives it the ttl that a topic created now would get.
     """
-    given = dict(_pair(one) for one in properties)
-    if ttl is not None:
-        given["ttl"] = str(ttl)
+    given = _given(properties, ttl=ttl)
     if not given and not gone:
         raise click.UsageError("nothing to set; give --ttl, --property or --unset")
+    if both := sorted(given.keys() & set(gone)):
+        raise click.UsageError(f"{both[0]} can't be set and unset at once")
     with session.client(url) as client:
         held = {**client.topics.get(topic).properties, **given}
         kept = {name: value for name, value in held.items() if name not in gone}
@@ -133,13 +140,26 @@ def set_properties(
 def remove(session: Session, *, topic: TopicId, yes: bool, url: str | None, as_json: bool) -> None:
     """Remove TOPIC and every message in it."""
     if not yes:
-        click.confirm(f"Remove {topic} and every message in it?", abort=True, err=True)
+        confirm(f"Remove {topic} and every message in it?")
     with session.client(url) as client:
         client.topics.delete(topic)
     if as_json:
         print_json({"namespace": topic.namespace, "name": topic.name, "removed": True})
     else:
         click.echo(f"removed {topic}")
+
+
+def _given(properties: tuple[str, ...], *, ttl: int | None) -> dict[str, str]:
+    """The properties as they were given; each of them once."""
+    pairs = [_pair(one) for one in properties]
+    if ttl is not None:
+        pairs.append(("ttl", str(ttl)))
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise click.UsageError(f"{twice} is given twice")
+    return given
 
 
 def _pair(text: str) -> tuple[str, str]:

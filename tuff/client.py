@@ -233,7 +233,8 @@ class Client:
         is read; a server that is restarted or away is waited for. Keep `message.id` yourself to go
         on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`, and
         "latest" begins behind all that this reader could read when the iteration begins; `limit`
-        and `wait` (seconds, up to 60) are of each long poll.
+        and `wait` (seconds, up to 60) are of each long poll. An error ends the iteration; begin
+        another one, with `start` behind the last message.
 
         Raises:
             TopicNotFoundError: there is none of that name, or it was deleted.

@@ -30,6 +30,32 @@ def test_who_has_read_enough_ends_it_in_silence(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full is one of Linux")
+@pytest.mark.parametrize("arguments", ["--version", "completion bash"])
+def test_an_output_that_can_not_be_written_is_told_in_one_sentence(arguments: str) -> None:
+    with Path("/dev/full").open("wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "tuff.cli", *arguments.split()],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+
+    expected = b"tuff: the input or output failed: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_streams_that_a_shell_has_closed_end_no_command() -> None:
+    command = f"{sys.executable} -m tuff.cli completion bash <&- >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_pipe_that_breaks_elsewhere_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,14 +33,20 @@ def run_to_end(
         return EXIT_INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
-            # Who read our output, `head` for one, has enough; what Python still holds goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()  # the reader, `head` for one, has enough
             return 0
         code = tell(error)
         if code is None:
             raise
+        if isinstance(error, OSError):
+            _drop_output()
         return code
     return 0
+
+
+def _drop_output() -> None:
+    """What Python still holds of our output goes nowhere; else the end of the process fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_unread() -> bool:

@@ -142,7 +142,16 @@ _keep_context(program)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     sys.exit(_run(given))
+
+
+def _open_closed_streams() -> None:
+    """Where a shell closed a standard stream, Python has none, and no command reckons with that."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
 
 
 def _run(arguments: list[str]) -> int:
@@ -160,6 +169,11 @@ def _told(arguments: list[str], error: Exception) -> int | None:
             return _tell(str(failed), command, EXIT_REFUSED)
         case CommandFailedError(error=TuffError() as failed):
             return _tell(failed.detail, _next_command(failed, error.context), _exit_code(failed))
+        case OSError(strerror=str() as reason):
+            # Files that are named on the command line are looked at before; what is left is a disk
+            # that is full, or a terminal that is gone.
+            what = "the input or output" if error.filename is None else error.filename
+            return _tell(f"{what} failed: {reason}", None, EXIT_REFUSED)
         case _:
             return None
 

@@ -6,8 +6,6 @@ Names are loaded when they are first used, so that importing `tuff` costs a prog
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tuff.version import __version__ as __version__
-
 if TYPE_CHECKING:
     from tuff.async_client import AsyncClient, connect_async
     from tuff.async_publisher import AsyncPublisher
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
     from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
     from tuff.table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
+    from tuff.version import __version__ as __version__
 
 _HOMES = {
     "tuff.async_client": ("AsyncClient", "connect_async"),
@@ -106,6 +105,7 @@ _HOMES = {
     "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
     "tuff.table": ("TransactionalTable",),
     "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
+    "tuff.version": ("__version__",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

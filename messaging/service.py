@@ -100,11 +100,7 @@ class MessagingService:
         store = self._engine, self._live, self._writer
         self._observers = self._observed(settings.observer_directory, in_thread=in_thread_read)
         self._sweeper = Sweeper(
-            *store,
-            self._endings,
-            transactions,
-            may_delete=may_delete,
-            observers=self._observers,
+            *store, self._endings, transactions, may_delete=may_delete, observers=self._observers
         )
         self._topics = TopicChanges(*store, settings, may_delete=may_delete)
         self.bookmarks = Bookmarks(*store, kept_ms_max=round(settings.held_s_max * 1000))

@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from process.front import Front
 from process.heads import accept_of
+from process.hosts import Hosts
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -57,13 +58,14 @@ def openapi_route() -> Route:
 def application(
     routes: Iterable[Route],
     front: Front,
+    hosts: Hosts,
     *,
     max_request_bytes: int,
     streams: Iterable[web.RouteDef] = (),
 ) -> web.Application:
     """Every route behind the front. `streams` are routes that answer bit by bit, for which a
     `Reply` is too small."""
-    app = web.Application(middlewares=[_fronted(front)], client_max_size=max_request_bytes)
+    app = web.Application(middlewares=[_fronted(front, hosts)], client_max_size=max_request_bytes)
     every = list(routes)
     paths = [route.path for route in every]
     served = (_general(each, _address(each.path, paths), max_request_bytes) for each in every)
@@ -162,7 +164,7 @@ async def _body(request: web.Request, max_request_bytes: int) -> bytes:
             )
 
 
-def _fronted(front: Front) -> Middleware:
+def _fronted(front: Front, hosts: Hosts) -> Middleware:
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         async def translated(asked: web.Request) -> web.StreamResponse:
@@ -176,6 +178,9 @@ def _fronted(front: Front) -> Middleware:
         # The operation, and not the path: names of topics would make a series each.
         operation = resource.canonical if resource is not None else UNMATCHED
         request[OPERATION] = f"{request.method} {operation}"
+        refusal = hosts.refusal(request.headers, authority=_authority(request))
+        if refusal is not None:
+            return response_of(front.refuse(request[OPERATION], refusal))
         answered = await front.answer(request[OPERATION], translated, request)
         response = response_of(answered) if isinstance(answered, Reply) else answered
         if request.content.exception() is not None:  # where the next request begins is not known
@@ -183,6 +188,12 @@ def _fronted(front: Front) -> Middleware:
         return response
 
     return answer
+
+
+def _authority(request: web.Request) -> str | None:
+    """Of an absolute request target (RFC 9112 §3.2.2); None where the target has none."""
+    is_absolute = not request.raw_path.startswith("/") and request.raw_path != "*"
+    return request.url.raw_authority if is_absolute else None
 
 
 def _require_no_coding(request: web.Request) -> None:

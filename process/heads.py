@@ -7,6 +7,7 @@ The fields are judged by the library's own parser, once for each block of them: 
 fields byte for byte, so that a block that was found plain is looked up from then on. There is no
 second opinion on where a request ends, since what the library would not read the same way (two
 lengths, a transfer coding, a field that is folded) is not plain, and goes to the library untouched.
+So does a request that is refused for its host or its origin (process/hosts.py).
 """
 
 from asyncio import AbstractEventLoop
@@ -20,6 +21,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion11
 from multidict import MultiMapping
 
+from process.hosts import Hosts
 from process.lines import Asked, Lines
 from process.remembered import Remembered
 from tuff.protocol.exchange import Reply
@@ -54,10 +56,10 @@ class Head(NamedTuple):
 class Heads:
     """Reads the heads of requests; remembers blocks of fields, within bounds."""
 
-    def __init__(self, lines: Lines, loop: AbstractEventLoop) -> None:
+    def __init__(self, lines: Lines, hosts: Hosts, loop: AbstractEventLoop) -> None:
         self._lines = lines
         self._blocks = Remembered(
-            partial(_plain_fields, loop=loop),
+            partial(_plain_fields, hosts=hosts, loop=loop),
             is_kept=lambda block: len(block) <= BLOCK_BYTES_MAX,
             count_max=BLOCKS_COUNT_MAX,
         )
@@ -81,7 +83,7 @@ class Heads:
         return Head(asked, fields, end + len(_END))
 
 
-def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
+def _plain_fields(block: bytes, *, hosts: Hosts, loop: AbstractEventLoop) -> Fields | None:
     parser = HttpRequestParser(BaseProtocol(loop), loop, PARSER_BUFFER_BYTES)
     try:
         messages, _, _ = parser.feed_data(b"POST / HTTP/1.1\r\n" + block + b"\r\n")
@@ -97,6 +99,7 @@ def _plain_fields(block: bytes, loop: AbstractEventLoop) -> Fields | None:
         or message.upgrade
         or message.chunked
         or any(name in headers for name in _NOT_PLAIN)
+        or hosts.refusal(headers) is not None
     ):
         return None
     length = int(headers.get("Content-Length", "0"))

@@ -11,6 +11,7 @@ from process.application import SERVER_NAME
 from process.connections import Connections
 from process.front import Front
 from process.heads import ReplyBytes
+from process.hosts import Hosts
 from process.lane import KEEP_ALIVE_S, Lane, Lanes
 from process.routing import RouteTree
 from tuff.protocol.errors import OverloadedError
@@ -24,13 +25,14 @@ _ORPHAN_S_MAX = 0.1
 
 class Listener:
     """The listening socket, with a bound on open connections. Every connection begins in the lane;
-    `app` has those that leave it."""
+    `app` has those that leave it, and refuses by the same `hosts`."""
 
     def __init__(
         self,
         app: web.Application,
         routes: Iterable[Route],
         front: Front,
+        hosts: Hosts,
         *,
         connections_max: int,
         max_request_bytes: int,
@@ -46,20 +48,30 @@ class Listener:
         self._lanes = Lanes(
             RouteTree(routes),
             front,
+            hosts,
             general=self._general,
             replies=ReplyBytes(server=SERVER_NAME, now_ms=now_ms, elapsed_s=loop.time),
             max_request_bytes=max_request_bytes,
         )
         self._connections_max = connections_max
+        self._hosts = hosts
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; returns the port. Raises: OSError: it can't be had."""
         await self._runner.setup()
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, host, port, backlog=LISTEN_BACKLOG, reuse_address=True
+            self._accept,
+            host,
+            port,
+            backlog=LISTEN_BACKLOG,
+            reuse_address=True,
+            start_serving=False,  # before it is known which hosts are the server's
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        addresses = [each.getsockname() for each in self._server.sockets]
+        self._hosts.bind(host, [address for address, *_ in addresses])
+        await self._server.start_serving()
+        return int(addresses[0][1])
 
     def _general(self) -> asyncio.Protocol:
         server = self._runner.server

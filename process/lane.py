@@ -19,6 +19,7 @@ from typing import Any
 
 from process.front import Front, is_given_up
 from process.heads import Head, Heads, ReplyBytes
+from process.hosts import Hosts
 from process.lines import Lines
 from process.routing import RouteTree
 from process.unread import Unread
@@ -43,6 +44,7 @@ class Lanes:
         self,
         tree: RouteTree,
         front: Front,
+        hosts: Hosts,
         *,
         general: Callable[[], asyncio.Protocol],
         replies: ReplyBytes,
@@ -50,7 +52,7 @@ class Lanes:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.general = general
-        self.heads = Heads(Lines(tree), self.loop)
+        self.heads = Heads(Lines(tree), hosts, self.loop)
         self.replies = replies
         self.body_bytes_max = min(max_request_bytes, BODY_BYTES_MAX)
         self._open: set[Lane] = set()

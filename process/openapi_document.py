@@ -12,7 +12,7 @@ from tuff.protocol.media import PROBLEM_TYPE, MediaType
 
 # A connection above `server.max_connections` is told so whatever it asks for. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
-_ALWAYS = ("bad_request", "internal", "overloaded")
+_ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
 _WHILE_CLOSED = ("shutting_down", "starting")
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 

@@ -18,6 +18,7 @@ from process.engines import Background, engine
 from process.figures import watch
 from process.front import Admission, Front
 from process.health import Check, Status
+from process.hosts import Hosts
 from process.http import Listener
 from process.places import Places
 from process.settings import Settings
@@ -94,13 +95,16 @@ class Rooms:
             arrivals=self._arrivals,
         )
         self._front = Front(self._admission, self._metrics, elapsed_s=elapsed_s)
+        self._hosts = Hosts(settings.server.allowed_hosts)
         self._watch()
 
     def application(self) -> web.Application:
         """Every route, as the HTTP library has it."""
         limit = self._settings.server.max_request_bytes
         streams = backup_routes.routes(self._backups)
-        return application(self._routes(), self._front, max_request_bytes=limit, streams=streams)
+        return application(
+            self._routes(), self._front, self._hosts, max_request_bytes=limit, streams=streams
+        )
 
     def listener(self) -> Listener:
         """What serves every route on a socket."""
@@ -109,6 +113,7 @@ class Rooms:
             self.application(),
             self._routes(),
             self._front,
+            self._hosts,
             connections_max=server.max_connections,
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase_settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
+from process.hosts import bare_host
 from process.logs import LEVELS
 from tx.settings import TransactionSettings
 
@@ -32,6 +33,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
     allow_remote: bool = False  # until there is access control, only loopback is served
+    allowed_hosts: tuple[str, ...] = ()  # what requests may name as Host, besides its own
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
     max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
@@ -45,6 +47,13 @@ class ServerSettings:
         for name in ("max_request_bytes", "max_connections", "max_pending_requests"):
             value = getattr(self, name)
             _require(value >= 1, f"server.{name} is 1 or more", value)
+        for host in self.allowed_hosts:
+            _require(
+                bare_host(host) is not None,
+                "server.allowed_hosts has names and addresses of hosts, without a scheme, a port "
+                "or a wildcard",
+                host,
+            )
         _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
         )

@@ -193,7 +193,7 @@ def publish_on(
     body = b'{"messages":["0123456789abcdef"]}'
     head = (
         f"POST /v1/namespaces/{TOPIC[0]}/topics/{TOPIC[1]}/publish HTTP/1.1\r\n"
-        f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
 
     def publish(number: int) -> None:

@@ -29,7 +29,7 @@ def running(new_server: NewServer) -> ServerProcess:
 def hang_up(server: ServerProcess, path: str, body: object) -> None:
     """Send a whole request and close the connection without waiting for the answer."""
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
 

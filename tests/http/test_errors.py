@@ -215,10 +215,11 @@ def test_a_query_that_is_no_utf_8_is_refused(client: Client, topic: Topic, query
         b"\x00\x01\x02\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nbroken header\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nbroken header\r\n\r\n",
+        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"zz\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_without_harm(
@@ -235,7 +236,7 @@ def test_what_is_no_http_is_refused_without_harm(
 
 
 def test_a_body_that_breaks_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:
-    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(f'{head}Content-Length: 500\r\n\r\n{{"messages": ["a"]}}'.encode())
 

@@ -121,7 +121,7 @@ def test_a_larger_request_of_unknown_length_is_refused(
     narrow_server: ServerProcess, small: Topic
 ) -> None:
     head = (
-        f"POST {small.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+        f"POST {small.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
         "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     ).encode()
     chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
@@ -222,7 +222,7 @@ def test_more_pending_requests_than_the_bound_are_told_to_come_later(
     topic = Topic(client, "default", "t")
     ok(topic.create())
     request = json.dumps({"messages": ["x"]}).encode()
-    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     whole = f"{head}Content-Length: {len(request)}\r\nConnection: close\r\n\r\n".encode() + request
     taken, told = 0, 0
 
@@ -323,7 +323,9 @@ def test_a_stop_lets_a_client_read_its_reply_to_the_end(new_server: NewServer) -
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         connection.connect(("127.0.0.1", server.port))
-        connection.sendall(f"GET {topic.path}/messages HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(
+            f"GET {topic.path}/messages HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         said = connection.recv(65_536)
         os.kill(server.pid, signal.SIGTERM)
         time.sleep(1.5)

@@ -315,8 +315,8 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
     other.close()
 
 
-POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-BROWSE = "GET TOPIC/messages?wait=60 HTTP/1.1\r\nHost: x\r\n"
+POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BROWSE = "GET TOPIC/messages?wait=60 HTTP/1.1\r\nHost: localhost\r\n"
 # In the first form of each it stays in the lane; the other is the HTTP library's.
 WAITING = {
     "poll": f"{POLL}Content-Length: 2\r\n\r\n{{}}",

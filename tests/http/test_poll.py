@@ -381,7 +381,7 @@ def test_the_reply_takes_the_form_that_accept_names(client: Client, letters: Top
     ]
     assert reply.header("Tuff-Caught-Up") == "true"
     # As of two Accept fields the first alone was read. The second way is the HTTP library's.
-    two = f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\nAccept: avro/binary\r\n"
+    two = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\nAccept: avro/binary\r\n"
     for rest in ("Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", client.port), timeout=5) as connection:
             connection.sendall(f"{two}Connection: close\r\n{rest}".encode())

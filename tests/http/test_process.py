@@ -314,7 +314,8 @@ def test_a_stopping_server_finishes_what_is_under_way(new_server: NewServer) -> 
     ok(topic.create())
     body = json.dumps({"messages": ["under way"]}).encode()
     head = (
-        f"POST {topic.path}/publish HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode()
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
@@ -337,7 +338,9 @@ def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
     for one in idle:
         ok(one.get("/health/live"))
     half = socket.create_connection(("127.0.0.1", running.port))
-    half.sendall(b"POST /v1/transactions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+    half.sendall(
+        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
+    )
 
     assert running.terminate() == 0
 

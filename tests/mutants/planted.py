@@ -375,4 +375,44 @@ MUTANTS: Sequence[Mutant] = (
         "    is_safe = True\n",
         ("tests/client/test_retries.py::test_a_publish_that_may_have_been_done_is_not_sent_again",),
     ),
+    # Web pages of other sites
+    Mutant(
+        "the lane serves whatever host a request names",
+        "process/heads.py",
+        "        or hosts.refusal(headers) is not None\n",
+        "",
+        (
+            "tests/http/test_hosts.py::test_a_page_neither_publishes_nor_reads",
+            "tests/http/test_hosts.py::test_every_route_refuses[host-stopService]",
+            "tests/http/test_hosts.py::test_every_route_refuses[site-stopService]",
+        ),
+    ),
+    Mutant(
+        "the library's requests are served whatever host they name",
+        "process/application.py",
+        "        if refusal is not None:\n",
+        "        if False:\n",
+        (
+            "tests/http/test_hosts.py::test_every_route_refuses[host-backup]",
+            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[chunked-a foreign host]",
+        ),
+    ),
+    Mutant(
+        "a host is judged by how it begins",
+        "process/hosts.py",
+        '        if host == "localhost" or',
+        '        if host.startswith("localhost") or',
+        (
+            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a name that begins like one of ours]",
+        ),
+    ),
+    Mutant(
+        "a page of another port is one of the server's own",
+        "process/hosts.py",
+        "        return (_host_of(page), _port_of(page, default)) == (",
+        "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
+        (
+            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a page of another port]",
+        ),
+    ),
 )

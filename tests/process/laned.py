@@ -11,6 +11,7 @@ from aiohttp import web
 from process.application import application
 from process.connections import Connection, Connections
 from process.front import Admission, Front
+from process.hosts import Hosts
 from process.http import Listener
 from process.lane import KEEP_ALIVE_S
 from process.metrics import Metrics
@@ -84,19 +85,23 @@ class Served:
         self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
         self.admission.open()
         front = Front(self.admission, self.metrics, elapsed_s=lambda: 0.0)
+        self._hosts = Hosts(["x"])
         self._connections = Connections(front, keep_alive_s=KEEP_ALIVE_S)
         self._runner = web.AppRunner(self._application(front))
         self.listener = Listener(
             self._application(front),
             self.routes.all(),
             front,
+            self._hosts,
             connections_max=CONNECTIONS_MAX,
             max_request_bytes=REQUEST_BYTES_MAX,
             now_ms=lambda: NOW_MS,
         )
 
     def _application(self, front: Front) -> web.Application:
-        return application(self.routes.all(), front, max_request_bytes=REQUEST_BYTES_MAX)
+        return application(
+            self.routes.all(), front, self._hosts, max_request_bytes=REQUEST_BYTES_MAX
+        )
 
     async def open(self) -> None:
         self.lane_port = await self.listener.listen("127.0.0.1", 0)

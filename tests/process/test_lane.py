@@ -105,6 +105,9 @@ OTHER = {
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
     "a blank line first": b"\r\n" + get("/v1/echo/a"),
     "closing": END,
+    "a foreign host": b"GET /v1/echo/a HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "a page of another site": get("/v1/echo/a", b"Sec-Fetch-Site: cross-site\r\n"),
+    "a page of another origin": post("/v1/echo/a", b"x", b"Origin: http://evil.example\r\n"),
     "a compressed body": post("/v1/echo/a", b"x", b"Content-Encoding: gzip\r\n"),
 }  # fmt: skip
 

@@ -45,7 +45,7 @@ def restored(archive: Path) -> Path:
 def slow_reader(server: ServerProcess) -> Iterator[socket.socket]:
     """A connection over which a backup has begun, and which reads no more of it than its head."""
     with closing(socket.create_connection(("127.0.0.1", server.port), timeout=30)) as reader:
-        reader.sendall(b"GET /v1/backup HTTP/1.1\r\nHost: tuff\r\nConnection: close\r\n\r\n")
+        reader.sendall(b"GET /v1/backup HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert reader.recv(12) == b"HTTP/1.1 200"
         yield reader
 

@@ -91,6 +91,20 @@ class InvalidTransactionError(BadRequestError):
     code = "invalid_transaction"
 
 
+class HostNotAllowedError(TuffError):
+    """The request names a host to which the server does not answer."""
+
+    status = 403
+    code = "host_not_allowed"
+
+
+class CrossSiteError(TuffError):
+    """A browser sent the request for a web page of another site or origin."""
+
+    status = 403
+    code = "cross_site_request"
+
+
 class NotFoundError(TuffError):
     """There is nothing at that address."""
 

@@ -212,14 +212,16 @@ class Server:
             except Exception:  # one bad round must not end the loop that enforces time-outs
                 log.exception("a periodic task failed")
 
-    def _threads(self, name: str, count: int) -> InThread:
+    def _threads(self, name: str, count: int, *, is_joined: bool = True) -> InThread:
         def start(work: Callable[[], None]) -> threading.Thread:
             # A daemon: a start that fails ends without having closed what it began.
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
             return thread
 
-        self._workers.append(workers := Workers(count, start=start))
+        workers = Workers(count, start=start)
+        if is_joined:
+            self._workers.append(workers)
         return workers.run
 
     def _background(self, name: str) -> Callable[[Callable[[], None]], object]:

@@ -100,7 +100,12 @@ class Bridge:
     async def _open_transactions(self) -> None:
         # The mark in the message store is what tells missing transaction files from an empty
         # beginning. Opened without it, a new, empty state would call every row visible.
-        if self._is_open or self._messaging.status[0] != "ok":
+        if self._is_open:
+            return
+        state, reason = self._messaging.status
+        if state != "ok":
+            waits = "transactions are recovered once the message store is open, which it is not"
+            self._transactions.put_off(f"{waits}: {reason}")
             return
         if self._keeps_messages and not await self._has_store_id():
             return

@@ -7,7 +7,7 @@ of a start, and a server that nobody scrapes never needs it.
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -42,7 +42,8 @@ def exposition(
 ) -> bytes:
     """What `/metrics` answers."""
     registry = CollectorRegistry()
-    figures = [*map(_histogram, distributions), *map(_gauge, gauges)]
+    ProcessCollector(registry=registry)
+    figures = [*map(_histogram, distributions), *_gauges(gauges)]
     registry.register(_Figures([*figures, *_of_topics(topics), *_of_positions(positions)]))
     return generate_latest(registry)
 
@@ -59,10 +60,17 @@ def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
     return list(zip(bounds, accumulate(distribution.counts), strict=True))
 
 
-def _gauge(gauge: Gauge) -> Metric:
-    family = CounterMetricFamily if gauge.counts_up else GaugeMetricFamily
-    made: Metric = family(f"tuff_{gauge.name}", gauge.help, value=gauge.read())
-    return made
+def _gauges(gauges: Iterable[Gauge]) -> Iterable[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for gauge in gauges:
+        names, values = [name for name, _ in gauge.labels], [value for _, value in gauge.labels]
+        if gauge.name not in families:
+            kind = CounterMetricFamily if gauge.counts_up else GaugeMetricFamily
+            families[gauge.name] = kind(f"tuff_{gauge.name}", gauge.help, labels=names)
+        read = gauge.read()
+        if read is not None:
+            families[gauge.name].add_metric(values, read)
+    return families.values()
 
 
 def _of_topics(topics: Iterable[TopicFigures]) -> Iterator[Metric]:

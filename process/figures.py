@@ -1,12 +1,15 @@
 """What `/metrics` reads from the rooms when somebody asks (protocol §7)."""
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import platform
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from messaging.service import MessagingService
 from process.clock import SteadyClock
+from process.disks import Disk, Space
 from process.metrics import POSITIONS_SHOWN_MAX, Gauge, Metrics, PositionFigures, TopicFigures
+from tuff import __version__
 from tuff.disk.steps import Patience, Promised
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tx.counters import TransactionCounters
@@ -27,6 +30,7 @@ def watch(
     under_way: Callable[[], float],
     oldest_message_write_s: Callable[[], float],
     oldest_log_write_s: Callable[[], float],
+    disks: Mapping[str, Disk],
 ) -> None:
     """Have all that is here read at every scrape."""
     on_the_way = [
@@ -43,8 +47,9 @@ def watch(
             oldest_log_write_s,
         ),
     ]
+    of_disks = [gauge for store, disk in disks.items() for gauge in _of_disk(store, disk)]
     metrics.watch(
-        [*gauges(messaging, transactions, clock), *on_the_way],
+        [*gauges(messaging, transactions, clock), *on_the_way, *of_disks, _build_info()],
         partial(topic_figures, messaging),
         partial(position_figures, messaging),
     )
@@ -64,6 +69,16 @@ def gauges(
         *_held(transactions),
         Gauge("polls_waiting", "Long polls that wait.", messaging.waiting_count),
         Gauge("positions", "Named positions of all topics.", messaging.position_count),
+        Gauge(
+            "store_up",
+            "1 while messages can be stored and read.",
+            lambda: float(messaging.status[0] == "ok"),
+        ),
+        Gauge(
+            "clock_offset_seconds",
+            "How far the wall clock is ahead of the time that the server goes by.",
+            lambda: clock.offset_ms() / 1000,
+        ),
         _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
         _counter(
             "corrupt_records",
@@ -71,6 +86,44 @@ def gauges(
             lambda: messaging.damaged_reads,
         ),
     ]
+
+
+def _of_disk(store: str, disk: Disk) -> list[Gauge]:
+    def of_space(read: Callable[[Space], int]) -> Callable[[], float | None]:
+        return lambda: None if disk.space is None else read(disk.space)
+
+    labels = (("store", store),)
+    return [
+        Gauge(
+            "disk_free_bytes",
+            "Room that is left on the disk of a store; no sample while that is unknown.",
+            of_space(lambda space: space.free_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_size_bytes",
+            "Size of the file system of a store; no sample while that is unknown.",
+            of_space(lambda space: space.size_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_reserve_bytes",
+            "Room that the disk of a store keeps free; with less, no messages are taken.",
+            of_space(lambda space: space.reserve_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_unanswered_seconds",
+            "For how long the disk of a store owes an answer about its room; 0 when it owes none.",
+            lambda: disk.unanswered_s,
+            labels=labels,
+        ),
+    ]
+
+
+def _build_info() -> Gauge:
+    version = (("version", __version__), ("python", platform.python_version()))
+    return Gauge("build_info", "The version that runs; always 1.", lambda: 1.0, labels=version)
 
 
 def _counter(name: str, text: str, read: Callable[[], float]) -> Gauge:

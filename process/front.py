@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
 
-_ALWAYS_ANSWERED = frozenset(
-    {"GET /health/live", "GET /health/startup", "GET /health/ready", "GET /metrics"}
-)
+_PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
+_ALWAYS_ANSWERED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
 # They change nothing, and may wait for long: nobody has to end them once the client is gone, and
 # until then they would be neither a connection nor, while they wait, a request under way.
 _GIVEN_UP = frozenset(
@@ -63,7 +62,7 @@ class Admission:
         self._waiting = waiting
         self._arrivals = arrivals
         self._is_open = False
-        self._stopping = False
+        self.is_stopping = False
         self._idle = asyncio.Event()
         self.under_way = 0
 
@@ -78,10 +77,10 @@ class Admission:
 
     def open(self) -> None:
         """Let requests in, unless it was stopped before."""
-        self._is_open = not self._stopping
+        self._is_open = not self.is_stopping
 
     def _refuse(self) -> None:
-        if self._stopping:
+        if self.is_stopping:
             raise ShuttingDownError("the server is stopping; try again when it is back")
         raise StartingError("the server is starting, and recovers its stores; try again soon")
 
@@ -95,12 +94,12 @@ class Admission:
 
     def leave(self) -> None:
         self.under_way -= 1
-        if self._stopping and not self.under_way:
+        if self.is_stopping and not self.under_way:
             self._idle.set()
 
     def stop(self) -> None:
         """Refuse new work from now on."""
-        self._stopping, self._is_open = True, False
+        self.is_stopping, self._is_open = True, False
         if not self.under_way:
             self._idle.set()
 

@@ -1,11 +1,9 @@
 """`/health/*`: whether the process lives, has recovered, and can do its work (protocol §7)."""
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.media import read_query
@@ -13,10 +11,6 @@ from tuff.version import __version__
 
 log = logging.getLogger(__name__)
 
-DISK_FREE_BYTES_MIN = 256 * 1024 * 1024  # below that a day's messages may not fit: degraded
-# bytes; below that no more messages are taken: a table that LevelDB makes of a full buffer, the
-# transaction log, and deletions still fit
-DISK_RESERVE_BYTES = 64 * 1024 * 1024
 # Seconds; a disk that is merely busy, and a gateway that asks the next region server, take less.
 WRITE_S_MAX = 5.0
 
@@ -30,6 +24,11 @@ class Status(Enum):
 
 
 _SEVERITIES = list(Status)
+
+
+def worst_of(*statuses: Status) -> Status:
+    """The one that is most severe."""
+    return max(statuses, key=_SEVERITIES.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +56,6 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
         return check
     late = f"the oldest write has been on its way for {oldest_s:.0f} s: does the disk hang?"
     return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
-
-
-def check_disks(messages: Path | None, snapshots: Path) -> Check:
-    """Whether the disks below both stores have room; they may be one. `messages` is None where no
-    messages lie on a disk of this machine. Without room for transactions, messages go on."""
-    found = [_check_disk(snapshots, full=Status.DEGRADED, then="transactions may stop")]
-    if messages is not None:
-        found.insert(0, _check_disk(messages, full=Status.DOWN, then="no messages are taken"))
-    return max(found, key=lambda check: _SEVERITIES.index(check.status))
-
-
-def lack_of_space(messages: Path) -> str | None:
-    """Why no more messages should be taken, in a sentence; None where there is room."""
-    check = _check_disk(messages, full=Status.DOWN, then="no messages are taken")
-    return check.detail if check.status is Status.DOWN else None
-
-
-def _check_disk(directory: Path, *, full: Status, then: str) -> Check:
-    try:
-        free = shutil.disk_usage(directory).free
-    except OSError as error:
-        return Check(Status.DEGRADED, f"the free space of {directory} is unknown: {error.strerror}")
-    mib = free // (1024 * 1024)
-    if free < DISK_RESERVE_BYTES:
-        return Check(full, f"only {mib} MiB are free at {directory}; {then}", f"full {directory}")
-    if free < DISK_FREE_BYTES_MIN:
-        detail = f"only {mib} MiB are free at {directory}; make room soon"
-        return Check(Status.DEGRADED, detail, f"low {directory}")
-    return Check(Status.OK, f"{mib} MiB are free", "free")
 
 
 _LEVELS = {Status.OK: logging.INFO, Status.DEGRADED: logging.WARNING, Status.DOWN: logging.ERROR}
@@ -137,7 +107,7 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
     async def ready(request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = checks()
-        worst = max((check.status for check in found.values()), key=_SEVERITIES.index)
+        worst = worst_of(*(check.status for check in found.values()))
         form = {
             "status": worst.value,
             "version": __version__,

@@ -18,12 +18,14 @@ COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One figure that is read when it is asked for: its name, its help, how to read it."""
+    """One figure that is read when it is asked for: its name, its help, how to read it, which gives
+    None while it is unknown. Those of one name differ in the values of their labels."""
 
     name: str
     help: str
-    read: Callable[[], float]
+    read: Callable[[], float | None]
     counts_up: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

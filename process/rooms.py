@@ -14,6 +14,7 @@ from process import backup_routes, health, metrics
 from process.application import application, openapi_route
 from process.bridge import Bridge, LateTransactions
 from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
+from process.disks import Disks
 from process.engines import Background, engine
 from process.figures import watch
 from process.front import Admission, Front
@@ -45,7 +46,8 @@ Work = Coroutine[object, object, None]
 class Threads(Protocol):
     """Makes worker threads, and gives the way to run something on one of them."""
 
-    def __call__(self, name: str, count: int, /) -> InThread: ...
+    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
+        """`is_joined`: the process ends when they are done, and not before."""
 
 
 class Rooms:
@@ -78,6 +80,14 @@ class Rooms:
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
         self._message_writes = Watched(threads("store-writer", 1), elapsed_s=elapsed_s)
+        self._disks = Disks(
+            places.messages if settings.messaging.store == "leveldb" else None,
+            places.snapshots,
+            # A question to a disk that hangs never ends, and nothing depends on it.
+            threads=lambda name: threads(name, 1, is_joined=False),
+            elapsed_s=elapsed_s,
+            spawn=spawn,
+        )
         transactions = LateTransactions()
         self.messaging = self._open_messaging(
             transactions, threads, background, elapsed_s=elapsed_s
@@ -138,6 +148,7 @@ class Rooms:
         Raises:
             DirectoryLockedError: another process has the message store open.
         """
+        await self._disks.ask_first()
         await self.messaging.open()
         self._judge_clock()
         if self.messaging.ownership is not None:
@@ -159,6 +170,7 @@ class Rooms:
 
     async def tick_messages(self) -> None:
         """What is due of messages; to be called several times a second."""
+        self._disks.ask()
         await self.messaging.tick()
         self._judge_clock()
         await self._create_system_topics()
@@ -231,7 +243,7 @@ class Rooms:
             may_delete=self._may_delete,
             observe=self._metrics.observe,
             why_not_begin=self._why_not_begin,
-            lack_of_space=lambda: health.lack_of_space(self._places.messages),
+            lack_of_space=self._disks.lack_of_space,
             in_thread_prove=threads("store-owner", 1) if has_owner else None,
         )
 
@@ -287,6 +299,7 @@ class Rooms:
             under_way=lambda: self._admission.under_way,
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
+            disks=self._disks.by_store,
         )
 
     def _make_bridge(self, store_id: Callable[[], str]) -> Bridge:
@@ -352,11 +365,13 @@ class Rooms:
         return {
             "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
             "transactions": health.check_write(transactions, oldest_s=log_s),
-            "disk": self._check_disks(),
+            "disk": self._disks.check(),
             "clock": self._check_clock(),
         }
 
     def _check_storage(self) -> Check:
+        if self._admission.is_stopping:
+            return Check(Status.DOWN, "the server is stopping")
         if not self._is_open:
             return Check(Status.DOWN, "the server is starting")
         state, reason = self.messaging.status
@@ -367,11 +382,6 @@ class Rooms:
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
         return Check(Status.OK, f"{store} takes and serves messages{end}")
-
-    def _check_disks(self) -> Check:
-        is_here = self._settings.messaging.store == "leveldb"
-        messages = self._places.messages if is_here else None
-        return health.check_disks(messages, self._places.snapshots)
 
     def _check_clock(self) -> Check:
         now_ms = self._clock.now_ms()

@@ -138,6 +138,11 @@ class TransactionManager:
         """The store id of the transaction files that are there, None where none can be read."""
         return await self._ledger.stored_id()
 
+    def put_off(self, reason: str) -> None:
+        """Say why `open` is not called yet."""
+        if self._settings.enabled and self.status.reason != reason:
+            self._ledger.disable(reason)
+
     async def open(self, mark: StoreMark | None) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.
 

@@ -16,6 +16,7 @@
    SHIM_CLOCK   int64[3], mapped: ns to add to the wall clock, ns to add to the boot-time clock, and
                 if not 0 the ns since the epoch at which the wall clock stands still. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -27,6 +28,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -316,6 +318,27 @@ int unlinkat(int directory, const char *path, int flags) {
 int rmdir(const char *path) { return change_name(RMDIR, "unlink", AT_FDCWD, path, AT_REMOVEDIR, 0); }
 int mkdir(const char *path, mode_t mode) { return change_name(MKDIR, "create", AT_FDCWD, path, 0, mode); }
 int mkdirat(int directory, const char *path, mode_t mode) { return change_name(MKDIR, "create", directory, path, 0, mode); }
+
+/* How much room there is. It changes nothing, and is in no trace. */
+static int room_of(const char *path) {
+    char whole[PATH_MAX];
+    if (!resolve(AT_FDCWD, path, whole)) return 0;
+    pthread_mutex_lock(&turn);
+    int wanted = spoilt("statvfs", whole);
+    pthread_mutex_unlock(&turn);
+    return wanted;
+}
+
+#define ROOM(name, kind) \
+    int name(const char *path, struct kind *out) { \
+        static int (*next)(const char *, struct kind *); \
+        if (!next) next = (int (*)(const char *, struct kind *))dlsym(RTLD_NEXT, #name); \
+        int wanted = room_of(path); \
+        if (wanted) { errno = wanted; return -1; } \
+        return next(path, out); \
+    }
+ROOM(statvfs, statvfs)
+ROOM(statvfs64, statvfs64)
 
 int clock_gettime(clockid_t clock, struct timespec *out) {
     int done = (int)syscall(SYS_clock_gettime, clock, out);

@@ -23,6 +23,7 @@ LEFT_MIB = 32  # when somebody else has taken the rest: less than the server kee
 COME_BACK_WITHIN_S = 30.0
 
 MOUNT = f'mount -t tmpfs -o size={SIZE_MIB}m tmpfs "$0" && exec "$@"'
+MOUNT_FULL = MOUNT.replace("exec", '{ cat /dev/zero > "$0/somebody-elses" 2>&-; exec', 1) + "; }"
 
 
 def may_mount(directory: Path) -> bool:
@@ -32,7 +33,7 @@ def may_mount(directory: Path) -> bool:
     return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
 
-Serve = Callable[[str], ServerProcess]
+Serve = Callable[..., ServerProcess]
 
 
 @pytest.fixture
@@ -40,12 +41,12 @@ def on_small_disk(tmp_path: Path) -> Iterator[Serve]:
     """Starts a server of which this directory has a small disk of its own."""
     started: list[ServerProcess] = []
 
-    def start(directory: str) -> ServerProcess:
+    def start(directory: str, mount: str = MOUNT) -> ServerProcess:
         mounted = tmp_path / "home" / directory
         mounted.mkdir(parents=True)
         if not may_mount(mounted):
             pytest.skip("needs the right to mount a file system; see test_full_disk.py instead")
-        under = ["unshare", "--mount", "sh", "-c", MOUNT, str(mounted)]
+        under = ["unshare", "--mount", "sh", "-c", mount, str(mounted)]
         server = serve(tmp_path / "home", under=under)
         server.may_log_traces = True  # of what the disk said
         started.append(server)
@@ -140,3 +141,35 @@ def test_a_disk_of_transactions_that_is_full_only_degrades(on_small_disk: Serve)
     ready = client.get("/health/ready")
     assert (ready.status, ready.json["status"]) == (200, "degraded")
     assert "snapshots; transactions may stop" in ready.json["checks"]["disk"]["detail"]
+
+
+@pytest.mark.slow
+def test_a_small_disk_is_well_as_long_as_most_of_it_is_free(running: ServerProcess) -> None:
+    """Every file system below 256 MiB was degraded from its first day, and one below 64 down."""
+    client = running.client()
+    writer = Writer(client).make_topics()
+
+    assert writer.publish()
+    assert writer.commit()
+
+    assert shown(client, "disk")["status"] == "ok"
+    fill(running, left_mib=56)
+    until(lambda: shown(client, "disk")["status"] == "degraded")
+    assert writer.publish()
+
+
+@pytest.mark.slow
+def test_a_start_on_a_full_disk_tells_why_transactions_are_not_there(on_small_disk: Serve) -> None:
+    client = on_small_disk("data/messages", MOUNT_FULL).client()
+
+    ready = client.get("/health/ready")
+    refused = client.post("/v1/transactions")
+
+    assert (ready.status, refused.status) == (503, 503)
+    for detail in (
+        shown(client, "storage")["detail"],
+        shown(client, "transactions")["detail"],
+        refused.json["detail"],
+    ):
+        assert "No space left on device" in detail, detail
+    assert "MiB are free" in shown(client, "disk")["detail"]

@@ -112,3 +112,38 @@ def test_who_waits_for_no_sync_does_not_wait(
         assert not waiting.done, "the write was answered before its sync"
     waiting.end()
     reads_and_starts(client)
+
+
+@pytest.mark.slow
+def test_a_disk_that_never_tells_its_room_holds_up_nothing(
+    shim: Shim, running: ServerProcess
+) -> None:
+    """The event loop asked for it: all that the server does stood still until it was told."""
+    client, other = running.client(), running.client()
+    writer = Writer(client).make_topics()
+
+    with shim.spoiling(slow("statvfs", "/", wait_ms=WAIT_MS)):
+        until(lambda: len(shim.hits()) >= 2)
+        assert writer.publish()
+        assert writer.commit()
+        reads_and_starts(other)
+        until(lambda: checked(other, "disk")[0] == "degraded", within_s=60)
+        detail = checked(other, "disk")[1]
+        shown = dict(
+            line.rsplit(" ", 1) for line in ok(other.get("/metrics")).body.decode().splitlines()
+        )
+        assert len(shim.hits()) == 2  # one question to each disk, and no other behind it
+    until(lambda: checked(client, "disk")[0] == "ok")
+
+    assert re.search(r"the disk at \S+ has not answered for \d+ s; before that, \d+ MiB", detail)
+    assert float(shown['tuff_disk_unanswered_seconds{store="messages"}']) >= 5.0
+
+
+@pytest.mark.slow
+def test_a_disk_that_never_tells_its_room_does_not_keep_the_process(
+    shim: Shim, running: ServerProcess
+) -> None:
+    with shim.spoiling(slow("statvfs", "/", wait_ms=WAIT_MS)):
+        until(lambda: len(shim.hits()) >= 2)
+
+        assert running.terminate() == 0

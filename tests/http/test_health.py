@@ -1,13 +1,17 @@
 """Health, metrics and the schema (protocol §7)."""
 
 import json
+import os
 import re
+import signal
+import socket
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import tuff
 from tests.http.calls import Topic, begin, ids
-from tests.http.client import JSON, Client, ok
+from tests.http.client import JSON, Client, ok, until
 from tests.http.conftest import NewServer
 
 ENDPOINTS = [
@@ -74,6 +78,69 @@ def test_there_is_a_metric_of(client: Client, topic: Topic, subject: str) -> Non
     names = list(_samples(client))
 
     assert any(re.search(subject, name) for name in names), names
+
+
+def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -> None:
+    shown = _samples(client)
+
+    assert shown["tuff_store_up[]"] == 1
+    assert abs(shown["tuff_clock_offset_seconds[]"]) < 60
+    (build,) = [name for name in shown if name.startswith("tuff_build_info")]
+    assert (shown[build], f"('version', '{tuff.__version__}')" in build) == (1, True)
+    for store in ("messages", "transactions"):
+        labels = [("store", store)]
+        size = shown[f"tuff_disk_size_bytes{labels}"]
+        assert 0 < shown[f"tuff_disk_reserve_bytes{labels}"] < size
+        assert 0 < shown[f"tuff_disk_free_bytes{labels}"] <= size
+        assert 0 <= shown[f"tuff_disk_unanswered_seconds{labels}"] < 60
+    assert shown["process_open_fds[]"] > 3
+
+
+def test_messages_in_memory_have_no_disk(new_server: NewServer) -> None:
+    shown = _samples(new_server("messaging.store=memory").client())
+
+    found = [name for name in shown if name.startswith("tuff_disk_free_bytes")]
+    assert found == ["tuff_disk_free_bytes[('store', 'transactions')]"]
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/startup", "/health/ready", "/metrics"])
+def test_a_probe_may_ask_without_wanting_the_body(client: Client, path: str) -> None:
+    reply = client.send("HEAD", path)
+
+    assert (reply.status, reply.body) == (200, b"")
+    assert int(reply.header("Content-Length") or 0) > 0
+
+
+def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewServer) -> None:
+    """HEAD of a probe was refused with 503 as a call of the protocol, and GET said to be ready."""
+    running = new_server()
+    client = running.client()
+    topic = Topic(client, "default", "t")
+    ok(topic.create())
+    head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
+    body = b'{"messages": ["a"]}'
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as slow:
+        slow.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        until(lambda: _samples(client)["tuff_requests_under_way[]"] == 1)
+
+        os.kill(running.pid, signal.SIGTERM)
+        until(lambda: client.get("/health/ready").status == 503)
+
+        ready = client.get("/health/ready").json
+        found = [
+            (client.send(method, path).status, path)
+            for path in ("/health/live", "/health/startup", "/metrics", "/health/ready")
+            for method in ("GET", "HEAD")
+        ]
+        refused = client.get("/v1/namespaces")
+        slow.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        assert slow.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+    assert [status for status, path in found] == [200] * 6 + [503] * 2
+    assert ready["status"] == "down"
+    assert ready["checks"]["storage"] == {"status": "down", "detail": "the server is stopping"}
+    assert (refused.status, refused.json["code"]) == (503, "shutting_down")
+    assert running.process.wait(10) == 0
 
 
 def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:

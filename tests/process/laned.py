@@ -41,6 +41,8 @@ class Routes:
             Route("GET", "/v1/refused", _refused),
             Route("GET", "/v1/bug", _bug),
             Route("GET", "/v1/later", _later),
+            Route("GET", "/health/live", _echo),
+            Route("GET", "/metrics", _echo),
         ]
 
     async def _slow(self, request: Request) -> Reply:

@@ -44,7 +44,7 @@ async def rooms_over(
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def threads(name: str, count: int) -> InThread:
+    def threads(name: str, count: int, *, is_joined: bool = True) -> InThread:
         pool = ThreadPoolExecutor(count)
         pools.append(pool)
 

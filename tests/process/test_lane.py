@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -333,6 +334,24 @@ async def test_who_says_nothing_is_let_go_and_who_waits_is_not(
                 held._rest()
                 assert await reader.read() == b""
         both.routes.go_on.clear()
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/metrics"])
+async def test_a_probe_is_answered_under_any_load_and_while_the_server_stops(
+    both: Served, path: str
+) -> None:
+    both.admission.under_way = 100
+    loaded = [await _statuses_of(path, port) for port in (both.lane_port, both.general_port)]
+    both.admission.stop()
+    stopping = [await _statuses_of(path, port) for port in (both.lane_port, both.general_port)]
+
+    assert loaded == [["200", "200", "429"]] * 2
+    assert stopping == [["200", "200", "503"]] * 2
+
+
+async def _statuses_of(path: str, port: int) -> list[str]:
+    said = await talk(port, get(path) + f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + END)
+    return re.findall(r"HTTP/1\.1 (\d+) ", said.decode())
 
 
 async def test_both_ways_are_counted_alike(both: Served) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,10 @@ from process import figures
 from process.figures import position_figures
 from process.metrics import Gauge, Metrics, PositionFigures, TopicFigures
 from tests.messaging.world import AUDIT, World, publish
+
+
+async def no_positions() -> tuple[()]:
+    return ()
 
 
 async def _samples(metrics: Metrics) -> dict[str, float]:
@@ -68,6 +73,32 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_topic_bytes_total default t"] == 7
     assert shown["tuff_position_behind_seconds default report t"] == 2
     assert shown["tuff_position_updated_timestamp_seconds default report t"] == 9
+
+
+async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:
+    metrics = Metrics()
+    found = {"a": 5.0, "b": None, "c": 7.0}
+    gauges = [
+        Gauge("room", "Room.", partial(found.get, name), labels=(("at", name),)) for name in found
+    ]
+    metrics.watch(gauges, tuple, no_positions)
+
+    text = (await metrics.text()).decode()
+
+    samples = [line for line in text.splitlines() if line.startswith("tuff_room")]
+    assert samples == ['tuff_room{at="a"} 5.0', 'tuff_room{at="c"} 7.0']
+    assert text.count("# TYPE tuff_room gauge") == 1
+
+
+async def test_the_process_tells_of_itself_by_the_usual_names() -> None:
+    shown = await _samples(Metrics())
+
+    usual = {
+        "process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds",
+        "process_max_fds", "process_start_time_seconds", "process_virtual_memory_bytes",
+    }  # fmt: skip
+    assert usual <= shown.keys()
+    assert shown["process_resident_memory_bytes"] > 1_000_000
 
 
 async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(

@@ -150,7 +150,7 @@ class Life:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
 
-    def _threads(self, name: str, count: int, /) -> Disk:
+    def _threads(self, name: str, count: int, /, *, is_joined: bool = True) -> Disk:
         return self.disks.setdefault(name, Disk())
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import process.health
+import process.disks
 import tuff.disk.files
 import tx.log
 from tests.simulation.disk import Disk, Inode
@@ -156,7 +156,8 @@ class SimShutil:
 
     @staticmethod
     def disk_usage(path: SimPath) -> "Usage":
-        return Usage(free=0 if path.disk.faults[path.directory].is_full else FREE_BYTES)
+        is_full = path.disk.faults[path.directory].is_full
+        return Usage(free=0 if is_full else FREE_BYTES, total=FREE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,13 @@ class Usage:
     """How much room there is, in bytes."""
 
     free: int
+    total: int
 
 
 _REPLACED: tuple[tuple[Any, str, object], ...] = (
     (tuff.disk.files, "os", SimOs),
     (tx.log, "os", SimOs),
-    (process.health, "shutil", SimShutil),
+    (process.disks, "shutil", SimShutil),
 )
 
 

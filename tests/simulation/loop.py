@@ -217,7 +217,9 @@ class Threads:
         self._pools: list[_Pool] = []
         self._held: frozenset[str] = frozenset()
 
-    def __call__(self, name: str, count: int, /) -> Callable[..., "asyncio.Future[Any]"]:
+    def __call__(
+        self, name: str, count: int, /, *, is_joined: bool = True
+    ) -> Callable[..., "asyncio.Future[Any]"]:
         pool = _Pool(name, count)
         self._pools.append(pool)
 

@@ -9,9 +9,9 @@ from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disks import Disk, Space
 from process.metrics import POSITIONS_SHOWN_MAX, Gauge, Metrics, PositionFigures, TopicFigures
-from tuff import __version__
 from tuff.disk.steps import Patience, Promised
 from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.version import __version__
 from tx.counters import TransactionCounters
 from tx.ledger import ServiceState
 from tx.manager import TransactionManager

@@ -9,10 +9,10 @@ import socket
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import tuff
 from tests.http.calls import Topic, begin, ids
 from tests.http.client import JSON, Client, ok, until
 from tests.http.conftest import NewServer
+from tuff.version import __version__
 
 ENDPOINTS = [
     ("get", "/v1/namespaces"), ("get", "/v1/namespaces/{}/topics"),
@@ -86,7 +86,7 @@ def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -
     assert shown["tuff_store_up[]"] == 1
     assert abs(shown["tuff_clock_offset_seconds[]"]) < 60
     (build,) = [name for name in shown if name.startswith("tuff_build_info")]
-    assert (shown[build], f"('version', '{tuff.__version__}')" in build) == (1, True)
+    assert (shown[build], f"('version', '{__version__}')" in build) == (1, True)
     for store in ("messages", "transactions"):
         labels = [("store", store)]
         size = shown[f"tuff_disk_size_bytes{labels}"]

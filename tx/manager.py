@@ -140,7 +140,8 @@ class TransactionManager:
 
     def put_off(self, reason: str) -> None:
         """Say why `open` is not called yet."""
-        if self._settings.enabled and self.status.reason != reason:
+        status = self.status
+        if self._settings.enabled and status.state is ServiceState.DOWN and status.reason != reason:
             self._ledger.disable(reason)
 
     async def open(self, mark: StoreMark | None) -> None:

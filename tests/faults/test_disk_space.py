@@ -141,6 +141,7 @@ def test_a_disk_of_transactions_that_is_full_only_degrades(on_small_disk: Serve)
     ready = client.get("/health/ready")
     assert (ready.status, ready.json["status"]) == (200, "degraded")
     assert "snapshots; transactions may stop" in ready.json["checks"]["disk"]["detail"]
+    assert "No space left on device" in ready.json["checks"]["transactions"]["detail"]
 
 
 @pytest.mark.slow

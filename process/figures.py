@@ -27,6 +27,7 @@ def watch(
     transactions: TransactionManager,
     clock: SteadyClock,
     *,
+    is_store_up: Callable[[], bool],
     under_way: Callable[[], float],
     oldest_message_write_s: Callable[[], float],
     oldest_log_write_s: Callable[[], float],
@@ -34,6 +35,7 @@ def watch(
 ) -> None:
     """Have all that is here read at every scrape."""
     on_the_way = [
+        Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
         Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
         Gauge(
             "store_oldest_write_seconds",
@@ -69,11 +71,6 @@ def gauges(
         *_held(transactions),
         Gauge("polls_waiting", "Long polls that wait.", messaging.waiting_count),
         Gauge("positions", "Named positions of all topics.", messaging.position_count),
-        Gauge(
-            "store_up",
-            "1 while messages can be stored and read.",
-            lambda: float(messaging.status[0] == "ok"),
-        ),
         Gauge(
             "clock_offset_seconds",
             "How far the wall clock is ahead of the time that the server goes by.",

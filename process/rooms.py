@@ -296,6 +296,7 @@ class Rooms:
             self.messaging,
             self.transactions,
             self._clock,
+            is_store_up=lambda: self._check_storage().status is not Status.DOWN,
             under_way=lambda: self._admission.under_way,
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,

@@ -393,7 +393,7 @@ MUTANTS: Sequence[Mutant] = (
         "        if refusal is not None:\n",
         "        if False:\n",
         (
-            "tests/http/test_hosts.py::test_every_route_refuses[host-backup]",
+            "tests/http/test_hosts.py::test_every_route_refuses[host-takeBackup]",
             "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[chunked-a foreign host]",
         ),
     ),

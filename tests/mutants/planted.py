@@ -342,8 +342,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "requests are let in while the stores are recovered",
         "process/front.py",
-        "        self._is_open = False\n        self._stopping = False\n",
-        "        self._is_open = True\n        self._stopping = False\n",
+        "        self._is_open = False\n        self.is_stopping = False\n",
+        "        self._is_open = True\n        self.is_stopping = False\n",
         ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),
     ),
     # Who has the tables

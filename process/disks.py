@@ -110,9 +110,9 @@ class Disk:
         if unanswered_s < ANSWER_S_MAX:
             return check
         late = f"the disk at {self._directory} has not answered for {unanswered_s:.0f} s"
-        return Check(
-            worst_of(check.status, Status.DEGRADED), f"{late}; before that, {check.detail}"
-        )
+        status = worst_of(check.status, Status.DEGRADED)
+        detail = f"{late}; before that, {check.detail}"
+        return Check(status, detail, f"hangs {self._directory}")
 
     def _check_room(self) -> Check:
         space, lack = self.space, self.lack()

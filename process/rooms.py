@@ -83,8 +83,7 @@ class Rooms:
         self._disks = Disks(
             places.messages if settings.messaging.store == "leveldb" else None,
             places.snapshots,
-            # A question to a disk that hangs never ends, and nothing depends on it.
-            threads=lambda name: threads(name, 1, is_joined=False),
+            threads=lambda name: threads(name, 1, is_joined=False),  # nothing depends on them
             elapsed_s=elapsed_s,
             spawn=spawn,
         )

@@ -86,15 +86,18 @@ async def test_the_last_answer_counts_while_a_disk_hangs() -> None:
     await asked.answer(0, free_mib=20)
     await asked.answer(1, free_mib=500)
     lack = "only 20 MiB are free at /data/messages; no messages are taken"
-    assert (disks.lack_of_space(), disks.check()) == (lack, Check(Status.DOWN, lack))
+    full = Check(Status.DOWN, lack, "full /data/messages")
+    assert (disks.lack_of_space(), disks.check()) == (lack, full)
 
     await asked.ask(disks)
     asked.now_s += 4.9
-    assert disks.check() == Check(Status.DOWN, lack)
+    assert disks.check() == full
     asked.now_s += 0.1
 
     assert disks.check() == Check(
-        Status.DOWN, f"the disk at /data/messages has not answered for 5 s; before that, {lack}"
+        Status.DOWN,
+        f"the disk at /data/messages has not answered for 5 s; before that, {lack}",
+        "hangs /data/messages",
     )
     assert (disks.lack_of_space(), messages.unanswered_s) == (lack, pytest.approx(5.0))
 

@@ -56,7 +56,6 @@ if __name__ == "__main__":
 
 import uvloop
 
-import tuff
 from process.clock import SteadyClock
 from process.http import explain
 from process.logs import log_to
@@ -73,6 +72,7 @@ from process.settings import (
 from process.workers import Workers
 from tuff.disk.group import InThread
 from tuff.disk.lock import DirectoryLockedError
+from tuff.version import __version__
 
 log = logging.getLogger("server")
 
@@ -232,7 +232,7 @@ class Server:
 
 def _log_start(settings: Settings, places: Places) -> None:
     fields = {
-        "version": tuff.__version__,
+        "version": __version__,
         "pid": os.getpid(),
         "messages": places.messages,
         "snapshots": places.snapshots,

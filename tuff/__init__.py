@@ -6,8 +6,6 @@ Names are loaded when they are first used, so that importing `tuff` costs a prog
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tuff.version import __version__ as __version__
-
 if TYPE_CHECKING:
     from tuff.async_client import AsyncClient, connect_async
     from tuff.async_publisher import AsyncPublisher

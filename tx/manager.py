@@ -85,18 +85,17 @@ class TransactionManager:
             events=self._events(observe, status_changed),
         )
         self.leases = Leases(now_ms=now_ms)
-        self._join(
-            Surroundings(
-                settings=settings,
-                rows=rows,
-                now_ms=now_ms,
-                spawn=spawn,
-                leases=self.leases,
-                counters=self.counters,
-            )
-        )
+        self._join(spawn)
 
-    def _join(self, around: Surroundings) -> None:
+    def _join(self, spawn: Spawn) -> None:
+        around = Surroundings(
+            settings=self._settings,
+            rows=self._rows,
+            now_ms=self._now_ms,
+            spawn=spawn,
+            leases=self.leases,
+            counters=self.counters,
+        )
         claims = Claims()
         self._endings = Endings(self._ledger, self._gates, claims, self._markings, around)
         self._starts = Starts(self._ledger, self._endings, around)

@@ -80,13 +80,7 @@ class Rooms:
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
         self._message_writes = Watched(threads("store-writer", 1), elapsed_s=elapsed_s)
-        self._disks = Disks(
-            places.messages if settings.messaging.store == "leveldb" else None,
-            places.snapshots,
-            threads=lambda name: threads(name, 1, is_joined=False),  # nothing depends on them
-            elapsed_s=elapsed_s,
-            spawn=spawn,
-        )
+        self._disks = self._make_disks(threads, elapsed_s=elapsed_s)
         transactions = LateTransactions()
         self.messaging = self._open_messaging(
             transactions, threads, background, elapsed_s=elapsed_s
@@ -300,6 +294,16 @@ class Rooms:
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
             disks=self._disks.by_store,
+        )
+
+    def _make_disks(self, threads: Threads, *, elapsed_s: Callable[[], float]) -> Disks:
+        is_here = self._settings.messaging.store == "leveldb"
+        return Disks(
+            self._places.messages if is_here else None,
+            self._places.snapshots,
+            threads=lambda name: threads(name, 1, is_joined=False),  # nothing depends on them
+            elapsed_s=elapsed_s,
+            spawn=self._spawn,
         )
 
     def _make_bridge(self, store_id: Callable[[], str]) -> Bridge:

@@ -22,6 +22,8 @@ STATUS_OF_CODE = {
     "invalid_message_id": 400,
     "invalid_timeout": 400,
     "invalid_transaction": 400,
+    "host_not_allowed": 403,
+    "cross_site_request": 403,
     "topic_not_found": 404,
     "hold_not_found": 404,
     "position_not_found": 404,

@@ -38,8 +38,10 @@ def run_to_end(
         code = tell(error)
         if code is None:
             raise
-        if isinstance(error, OSError):
-            _drop_output()
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()  # the disk behind it is full, which `error` has said
         return code
     return 0
 

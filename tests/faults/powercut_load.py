@@ -7,6 +7,7 @@ enter in a ledger what they were told and how much of the trace there was.
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -21,6 +22,7 @@ from tuff.protocol.transaction import Transaction
 
 NAMESPACE = "cut"
 TOPICS = ("p0", "p1")
+REFUSED_S = 0.01  # between two units of which the first was refused
 LARGE_BYTES = 9_000  # bytes; some pages of a file
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
 
@@ -197,23 +199,32 @@ class Unwilling:
 
 class TableWorker:
     """Puts rows into a table, and a message beside them. Some units fail while the table has its
-    rows in memory, others when they are stored."""
+    rows in memory, others when they are stored. It goes on beyond its units until one has committed
+    and the stored rows of one were taken back: a server whose sync failed refuses everything until
+    it has recovered, on a busy machine for longer than all of a worker's units take."""
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
         self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
         self._unwilling = Unwilling()
+        self._has_committed = self._has_taken_back = False
 
     def work(self) -> None:
         url = f"http://127.0.0.1:{self._shared.port}"
         with tuff.TransactionalTable(self._table) as table, tuff.connect(url, retries=0) as client:
-            while not self._shared.is_over and self._unit % 10_000 < self._shared.stop:
+            while not self._shared.is_over and not self._is_done():
                 self._unit += 1
                 try:
                     self._put(client, table)
+                except tuff.OutcomeUnknownError:
+                    continue  # its server may be there all the same
                 except tuff.ConnectionLostError:
                     return
                 except tuff.TuffError:
-                    continue
+                    time.sleep(REFUSED_S)
+
+    def _is_done(self) -> bool:
+        is_seen = self._has_committed and self._has_taken_back
+        return is_seen and self._unit % 10_000 >= self._shared.stop
 
     def _put(self, client: tuff.Client, table: tuff.TransactionalTable) -> None:
         [sent] = payloads(self._id, self._unit, 0, 1)
@@ -230,8 +241,10 @@ class TableWorker:
                 if self._unit % 4 == 3:
                     _fail()
             told_at, fate = self._shared.position(), Fate.SEEN
+            self._has_committed = True
         except ZeroDivisionError:
             told_at, fate = self._shared.position(), Fate.HIDDEN
+            self._has_taken_back = self._has_taken_back or self._unwilling.refuses
         finally:
             if pointer is not None:
                 unit = Unit(client=self._id, number=self._unit, fate=fate,

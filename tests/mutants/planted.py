@@ -92,6 +92,26 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_starts.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
+        "a checkpoint that waited for a pointer does not look at its transaction again",
+        "tx/starts.py",
+        "        while True:\n"
+        "            # What is found holds until the next wait, so it is looked for again after each.\n"
+        "            opened = await self._endings.open_now(pointer)\n",
+        "        opened = await self._endings.open_now(pointer)\n        while True:\n",
+        (
+            "tests/tx/test_starts.py::test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again",
+        ),
+    ),
+    Mutant(
+        "a clean restart forgets that a transaction survived a crash",
+        "tx/state.py",
+        "survived_crash=opened.survived_crash or edit.is_after_crash,",
+        "survived_crash=edit.is_after_crash,",
+        (
+            "tests/tx/test_recovery.py::test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one",
+        ),
+    ),
+    Mutant(
         "pointers are handed out before their block is durable",
         "tx/starts.py",
         "            await self._ledger.durable(self._ledger.record(edit))\n",

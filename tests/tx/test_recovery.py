@@ -34,6 +34,25 @@ async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     await again.kill()
 
 
+async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
+    service: Service,
+) -> None:
+    tx, other = await service.begin(), await service.begin()
+    await service.manager.commit(other.transaction_id, changes=[])  # with both starts on the disk
+    service.disk.hold()
+    # Nobody waits for the first can-commit of a transaction: the crash takes it.
+    await service.manager.can_commit(tx.transaction_id, [b"k"])
+
+    crashed = await service.crash()
+    restarted = await crashed.restart()
+
+    # What changed is in nobody's mind any more, so that nothing checks it.
+    with pytest.raises(TransactionInvalidatedError):
+        await restarted.manager.commit(tx.transaction_id)
+    assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
+    await restarted.kill()
+
+
 async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
     service: Service,
 ) -> None:

@@ -9,6 +9,7 @@ from tests.tx.harness import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
+    TransactionInvalidatedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
@@ -216,6 +217,24 @@ async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:
 
     service.disk.release()
     await checking
+
+
+async def test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again(
+    service: Service,
+) -> None:
+    service.disk.hold()
+    tx = await service.begin()
+    for _ in range(BLOCK_COUNT_MIN - 1):
+        await service.begin()
+    checking = asyncio.create_task(service.manager.checkpoint(tx.transaction_id))
+    await turns()
+    ending = asyncio.create_task(service.manager.invalidate(tx.transaction_id))
+    await turns()
+    service.disk.release()
+
+    with pytest.raises(TransactionInvalidatedError):
+        await checking
+    await ending
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 86_400.1, math.inf, math.nan])

@@ -274,6 +274,25 @@ def test_a_participant_that_missed_a_checkpoint_dooms_the_transaction(
     assert record.steps[3:] == ["checkpoint", "a.update_tx 11", *ROLLED_BACK, "abort"]
 
 
+def test_a_doomed_transaction_dooms_none_that_its_context_is_used_for_after_it(
+    context: TransactionContext, record: Record, service: Service
+) -> None:
+    record.fail["a.update_tx"] = OSError("no")
+    with (
+        pytest.raises(BadRequestError, match="could not follow a checkpoint"),
+        context as tx,
+        pytest.raises(OSError, match="no"),
+    ):
+        tx.publish(ORDERS, "doomed")
+        tx.checkpoint()
+    record.steps.clear()
+
+    run(context)
+
+    assert record.steps == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
+    assert [entry["messages"] for entry in service.entries] == [["sold"]]
+
+
 def test_a_hook_that_ends_generators_rolls_back_like_any_error(
     context: TransactionContext, record: Record
 ) -> None:

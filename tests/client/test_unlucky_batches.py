@@ -66,6 +66,28 @@ def test_a_conflict_while_a_letter_is_written_ends_no_subscriber(
     assert letters(client, topic) == []
 
 
+def test_a_message_that_another_took_while_it_failed_here_gets_no_letter(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    client.publish(topic, ["a", "b", "c"])
+    positions = tuff.TablePositions(table, "me")
+    seen: list[bytes] = []
+    other = client.subscriber(topic, lambda *_: None, positions=positions, batch=2, wait=0)
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        seen.extend(message.payload for message in messages)
+        if seen == [b"a"]:
+            other.step()
+            raise ValueError("no")
+
+    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=1)
+
+    # Its letter would have moved the position back, and "b" would have been processed twice.
+    assert [subscriber.step(), subscriber.step()] == [1, 0]
+    assert seen == [b"a", b"c"]
+    assert letters(client, topic) == []
+
+
 def test_no_message_is_charged_with_the_attempts_of_another(
     client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:

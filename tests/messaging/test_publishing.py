@@ -146,6 +146,38 @@ async def test_a_reference_to_what_was_stored_before_a_deletion_is_refused(
         service.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
 
 
+@pytest.mark.parametrize("kind", ["publish", "publish_tx", "store", "publish_final"])
+async def test_what_waits_while_its_topic_is_made_again_is_refused(
+    world: World, service: MessagingService, kind: str
+) -> None:
+    other = TopicId("default", "other")
+    await service.create_topic(other, {})
+    pointer = world.transactions.start(7)
+    final = [PublishEntry(topic=each, payloads=[b"x"], pointer=pointer) for each in (other, AUDIT)]
+    under_way = {
+        "publish": lambda: publish(service, b"x"),
+        "publish_tx": lambda: publish(service, b"x", pointer=pointer),
+        "store": lambda: service.store(AUDIT, request(b"x", pointer=pointer)),
+        "publish_final": lambda: service.publish_final(final),
+    }[kind]()
+    # All three are taken in before the first is written: the topic is the old one to each.
+    deleted, made, refused = await asyncio.gather(
+        service.delete_topic(AUDIT),
+        _made_again(service),
+        under_way,
+        return_exceptions=True,
+    )
+
+    assert (deleted, made) == (None, None)
+    assert isinstance(refused, TopicNotFoundError)
+    assert await polled(service) == payloads(await service.poll(other, Poll())) == []
+    assert service.indexed_pointers() == []
+
+
+async def _made_again(service: MessagingService) -> None:
+    await service.create_topic(AUDIT, {})
+
+
 async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
     world: World, service: MessagingService
 ) -> None:

@@ -146,18 +146,7 @@ class History:
             assert record is not None
             if record.generation < 0:
                 continue
-            asked = Query(
-                prefix=found.prefix(record.generation),
-                start=0,
-                through=LAST_ID,
-                served=live.served,
-                floor=record.floor,
-                live_from=record.rule.live_from(now_ms=self.world.clock.now_ms),
-                now_ms=self.world.clock.now_ms,
-                limit=1 + step.number,
-                bytes_max=1 << 20,
-                snapshot=None,
-            )
+            asked = replace(_question(self.world, self.service, topic), limit=1 + step.number)
             snapshots = [None, transactions.snapshot(), self.snapshot]
             if step.number % 2:
                 self._keep(table, asked)
@@ -201,6 +190,24 @@ class History:
         if answer is not None:
             self.answered_count += 1
             assert _plain(answer) == _plain(read(MemoryTable(self.world.rows), asked)), asked
+
+
+def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
+    """All that there is, of a topic that exists."""
+    found = service._live.topics.find(topic)
+    record = found.require_durable()
+    return Query(
+        prefix=found.prefix(record.generation),
+        start=0,
+        through=LAST_ID,
+        served=service._live.served,
+        floor=record.floor,
+        live_from=record.rule.live_from(now_ms=world.clock.now_ms),
+        now_ms=world.clock.now_ms,
+        limit=10_000,
+        bytes_max=1 << 20,
+        snapshot=None,
+    )
 
 
 def _plain(reading: Reading) -> object:
@@ -312,6 +319,37 @@ async def test_what_was_written_before_the_start_is_read_from_the_store_once() -
         assert scan_count() == opened + 1
         assert await polled(service) == [b"a", b"b"]
         assert scan_count() == opened + 1
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "published", "cut", "forgotten"])
+async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_is_there(
+    meanwhile: str,
+) -> None:
+    """Joined to a tail that was cut during the read, it would hide all that lies between."""
+    world = World()
+    world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
+    async with world.running() as service:
+        await service.create_topic(TOPICS[0], {})
+        await publish(service, b"before")
+    async with world.running() as service:
+        asked = _question(world, service, TOPICS[0])
+        fetched = read(MemoryTable(world.rows), asked)
+        for number in range({"nothing": 0, "published": 1}.get(meanwhile, 30)):
+            await publish(service, b"%d" % number)
+        tails = service._live.tails
+        if meanwhile == "forgotten":
+            tails.begin(service._live.served)
+
+        tails.keep(asked, fetched)
+
+        now = _question(world, service, TOPICS[0])
+        everything = read(MemoryTable(world.rows), now)
+        for start, _ in everything.items:
+            each = replace(now, start=int.from_bytes(start, "big"))
+            held = tails.read(each)
+            assert held is None or _plain(held) == _plain(read(MemoryTable(world.rows), each))
+        is_held = tails.read(replace(now, start=asked.live_from.timestamp_ms << 96)) is not None
+        assert is_held == (meanwhile in {"nothing", "published"})
 
 
 @pytest.mark.parametrize("is_read", [False, True])

@@ -12,6 +12,7 @@ import pytest
 from tests.table.conftest import OpenTable
 from tests.table.crash import copy_as_crashed
 from tests.table.service import Service
+from tuff.disk.leveldb_scan import Rows
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
@@ -192,6 +193,49 @@ def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
             again.commit_tx()
         again.rollback_tx()
         assert read(service, again) == {}
+
+
+def test_a_read_that_begins_while_a_compaction_runs_is_refused_or_has_all_its_versions(
+    service: Service, table: VersionedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(service, table, a=b"old")
+    ended = service.start()
+    write(service, table, a=b"new")
+    reader = Context()
+    reader.run(table.start_tx, ended)
+    service.invalidate(ended)
+    scan_really = TableStore.scan
+
+    def scan(store: TableStore, start: bytes, stop: bytes) -> Rows:
+        monkeypatch.undo()
+        table.compact(service)
+        return scan_really(store, start, stop)
+
+    monkeypatch.setattr(TableStore, "scan", scan)
+
+    # Read from what is left, the row was not there: neither version of it is visible.
+    with pytest.raises(TransactionNotInProgressError, match="start another"):
+        reader.run(table.get, b"a")
+
+
+def test_a_scan_under_way_keeps_what_a_compaction_takes(
+    service: Service, table: VersionedTable
+) -> None:
+    for name in ("a", "b", "c"):
+        write(service, table, **{name: b"old"})
+    early = service.start()
+    for name in ("a", "b", "c"):
+        write(service, table, **{name: b"new"})
+    reader = Context()
+    reader.run(table.start_tx, early)
+    rows = reader.run(table.scan)
+    first = reader.run(next, rows)
+    service.invalidate(early)
+
+    table.compact(service)
+
+    assert first == (b"a", b"old")
+    assert reader.run(list, rows) == [(b"b", b"old"), (b"c", b"old")]
 
 
 def test_a_compaction_waits_for_who_was_writing_when_it_began(

@@ -278,13 +278,11 @@ def test_a_doomed_transaction_dooms_none_that_its_context_is_used_for_after_it(
     context: TransactionContext, record: Record, service: Service
 ) -> None:
     record.fail["a.update_tx"] = OSError("no")
-    with (
-        pytest.raises(BadRequestError, match="could not follow a checkpoint"),
-        context as tx,
-        pytest.raises(OSError, match="no"),
-    ):
-        tx.publish(ORDERS, "doomed")
-        tx.checkpoint()
+    context.__enter__().publish(ORDERS, "doomed")
+    with pytest.raises(OSError, match="no"):
+        context.checkpoint()
+    with pytest.raises(BadRequestError, match="could not follow a checkpoint"):
+        context.__exit__(None, None, None)
     record.steps.clear()
 
     run(context)
@@ -313,6 +311,14 @@ def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, recor
         context.remove(shelf)
 
     assert (context.remove(shelf), context.remove(shelf)) == (True, False)
+
+
+async def test_on_a_loop_it_is_told_as_well_who_was_there(client: tuff.Client) -> None:
+    shelf = Shelf("a", Record())
+    async with tuff.connect_async("http://127.0.0.1:1") as on_loop:
+        context = on_loop.transaction(shelf)
+
+        assert (context.remove(shelf), context.remove(shelf)) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,15 @@ def service(client: tuff.Client, action: str) -> None:
     connection.request("POST", f"/v1/transactions/service/{action}")
     assert connection.getresponse().read()
     connection.close()
+
+
+def test_a_server_that_stays_away_is_asked_at_growing_intervals(topic: tuff.TopicId) -> None:
+    flow = Subscription(topic, PollQuestion(), chance=lambda: 1.0).poll()
+    next(flow)
+    pauses = []
+    for _ in range(4):
+        pauses.append(flow.throw(tuff.ConnectionLostError("away", outcome_unknown=False)))
+        flow.send(None)
+
+    seconds = [each.seconds for each in pauses]
+    assert seconds == sorted(set(seconds))

@@ -88,6 +88,29 @@ def test_a_message_that_another_took_while_it_failed_here_gets_no_letter(
     assert letters(client, topic) == []
 
 
+def test_who_lost_a_batch_that_failed_takes_the_next_one_whole(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    client.publish(topic, ["a", "b"])
+    positions = tuff.TablePositions(table, "me")
+    batches: list[list[bytes]] = []
+    other = client.subscriber(topic, lambda *_: None, positions=positions, wait=0)
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        batches.append([message.payload for message in messages])
+        if len(batches) == 1:
+            raise ValueError("no")
+        if len(batches) == 2:
+            other.step()
+            client.publish(topic, ["c", "d"])
+            raise ValueError("no")
+
+    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=5)
+
+    assert subscriber.step() == 2
+    assert batches == [[b"a", b"b"], [b"a"], [b"c", b"d"]]
+
+
 def test_no_message_is_charged_with_the_attempts_of_another(
     client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:

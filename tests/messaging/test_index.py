@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange, PointerIndex
+from messaging.rows import DamagedRowError, frame
 from tuff.protocol.ids import Place
 from tuff.protocol.names import TopicId
 
@@ -125,3 +127,13 @@ def test_first_publishes_are_those_of_the_ranges_that_are_there(
                 pointer for pointer, at_ms in first.items() if at_ms <= bound
             }
         assert set(index.pointers()) == {entry.pointer for entry in there}
+
+
+def test_a_whole_row_of_another_form_is_damage() -> None:
+    entry = IndexedRange(
+        pointer=7, kind=MESSAGE_ROWS, topic=TOPIC, generation=1, first=Place(1, 0),
+        last=Place(1, 0), final=False, written_ms=1,
+    )  # fmt: skip
+
+    with pytest.raises(DamagedRowError, match="no index row looks like this"):
+        IndexedRange.from_bytes(entry.key, frame(entry.key, 0, b"short"))

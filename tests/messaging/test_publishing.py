@@ -22,14 +22,16 @@ from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
     InvalidTtlError,
+    OverloadedError,
     ShuttingDownError,
     TopicNotFoundError,
     TransactionCommittedError,
     TransactionsUnavailableError,
+    TransactionUnknownError,
 )
 from tuff.protocol.ids import MessageId, Place
 from tuff.protocol.names import TopicId
-from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
 T = TypeVar("T")
 
@@ -313,6 +315,8 @@ async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
         assert payloads(await waiting) == []
         with pytest.raises(ShuttingDownError):
             await publish(service, b"x")
+        with pytest.raises(ShuttingDownError):
+            await service.rollback(AUDIT, RollbackDetail(99, Place(0, 0), Place(1, 0)))
 
 
 async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World) -> None:
@@ -360,3 +364,34 @@ async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) ->
         await publish(service, b"x")
 
         assert world.observed == [("store_fsync_seconds", 0.000_25), ("store_batch_requests", 1)]
+
+
+async def test_what_was_answered_does_not_count_among_what_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.writer.PENDING_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.writer.PENDING_BYTES_MAX", 3_000)
+    pointer = world.transactions.start(7)
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        for _ in range(5):
+            await publish(service, b"x" * 1_000)
+            late = asyncio.ensure_future(publish(service, b"x", pointer=pointer))
+            await asyncio.sleep(0)
+            world.transactions.in_progress.clear()
+            with pytest.raises(TransactionUnknownError):  # a batch of which nothing is written
+                await late
+            world.transactions.start(pointer)
+
+        # Neither less nor more than two wait now.
+        three = [publish(service, b"x") for _ in range(3)]
+        answers = await asyncio.gather(*three, return_exceptions=True)
+        assert [isinstance(each, OverloadedError) for each in answers] == [False, False, True]
+
+
+async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: MessagingService) -> None:
+    await service.publish(
+        AUDIT, PublishRequest(pointer=None, payloads=[b"x", b"y"], ttls_s=[None, None])
+    )
+
+    assert await polled(service) == [b"x", b"y"]

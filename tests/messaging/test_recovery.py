@@ -37,10 +37,12 @@ class FlakyWorld(World):
         super().__init__(self._open)
         self.table: FlakyTable | None = None
         self.is_barred = False
+        self.open_count = 0
 
     def _open(self) -> Store:
         if self.is_barred:
             raise StoreError("the disk is gone")
+        self.open_count += 1
         self.table = FlakyTable(MemoryTable(self.rows))
         return self.table
 
@@ -344,3 +346,19 @@ async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> N
         await service.tick()
         await publish(service, b"c")
         assert await polled(service) == [b"a", b"c"]
+
+
+async def test_a_store_is_opened_by_one_at_a_time(world: FlakyWorld) -> None:
+    async with world.running() as service:
+        await service.create_topic(AUDIT, {})
+        world.is_barred = True
+        world.fail_write(0, takes_effect=False)
+        with pytest.raises(StorageUnavailableError):
+            await publish(service, b"lost")
+        world.is_barred = False
+        world.open_count = 0
+
+        await asyncio.gather(*(service.tick() for _ in range(3)))
+
+        assert world.open_count == 1
+        await publish(service, b"again")

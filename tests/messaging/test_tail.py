@@ -340,9 +340,15 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
         if meanwhile == "forgotten":
             tails.begin(service._live.served)
 
+        table = MemoryTable(world.rows)
+        now = _question(world, service, TOPICS[0])
+        newest = int.from_bytes(read(table, now).items[-1][0], "big")
+        tails.read(replace(now, start=newest))
         tails.keep(asked, fetched)
 
-        now = _question(world, service, TOPICS[0])
+        # A page that was handed out before must not be taken for that of another place.
+        first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
+        assert _plain(tails.read(first) or read(table, first)) == _plain(read(table, first))
         everything = read(MemoryTable(world.rows), now)
         for start, _ in everything.items:
             each = replace(now, start=int.from_bytes(start, "big"))
@@ -418,6 +424,13 @@ async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read
         assert scan_count() == opened
         oldest = await polled(service, Poll(limit=len(numbers)))
 
+        for _ in range(3):
+            await publish(service, *numbers[:400], pointer=pointer)
+        grown_count = sum(len(run.keys) for run in tail.fresh)
+
     assert kept_count == 1_000
+    assert (
+        grown_count == 1_200
+    )  # what was read is an item now, and what was forgotten counts no more
     assert newest == numbers[-500:]
     assert oldest == numbers

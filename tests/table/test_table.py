@@ -15,6 +15,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType, VisibilityLevel
 from tuff.table import TransactionalTable
+from tuff.table_rows import Version
 from tuff.versioned_table import VersionedTable
 
 
@@ -269,3 +270,52 @@ def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: Vers
         assert table.get(b"k" * key_bytes_max) == b""
 
     assert read(service, table) == [(b"k" * key_bytes_max, b"")]
+
+
+def test_a_row_that_a_long_transaction_writes_while_it_commits_is_too_late(
+    service: Service, table: VersionedTable
+) -> None:
+    """It named nothing that it changed, and would commit as one that wrote nothing."""
+    table.start_tx(service.start(TransactionType.LONG))
+    assert table.tx_changes() == frozenset()
+    table.put(b"late", b"")
+
+    with pytest.raises(BadRequestError, match=r"b'late' of .* too late to be checked"):
+        table.commit_tx()
+
+
+def test_what_is_written_before_a_table_is_closed_is_refused_and_not_lost_in_silence(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    table = open_table(tmp_path / "closed")
+    table.start_tx(service.start())
+    table.put(b"a", b"")
+    table.close()
+
+    with pytest.raises(StorageUnavailableError, match="is closed"):
+        table.commit_tx()
+
+
+def test_what_is_written_goes_to_the_disk_early_where_it_takes_much_memory(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    with open_table(tmp_path / "small", buffer_bytes=1_000) as table:
+        writer = service.start()
+        table.start_tx(writer)
+        table.put(b"a", b"x" * 500)
+        assert list(table._versions.keys_of(writer.transaction_id)) == []
+        table.put(b"b", b"x" * 500)
+        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b"]
+        table.rollback_tx()
+
+
+def test_a_damaged_version_that_a_newer_one_hides_hides_nothing(
+    service: Service, table: VersionedTable
+) -> None:
+    first = service.start()
+    service.commit(first)
+    fill(service, table, "apple")
+    old = Version(b"apple", first.write_pointer).stored_key
+    table._versions._store.write([(old, b"damaged")])
+
+    assert read(service, table) == [(b"apple", b"apple")]

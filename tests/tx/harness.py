@@ -41,6 +41,7 @@ class Disk:
         self.sync_count = 0
         self.write_count = 0
         self.sync_s = self.elapsed_s = 0.0  # what a sync takes, and a clock that it moves
+        self.open_files: set[Path] = set()
 
     async def __call__(self, function: Callable[[], T], /) -> T:
         await self._open.wait()
@@ -62,7 +63,8 @@ class FlakyFile:
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._file = DiskFile(path)
-        self._disk = disk
+        self._disk, self._path = disk, path
+        disk.open_files.add(path)
 
     def append(self, data: bytes, *, sync: bool) -> None:
         if self._disk.fails:
@@ -75,6 +77,7 @@ class FlakyFile:
 
     def close(self) -> None:
         self._file.close()
+        self._disk.open_files.discard(self._path)
 
 
 @dataclass

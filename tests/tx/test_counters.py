@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tx.harness import Service
-from tuff.protocol.errors import TransactionConflictError
+from tuff.protocol.errors import TransactionConflictError, TransactionTimedOutError
 from tuff.protocol.transaction import TransactionType
 from tx.records import OpenTransaction
 
@@ -40,3 +40,16 @@ async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
 async def refused(service: Service, tx: OpenTransaction) -> None:
     with pytest.raises(TransactionConflictError):
         await service.manager.can_commit(tx.transaction_id, [b"k"])
+
+
+@pytest.mark.parametrize("is_told_by", ["can_commit", "tick"])
+async def test_a_time_out_is_counted_whoever_finds_it(service: Service, is_told_by: str) -> None:
+    tx = await service.begin()
+    service.now_ms += 30_000
+
+    if is_told_by == "tick":
+        await service.later(0)
+    with pytest.raises(TransactionTimedOutError):
+        await service.manager.can_commit(tx.transaction_id, [b"k"])
+
+    assert service.manager.counters.timeouts == 1

@@ -86,6 +86,14 @@ async def test_what_nobody_waits_for_is_written_before_long(service: Service) ->
     await again.kill()
 
 
+async def test_an_abort_that_is_repeated_writes_nothing(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    first = await service.manager.abort(tx.transaction_id)
+
+    assert (await service.manager.abort(tx.transaction_id)).lsn == first.lsn
+
+
 async def test_many_commits_share_a_sync(service: Service) -> None:
     started = [await service.begin() for _ in range(20)]
     await turns()

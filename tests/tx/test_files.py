@@ -9,6 +9,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
 from tx.check import check_files
+from tx.files import FileKind, known_file, list_files
 from tx.ledger import ServiceState
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
@@ -33,6 +34,7 @@ async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path)
     await service.kill()
     files = {path.name: path.read_bytes() for path in service.directory.iterdir()}
     log_name = newest(service.directory, "txlog").name
+    told_count = 0
 
     for size in range(proven, len(files[log_name])):
         directory = tmp_path / str(size)
@@ -44,7 +46,11 @@ async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path)
         assert await again.state_of(first.transaction_id) == ("committed", None)
         torn_at = again.manager.notes[0].rsplit("at byte ", 1)[1] if again.manager.notes else ""
         assert int(torn_at.split(";")[0] or size) <= size
+        told_count += bool(again.manager.notes)
         await again.kill()
+
+    # All but what ends between two records, of which nothing is torn.
+    assert told_count > (len(files[log_name]) - proven) * 3 // 4
 
 
 async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired(
@@ -256,3 +262,23 @@ async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path
     again = await Service(service.directory).open()
     assert log.stat().st_mtime_ns > before
     await again.kill()
+
+
+async def test_no_log_but_the_newest_is_open_and_none_after_a_stop(service: Service) -> None:
+    await service.begin()
+    await service.manager.take_snapshot()
+
+    assert len(service.disk.open_files) == 1
+    await service.manager.close()
+    assert service.disk.open_files == set()
+
+
+async def test_each_life_numbers_its_files_above_all_that_were_there(service: Service) -> None:
+    """Files are ordered by their number: two logs with the same could be replayed in any order."""
+    for _ in range(2):
+        service = await service.crash()
+    await service.kill()
+
+    files = [known_file(path, kind) for path, kind in list_files(service.directory)]
+    numbers = [file.header.sequence for file in files if file.kind is FileKind.LOG]
+    assert len(numbers) == len(set(numbers)) >= 2

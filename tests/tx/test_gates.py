@@ -99,3 +99,23 @@ async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -
     assert gates.close_now(1)
     gates.reopen(1)
     assert not gates.has_ending(1)
+
+
+async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_well() -> None:
+    gates, order = Gates(), list[str]()
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+    await turns()
+    gates.leave(1)
+    await turns()
+    assert order == ["a"]
+
+    gates.enter(1)  # the rows of the commit that has its turn
+    waiting = asyncio.ensure_future(gates.emptied(1))
+    await turns()
+    assert not waiting.done()
+    gates.leave(1)
+    await waiting
+
+    ending.done.set()
+    await ending.task

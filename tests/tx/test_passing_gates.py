@@ -61,3 +61,41 @@ async def test_who_waits_until_a_gate_is_open_waits_for_all_endings_in_turn() ->
     gates.reopen(1)
     async with asyncio.timeout(10):
         await waiting
+
+
+async def test_who_waits_until_a_gate_is_open_finds_the_one_that_somebody_closed_just_then() -> (
+    None
+):
+    gates = Gates()
+    await gates.close(1)
+    waiting = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+
+    gates.reopen(1)
+    assert gates.close_now(1)
+    await turns()
+    assert not waiting.done()
+
+    gates.reopen(1)
+    await waiting
+
+
+async def test_who_waits_at_a_gate_that_was_open_in_between_waits_for_its_next_opening() -> None:
+    gates = Gates()
+    await gates.close(1)
+    gates.enter(1)  # keeps it, as the rows of a commit do
+    first = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+    gates.reopen(1)
+    await first
+
+    closing = asyncio.ensure_future(gates.close(1))
+    await turns()
+    second = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+    assert not second.done()
+
+    gates.leave(1)
+    await closing
+    gates.reopen(1)
+    await second

@@ -112,3 +112,17 @@ async def test_who_stops_while_a_failed_log_is_recovered_is_not_up_behind_it(
     assert service.manager.status.state is ServiceState.DOWN
     with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
         await service.begin()
+
+
+async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
+    service: Service,
+) -> None:
+    """Recovery would take its header for the end of the log before, and what follows for whole."""
+    await service.begin()
+    before = names(service.directory, "txlog")
+    service.disk.fails = True
+
+    with pytest.raises(TransactionsUnavailableError):
+        await service.manager.take_snapshot()
+
+    assert names(service.directory, "txlog") == before

@@ -257,6 +257,19 @@ def test_a_clean_stop_loses_nothing() -> None:
     assert played.state.highest_reserved == FIRST + 99
 
 
+@pytest.mark.parametrize("kind", [TransactionType.SHORT, TransactionType.LONG])
+def test_committed_changes_are_kept_for_open_short_ones_alone(kind: TransactionType) -> None:
+    played = Played()
+    played.start(kind)
+
+    again = played.through_a_snapshot_file()
+    again.commit(again.start(), b"k")
+    again.sync()
+
+    is_kept = bool(again.state.image().commits)
+    assert is_kept == (kind is TransactionType.SHORT)
+
+
 def test_a_restart_leaves_no_deadline_further_away_than_its_full_time() -> None:
     played = Played()
     one = played.start()
@@ -276,7 +289,7 @@ def test_truncation_takes_single_pointers() -> None:
 
     played.sync()
 
-    assert list(played.state.view.invalid) == [FIRST + 5]
+    assert list(played.state.view.invalid) == list(played.state.invalid) == [FIRST + 5]
 
 
 @pytest.mark.slow

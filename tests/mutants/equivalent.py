@@ -1,0 +1,47 @@
+"""Mutants that mean the same as what they change: no test can tell them apart.
+
+Each is named by its file, its function, and the lines of the function that differ, as `ast.unparse`
+writes them; so it stays found while code around it moves. A test fails when one is not there any
+more.
+"""
+
+from collections.abc import Mapping
+
+EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
+    (
+        "messaging/tail.py",
+        "Tails.read",
+        "last = pack_place(*min(query.served, query.through.place))",
+        "last = pack_place(*min(query.through.place, query.served))",
+    ): "the lesser of two places does not depend on their order",
+    (
+        "messaging/tail.py",
+        "_Tail.settle",
+        "self._plain = self._general = None",
+        "pass",
+    ): "settling adds rows behind all items, and a page that was kept names the items it is of",
+    (
+        "messaging/tail.py",
+        "_Tail.__init__",
+        "self.has_ttl = False",
+        "self.has_ttl = True",
+    ): "it only keeps a page from being handed out again at a later time",
+    (
+        "tx/endings.py",
+        "Endings._ready",
+        "return None if is_over else found",
+        "return None",
+    ): "without the short way a commit asks the same by the long one",
+    (
+        "tx/log.py",
+        "Log.want",
+        "return",
+        "pass",
+    ): "a sync is asked for once more; nobody asks for less than what is durable",
+    (
+        "tuff/table_current.py",
+        "Current.settle",
+        "self._doubtful.pop(work.transaction_id, None)",
+        "pass",
+    ): "who starts it again deletes a version that is gone once more",
+}

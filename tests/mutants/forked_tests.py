@@ -1,0 +1,252 @@
+"""The plug-in of pytest with which `random_mutants` tries each mutant in a fork.
+
+The plan is a file that TUFF_MUTANTS_PLAN names. Without mutants in it every test runs, and what it
+calls is noted in the baseline; with them each is tried, and told in one line of JSON.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+OUT_OF_PROCESS = ("tests/http/",)
+# A test hangs when it takes as many times what it takes without a mutant, and as long as a busy
+# machine may need.
+HANGS_AFTER_TIMES = 10
+HANGS_AFTER_S = 10.0
+IN_PROCESS_S = 60.0  # of tests that call the function, by what they take without a mutant
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plan = json.loads(Path(os.environ["TUFF_MUTANTS_PLAN"]).read_text())
+    config.pluginmanager.register(Trying(plan) if "mutants" in plan else Noting(plan))
+
+
+class Noting:
+    """Runs everything once, and notes which functions each test calls."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+        self._codes: dict[int, CodeType] = {}
+        self._noted: dict[str, dict[str, Any]] = {}
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self._codes[id(frame.f_code)] = frame.f_code
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._codes.clear()
+        began = time.monotonic()
+        note = self._noted[item.nodeid] = {"failed": False}
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type] # as its documents have it
+            note["seconds"] = time.monotonic() - began
+            note["calls"] = sorted(self._ours())
+
+    def _ours(self) -> set[str]:
+        tree = self._plan["tree"] + "/"
+        return {
+            f"{code.co_filename.removeprefix(tree)}:{code.co_qualname.partition('.<locals>')[0]}"
+            for code in list(self._codes.values())
+            if code.co_filename.startswith(tree) and not code.co_filename.startswith(tree + "tests")
+        }
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._noted[report.nodeid]["failed"] = True
+
+    def pytest_sessionfinish(self) -> None:
+        Path(self._plan["baseline"]).write_text(json.dumps(self._noted))
+
+
+class Trying:
+    """Forks for each mutant, and lets pytest go on in the fork with the tests that concern it."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+        self._tree, self._home = Path(plan["tree"]), Path(plan["home"])
+        self._noted = json.loads(Path(plan["baseline"]).read_text())
+        self._told: int | None = None  # in a fork, where to say what happens
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        # Whether a test fails is all that is asked, and no fork may learn of another's examples.
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings.default, database=None, phases=phases)
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        gc.unfreeze()  # what is frozen is not among gc's objects
+        items = {item.nodeid: item for item in session.items}
+        with Path(self._plan["out"]).open("w") as out:
+            for number, mutant in enumerate(self._plan["mutants"]):
+                began = time.monotonic()
+                caught = self._try(session, items, mutant, number)
+                if self._told is not None:
+                    return None  # a fork: pytest runs what was chosen
+                verdict = {**mutant, "caught": caught, "seconds": time.monotonic() - began}
+                del verdict["source"]
+                out.write(json.dumps(verdict) + "\n")
+                out.flush()
+        return True
+
+    def _try(
+        self, session: pytest.Session, items: Mapping[str, pytest.Item],
+        mutant: Mapping[str, Any], number: int,
+    ) -> str | None:  # fmt: skip
+        """The test that caught it, or None; meaningless in a fork."""
+        file = self._tree / mutant["file"]
+        whole = file.read_text("utf-8")
+        file.write_text(mutant["source"], "utf-8")
+        # Python takes a compiled file for that of a source with the same time and size.
+        os.utime(file, (number + 1_000_000_000,) * 2)
+        try:
+            for chosen in self._stages(mutant, items):
+                caught = self._run(session, chosen, mutant, whole)
+                if self._told is not None or caught is not None:
+                    return caught
+            return None
+        finally:
+            if self._told is None:
+                file.write_text(whole, "utf-8")
+                os.utime(file, (900_000_000,) * 2)
+
+    def _stages(
+        self, mutant: Mapping[str, Any], items: Mapping[str, pytest.Item]
+    ) -> Iterator[list[pytest.Item]]:
+        """Tests to run one after the other: those that call the function, servers, simulation."""
+        call = f"{mutant['file']}:{mutant['function']}"
+        name = Path(mutant["file"]).stem
+        passing = {each: note for each, note in self._noted.items() if not note["failed"]}
+
+        def place(test: str) -> tuple[bool, float]:
+            return f"test_{name}" not in test, passing[test]["seconds"]
+
+        calling = sorted((t for t, note in passing.items() if call in note["calls"]), key=place)
+        near = [each for each in calling if "more_seeds" not in each]
+        took = 0.0
+        chosen: list[str] = []
+        for each in near:
+            took += passing[each]["seconds"]
+            if took < IN_PROCESS_S:
+                chosen.append(each)
+        yield [items[each] for each in chosen]
+        if self._plan["quick"]:
+            return
+        if mutant["file"].startswith(("tx/", "messaging/")):
+            yield [items[each] for each in passing if each.startswith(OUT_OF_PROCESS)]
+        yield [items[each] for each in calling if "more_seeds" in each]
+
+    def _run(
+        self, session: pytest.Session, chosen: list[pytest.Item], mutant: Mapping[str, Any],
+        whole: str,
+    ) -> str | None:  # fmt: skip
+        if not chosen:
+            return None
+        reading, telling = os.pipe()
+        if not (pid := os.fork()):
+            os.setsid()
+            os.close(reading)
+            self._told = telling
+            replace_code(str(self._tree / mutant["file"]), mutant["function"], whole,
+                         mutant["source"])  # fmt: skip
+            session.items[:] = chosen
+            return None
+        os.close(telling)
+        try:
+            return self._watch(reading)
+        finally:
+            os.close(reading)
+            _end(pid)
+            shutil.rmtree(self._home / "tmp")
+            (self._home / "tmp").mkdir()
+
+    def _watch(self, reading: int) -> str | None:
+        """The first test that fails in the fork, or hangs; None when all pass."""
+        running, said, limit_s = "the start", b"", HANGS_AFTER_S
+        while select.select([reading], [], [], limit_s)[0]:
+            if not (data := os.read(reading, 1 << 16)):
+                return f"{running} (the process ended)"
+            *lines, said = (said + data).split(b"\n")
+            for line in lines:
+                word, _, test = line.decode().partition(" ")
+                if word == "failed":
+                    return test
+                if word == "over":
+                    return None
+                running = test
+                seconds = self._noted[test]["seconds"]
+                limit_s = HANGS_AFTER_S + HANGS_AFTER_TIMES * seconds
+        return f"{running} (it hung)"
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._tell(f"begins {nodeid}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._tell(f"failed {report.nodeid}")
+
+    def pytest_sessionfinish(self) -> None:
+        self._tell("over ")
+
+    def _tell(self, line: str) -> None:
+        if self._told is not None:
+            os.write(self._told, line.encode() + b"\n")
+
+
+def _end(pid: int) -> None:
+    """End a fork and all that it started; servers of its end with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def replace_code(file: str, function: str, before: str, after: str) -> int:
+    """Let every live function of that name, and those within it, run the code of `after`; how
+    many there were."""
+    places = {(name, code.co_firstlineno): (name, number)
+              for name, number, code in _codes(compile(before, file, "exec"))}  # fmt: skip
+    codes = {(name, number): code for name, number, code in _codes(compile(after, file, "exec"))}
+    count = 0
+    for each in gc.get_objects():
+        if not isinstance(each, FunctionType) or each.__code__.co_filename != file:
+            continue
+        name = each.__code__.co_qualname
+        if name != function and not name.startswith(function + ".<locals>"):
+            continue
+        instead = codes.get(places[name, each.__code__.co_firstlineno])
+        if instead is not None:
+            each.__code__ = instead
+            count += 1
+    return count
+
+
+def _codes(code: CodeType) -> Iterator[tuple[str, int, CodeType]]:
+    """Each code object within another, with how many of the same name come before it."""
+    counts: dict[str, int] = {}
+    pending = [code]
+    while pending:
+        one = pending.pop()
+        number = counts[one.co_qualname] = counts.get(one.co_qualname, -1) + 1
+        yield one.co_qualname, number, one
+        pending += [each for each in reversed(one.co_consts) if isinstance(each, CodeType)]

@@ -1,0 +1,187 @@
+"""`python -m tests.mutants.random_mutants --seed N`: a random sample of mutants of the core.
+
+Each mutant changes one expression or statement of one function (`operators.py`). It is caught when a
+test fails or hangs that passes without it. Lines are drawn at random from all modules of `CORE`, so
+that a module counts by its size, and of each line one change. What can't be seen by any test, since
+it means the same, stands in `equivalent.py` with the reason.
+
+pytest loads all tests once. A first run notes which test calls which function; after that each mutant
+is put into a fork, in place of the function's code, and the tests that call the function run in it,
+those named like the module first. Then come the tests with a real server, which runs on a copy of the
+tree that holds the mutant, and last a round of the simulation. The tree itself is never changed.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.__main__ import IGNORED
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.operators import Change, mutate, sites
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = (
+    *(f"tx/{name}.py" for name in (
+        "blocks", "claims", "conflicts", "decisions", "endings", "gates", "ledger", "log",
+        "logfile", "markings", "recovery", "resumption", "starts", "state", "view",
+    )),
+    *(f"messaging/{name}.py" for name in (
+        "index", "publishing", "reader", "retention", "sequence", "sweep", "tail", "visibility",
+        "writer",
+    )),
+    *(f"tuff/{name}.py" for name in (
+        "commit", "context", "letters", "subscriber", "subscription", "table", "table_compaction",
+        "table_current", "table_rows", "table_store", "table_versions", "table_work",
+        "versioned_table",
+    )),
+)  # fmt: skip
+TESTS = (
+    "tests/tx", "tests/messaging", "tests/client", "tests/table", "tests/process", "tests/http",
+    "tests/repair", "tests/simulation", "tests/ground", "tests/mutants/more_seeds.py",
+)  # fmt: skip
+GOAL = 0.9  # of the mutants that are not equivalent
+
+
+def sample(root: Path, seed: int, count: int, only: str) -> list[Change]:
+    """That many mutants, by seed: from each line at most one."""
+    chance = random.Random(seed)
+    lines: dict[tuple[str, str, int], list[Any]] = {}
+    sources = {file: (root / file).read_text("utf-8") for file in CORE if only in file}
+    for file, source in sources.items():
+        for site in sites(source):
+            lines.setdefault((file, site.function, site.line), []).append(site)
+    drawn = list(lines)
+    chance.shuffle(drawn)
+    found: list[Change] = []
+    for file, function, line in drawn:
+        if len(found) == count:
+            break
+        choices = lines[file, function, line]
+        chance.shuffle(choices)
+        changes = (mutate(file, sources[file], site) for site in choices)
+        found += [each for each in changes if each is not None][:1]
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    began = time.monotonic()
+    changes = sample(ROOT, options.seed, options.count, options.only)
+    equivalent = [each for each in changes if each.key in EQUIVALENT]
+    changes = [each for each in changes if each.key not in EQUIVALENT]
+    with tempfile.TemporaryDirectory(prefix="tuff-random-") as home:
+        baseline = options.baseline or Path(home) / "baseline.json"
+        if not baseline.exists():
+            _worker(Path(home) / "first", {"baseline": str(baseline)}).wait()
+        verdicts = _try_all(changes, Path(home), baseline, options)
+    _report(verdicts, len(equivalent), options.seed, time.monotonic() - began)
+    caught = sum(each["caught"] is not None for each in verdicts)
+    return int(caught < GOAL * len(changes) or len(verdicts) < len(changes))
+
+
+def _try_all(
+    changes: Sequence[Change], home: Path, baseline: Path, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    workers = []
+    for number in range(options.jobs):
+        mine = [
+            {"file": each.file, "function": each.function, "line": each.line,
+             "operator": each.operator, "before": each.before, "after": each.after,
+             "source": each.source}
+            for each in changes[number :: options.jobs]
+        ]  # fmt: skip
+        out = home / f"verdicts-{number}"
+        plan = {"baseline": str(baseline), "mutants": mine, "out": str(out), "quick": options.quick}
+        workers.append((out, _worker(home / str(number), plan)))
+    verdicts = []
+    for out, process in workers:
+        verdicts += [each for each in _followed(out, process) if _show(each)]
+    return verdicts
+
+
+def _followed(out: Path, process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
+    """What a worker says, line by line, until it ends."""
+    place, is_over = 0, False
+    while not is_over:
+        is_over = process.poll() is not None
+        text = out.read_bytes()[place:] if out.exists() else b""
+        whole = text.rpartition(b"\n")[0]
+        place += len(whole) + bool(whole)
+        yield from (json.loads(line) for line in whole.splitlines())
+        time.sleep(0.2)
+
+
+def _worker(home: Path, plan: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
+    """pytest on a copy of the tree of its own, with the plug-in that does what the plan says."""
+    copy = home / "tree"
+    shutil.copytree(ROOT, copy, ignore=IGNORED)
+    (home / "tmp").mkdir()
+    place = home / "plan.json"
+    place.write_text(json.dumps({**plan, "tree": str(copy), "home": str(home)}))
+    environment = {
+        **os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(home / "tmp"),
+        "TUFF_MUTANTS_PLAN": str(place),
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-x", "-s", "-m", "not slow", "-p", "no:cacheprovider",
+        "-p", "no:xdist", "-p", "tests.mutants.forked_tests",
+    ]  # fmt: skip
+    if "mutants" not in plan:
+        command.remove("-x")
+    with (home / "log").open("wb") as log:
+        return subprocess.Popen(
+            [*command, *TESTS], cwd=copy, env=environment, stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def _show(verdict: Mapping[str, Any]) -> bool:
+    mark = "SURVIVED" if verdict["caught"] is None else "caught"
+    where = f"{verdict['file']}:{verdict['line']} {verdict['function']}"
+    print(f"{mark:8} {verdict['seconds']:5.1f} s  {where}: {verdict['operator']}", flush=True)
+    if verdict["caught"] is None:
+        for sign, text in (("-", verdict["before"]), ("+", verdict["after"])):
+            print("\n".join(f"    {sign} {line}" for line in text.splitlines()), flush=True)
+    else:
+        print(f"           by {verdict['caught']}", flush=True)
+    return True
+
+
+def _report(
+    verdicts: Sequence[Mapping[str, Any]], equivalent_count: int, seed: int, seconds: float
+) -> None:
+    tried = Counter(each["file"] for each in verdicts)
+    caught = Counter(each["file"] for each in verdicts if each["caught"] is not None)
+    for file in sorted(tried):
+        print(f"{file:32} {caught[file]:3} of {tried[file]:3} caught")
+    share = caught.total() / max(1, tried.total())
+    print(
+        f"seed {seed}: {tried.total() + equivalent_count} mutants, {equivalent_count} equivalent, "
+        f"{caught.total()} of {tried.total()} others caught ({share:.1%}), {seconds:.0f} s"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.random_mutants")
+    parser.add_argument("--seed", type=int, required=True, help="of the sample")
+    parser.add_argument("--count", type=int, default=300, help="how many mutants")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--only", default="", metavar="TEXT", help="modules whose path has it")
+    parser.add_argument("--quick", action="store_true", help="without servers and more seeds")
+    parser.add_argument("--baseline", type=Path, help="where to keep which test calls what")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 HBASE := build/hbase
 OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
+SEED ?= 1
+COUNT ?= 300
 
-.PHONY: run test test-all prove prove-long mutants lint types imports check demo clean \
+.PHONY: run test test-all prove prove-long mutants mutants-random lint types imports check demo clean \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
 	observer
 .NOTPARALLEL:
@@ -56,6 +58,10 @@ prove-long: $(VENV)/.installed-prove
 # Plants bugs in copies of the tree; each must make the test fail that is named for it.
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.mutants
+
+# A random sample of mutants of the core; SEED draws another one. Some forty minutes on two cores.
+mutants-random: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutants.random_mutants --seed $(SEED) --count $(COUNT)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -106,12 +106,12 @@ def mutate(file: str, source: str, site: Site) -> Change | None:
     before = ast.unparse(function)
     node = list(ast.walk(function))[site.node_index]
     operator, instead = list(_alternatives(node, function))[site.alternative]
-    original = compile(source, file, "exec")
+    original = _compiled(function)
     # Replaced from its parent: the nodes of the alternative may hold the node itself.
     _Replacing(node, instead).visit(function)
     ast.fix_missing_locations(tree)
     try:
-        changed = compile(tree, file, "exec")
+        changed = _compiled(function)
     except (SyntaxError, ValueError):
         return None
     if same_meaning(original, changed):
@@ -121,6 +121,11 @@ def mutate(file: str, source: str, site: Site) -> Change | None:
         file=file, function=name, line=site.line, operator=operator,
         before=removed, after=added, source=ast.unparse(tree),
     )  # fmt: skip
+
+
+def _compiled(function: Function) -> CodeType:
+    """The function by itself, which takes a tenth of the time of its module."""
+    return compile(ast.Module([function], []), "function", "exec")
 
 
 def same_meaning(first: CodeType, second: CodeType) -> bool:

@@ -105,20 +105,25 @@ def _try_all(
         plan = {"baseline": str(baseline), "mutants": mine, "out": str(out), "quick": options.quick}
         workers.append((out, _worker(home / str(number), plan)))
     verdicts = []
-    for out, process in workers:
-        verdicts += [each for each in _followed(out, process) if _show(each)]
+    for each in _told(workers):
+        _show(each)
+        verdicts.append(each)
     return verdicts
 
 
-def _followed(out: Path, process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
-    """What a worker says, line by line, until it ends."""
-    place, is_over = 0, False
+def _told(
+    workers: Sequence[tuple[Path, "subprocess.Popen[bytes]"]],
+) -> Iterator[dict[str, Any]]:
+    """What the workers say, line by line, until all have ended."""
+    places = dict.fromkeys((out for out, _ in workers), 0)
+    is_over = False
     while not is_over:
-        is_over = process.poll() is not None
-        text = out.read_bytes()[place:] if out.exists() else b""
-        whole = text.rpartition(b"\n")[0]
-        place += len(whole) + bool(whole)
-        yield from (json.loads(line) for line in whole.splitlines())
+        is_over = all(process.poll() is not None for _, process in workers)
+        for out, place in places.items():
+            text = out.read_bytes()[place:] if out.exists() else b""
+            whole = text[: text.rfind(b"\n") + 1]
+            places[out] += len(whole)
+            yield from (json.loads(line) for line in whole.splitlines())
         time.sleep(0.2)
 
 
@@ -146,7 +151,7 @@ def _worker(home: Path, plan: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def _show(verdict: Mapping[str, Any]) -> bool:
+def _show(verdict: Mapping[str, Any]) -> None:
     mark = "SURVIVED" if verdict["caught"] is None else "caught"
     where = f"{verdict['file']}:{verdict['line']} {verdict['function']}"
     print(f"{mark:8} {verdict['seconds']:5.1f} s  {where}: {verdict['operator']}", flush=True)
@@ -155,7 +160,6 @@ def _show(verdict: Mapping[str, Any]) -> bool:
             print("\n".join(f"    {sign} {line}" for line in text.splitlines()), flush=True)
     else:
         print(f"           by {verdict['caught']}", flush=True)
-    return True
 
 
 def _report(

@@ -254,3 +254,25 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
 
     assert record.steps[-1] == last
     assert (await loop_client.transactions.outcome(record.pointer)).state == state
+
+
+async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transaction(
+    loop_client: tuff.AsyncClient,
+) -> None:
+    record = Record()
+    context = loop_client.transaction(AsyncShelf("a", record))
+    driver = context._driver
+
+    class Cancelling:
+        async def run(self, flow: object) -> None:
+            context._driver = driver
+            await driver.run(flow)
+            raise asyncio.CancelledError
+
+    context._driver = Cancelling()  # type: ignore[assignment] # it plays a cancellation just then
+    with pytest.raises(asyncio.CancelledError):
+        await context.__aenter__()
+
+    assert record.steps == ["a.start_tx", "a.rollback_tx"]
+    async with context:
+        pass

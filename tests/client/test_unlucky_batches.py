@@ -111,6 +111,27 @@ def test_who_lost_a_batch_that_failed_takes_the_next_one_whole(
     assert batches == [[b"a", b"b"], [b"a"], [b"c", b"d"]]
 
 
+def test_a_batch_that_failed_charges_none_that_comes_after_it(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    client.publish(topic, ["a", "b"])
+    tried: list[bytes] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        tried.extend(message.payload for message in messages)
+        if tried in ([b"a", b"b"], [b"a", b"b", b"a", b"b", b"c"]):
+            raise ValueError("not yet")
+
+    positions = tuff.TablePositions(table, "me")
+    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=2)
+
+    assert [subscriber.step(), subscriber.step()] == [1, 1]
+    client.publish(topic, "c")
+    assert subscriber.step() == 1
+    assert tried == [b"a", b"b", b"a", b"b", b"c", b"c"]
+    assert letters(client, topic) == []
+
+
 def test_no_message_is_charged_with_the_attempts_of_another(
     client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:

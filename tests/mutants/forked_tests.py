@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-OUT_OF_PROCESS = ("tests/http/",)
+SERVERS, POWER_CUTS = "tests/http/", "tests/faults/"  # tests of what other processes run
 # A test hangs when it takes as many times what it takes without a mutant, and as long as a busy
 # machine may need.
 HANGS_AFTER_TIMES = 10
@@ -153,8 +153,9 @@ class Trying:
         yield [items[each] for each in chosen]
         if self._plan["quick"]:
             return
-        if mutant["file"].startswith(("tx/", "messaging/")):
-            yield [items[each] for each in passing if each.startswith(OUT_OF_PROCESS)]
+        is_of_server = mutant["file"].startswith(("tx/", "messaging/"))
+        far = (SERVERS, POWER_CUTS) if is_of_server else POWER_CUTS
+        yield [items[each] for each in passing if each.startswith(far)]
         yield [items[each] for each in calling if "more_seeds" in each]
 
     def _run(

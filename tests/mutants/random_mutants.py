@@ -48,6 +48,7 @@ CORE = (
 TESTS = (
     "tests/tx", "tests/messaging", "tests/client", "tests/table", "tests/process", "tests/http",
     "tests/repair", "tests/simulation", "tests/ground", "tests/mutants/more_seeds.py",
+    "tests/faults/test_powercut.py", "tests/faults/test_fsync.py",
 )  # fmt: skip
 GOAL = 0.9  # of the mutants that are not equivalent
 

@@ -1,7 +1,9 @@
 """What a program can rely on that keeps rows in a `TransactionalTable`."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -319,3 +321,32 @@ def test_a_damaged_version_that_a_newer_one_hides_hides_nothing(
     table._versions._store.write([(old, b"damaged")])
 
     assert read(service, table) == [(b"apple", b"apple")]
+
+
+def test_a_table_is_closed_after_the_write_that_is_under_way(tmp_path: Path) -> None:
+    table = TransactionalTable(tmp_path / "table")
+    store = table._versions._store
+    closing = Thread(target=table.close)
+
+    def rows() -> Iterator[tuple[bytes, bytes | None]]:
+        closing.start()
+        while not store._users.is_closing:
+            pass
+        closing.join(0)
+        assert closing.is_alive()
+        yield b"r", b"x"
+
+    store.write(rows())  # type: ignore[arg-type] # whose rows are made while it runs
+    closing.join()
+
+
+def test_a_rollback_that_is_repeated_asks_the_disk_for_nothing(
+    open_table: OpenTable, service: Service, tmp_path: Path
+) -> None:
+    table = open_table(tmp_path / "table")
+    table.start_tx(service.start())
+    table.put(b"a", b"")
+    table.rollback_tx()
+    table.close()
+
+    table.rollback_tx()

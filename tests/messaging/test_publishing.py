@@ -389,6 +389,18 @@ async def test_what_was_answered_does_not_count_among_what_waits(
         assert [isinstance(each, OverloadedError) for each in answers] == [False, False, True]
 
 
+async def test_a_write_that_is_not_taken_holds_up_no_ending(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.writer.PENDING_COUNT_MAX", 0)
+    world.transactions.start(7)
+
+    with pytest.raises(OverloadedError):
+        await publish(service, b"x", pointer=7)
+
+    assert [permit.is_left for permit in world.transactions.permits] == [True]
+
+
 async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: MessagingService) -> None:
     await service.publish(
         AUDIT, PublishRequest(pointer=None, payloads=[b"x", b"y"], ttls_s=[None, None])

@@ -39,6 +39,12 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
+        "tuff/subscriber.py",
+        "Consumption._try",
+        "self._question = None  # number 2 of the function",
+        "pass",
+    ): "where the position moved, the next attempt finds that before it processes anything",
+    (
         "tuff/table_current.py",
         "Current.settle",
         "self._doubtful.pop(work.transaction_id, None)",

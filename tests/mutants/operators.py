@@ -144,6 +144,12 @@ def _difference(before: str, after: str) -> tuple[str, str]:
     lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     removed = [line[2:].strip() for line in lines if line.startswith("- ")]
     added = [line[2:].strip() for line in lines if line.startswith("+ ")]
+    if removed:
+        # A statement may stand in a function more than once: the second is told from the first.
+        first = next(at for at, line in enumerate(lines) if line.startswith("- "))
+        earlier = [line[2:].strip() for line in lines[:first] if not line.startswith("?")]
+        if count := earlier.count(removed[0]):
+            removed[0] += f"  # number {count + 1} of the function"
     return "\n".join(removed), "\n".join(added)
 
 

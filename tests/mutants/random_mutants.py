@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def _told(
             whole = text[: text.rfind(b"\n") + 1]
             places[out] += len(whole)
             yield from (json.loads(line) for line in whole.splitlines())
-        time.sleep(0.2)
+        with suppress(subprocess.TimeoutExpired):
+            workers[-1][1].wait(0.2)
 
 
 def _worker(home: Path, plan: Mapping[str, Any]) -> "subprocess.Popen[bytes]":

@@ -79,6 +79,14 @@ def test_texts_assertions_and_log_lines_are_left_alone() -> None:
     assert not any(text.startswith("no room") for text in changed)
 
 
+def test_a_statement_that_stands_twice_is_told_from_the_first() -> None:
+    source = "def twice(a):\n    a.go()\n    a.stop()\n    a.go()\n"
+
+    removed = [each.before for site in sites(source) if (each := mutate("t.py", source, site))]
+
+    assert removed == ["a.go()", "a.stop()", "a.go()  # number 2 of the function"]
+
+
 def test_every_mutant_is_other_instructions() -> None:
     for site in sites(SOURCE):
         change = mutate("shelf.py", SOURCE, site)

@@ -116,6 +116,7 @@ def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
 
     assert table.compact(service) == []
 
+    assert service.open == {}
     assert len(stored(table)) == 1
     assert stored(table, b"u") == []
     assert read(service, table) == {b"a": b"4"}

@@ -119,3 +119,18 @@ async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_
 
     ending.done.set()
     await ending.task
+
+
+async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again() -> None:
+    gates, order = Gates(), list[str]()
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+    await turns()
+    assert gates.has_ending(1)
+
+    ending.task.cancel()
+    await turns()
+
+    assert not gates.has_ending(1)
+    gates.leave(1)
+    assert gates.close_now(1)

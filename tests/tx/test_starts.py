@@ -9,6 +9,7 @@ from tests.tx.harness import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
+    OverloadedError,
     TransactionInvalidatedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
@@ -303,3 +304,19 @@ async def test_a_reader_without_a_transaction_owns_nothing(service: Service) -> 
 def test_a_setting_out_of_range_is_named(bad: dict[str, float]) -> None:
     with pytest.raises(InvalidSettingError, match=r"^tx\."):
         TransactionSettings(**bad)  # type: ignore[arg-type] # what a file may hold
+
+
+async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.ledger.PENDING_EDITS_MAX", 3)
+    service.disk.hold()
+    for _ in range(3):
+        await service.begin()
+
+    with pytest.raises(OverloadedError, match="3 edits wait"):
+        await service.begin()
+
+    service.disk.release()
+    await turns()
+    await service.begin()

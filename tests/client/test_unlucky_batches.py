@@ -2,12 +2,13 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import tuff
+from tuff import calls
 from tuff.letters import letter
 from tuff.protocol.requests import Message
 
@@ -109,6 +110,30 @@ def test_who_lost_a_batch_that_failed_takes_the_next_one_whole(
 
     assert subscriber.step() == 2
     assert batches == [[b"a", b"b"], [b"a"], [b"c", b"d"]]
+
+
+def test_two_that_make_the_topic_of_dead_letters_at_once_both_write_to_it(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.publish(topic, "poison")
+    create = calls.create_topic
+
+    def too_late(dead: tuff.TopicId, properties: Mapping[str, str]) -> calls.Call[None]:
+        monkeypatch.undo()
+        client.topics.create(dead)
+        return create(dead, properties)
+
+    def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(calls, "create_topic", too_late)
+    positions = tuff.TablePositions(table, "me")
+
+    assert client.subscriber(topic, fail, positions=positions, wait=0, attempts=1).step() == 1
+    assert [each["payload"] for each in letters(client, topic)] == ["poison"]
 
 
 def test_a_batch_that_failed_charges_none_that_comes_after_it(

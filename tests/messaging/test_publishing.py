@@ -280,6 +280,8 @@ async def test_bad_bodies_are_refused_before_the_topic_is_looked_up(
         await service.publish(missing, request())
     with pytest.raises(BadRequestError):
         await service.store(missing, request(b"x"))
+    with pytest.raises(BadRequestError):
+        await service.store(missing, request(pointer=7))
     with pytest.raises(InvalidTtlError):
         await service.publish(missing, request(b"x", ttl_s=0))
     with pytest.raises(TopicNotFoundError):

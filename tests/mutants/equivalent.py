@@ -15,6 +15,42 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "last = pack_place(*min(query.through.place, query.served))",
     ): "the lesser of two places does not depend on their order",
     (
+        "messaging/reader.py",
+        "_Read.run",
+        "last = min(query.served, query.through.place)",
+        "last = min(query.through.place, query.served)",
+    ): "the lesser of two places does not depend on their order",
+    (
+        "messaging/tail.py",
+        "Tails.read",
+        "if number > LAST_NUMBER:",
+        "if number >= LAST_NUMBER:",
+    ): "the store is asked, and says the same of a read that begins at the last id there can be",
+    (
+        "messaging/tail.py",
+        "Tails._limit",
+        "if tail.size_bytes > most:",
+        "if tail.size_bytes >= most:",
+    ): "one of exactly its share is cut, and its rows are read from the store",
+    (
+        "tx/ledger.py",
+        "Ledger._begin",
+        "self._next_sequence = 3",
+        "self._next_sequence = 4",
+    ): "numbers of files only rise; each log names the one before it",
+    (
+        "tx/ledger.py",
+        "Ledger._write_snapshot",
+        "self._next_sequence += 2",
+        "self._next_sequence += 3",
+    ): "numbers of files only rise; each log names the one before it",
+    (
+        "tuff/subscriber.py",
+        "Consumption._wait_for_messages",
+        "asked = replace(self._question or question, limit=limit, wait_s=piece_s)",
+        "asked = replace(self._question, limit=limit, wait_s=piece_s)",
+    ): "there is a question by then: without one the place is asked for first",
+    (
         "messaging/tail.py",
         "_Tail.settle",
         "self._plain = self._general = None",

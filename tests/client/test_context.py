@@ -187,6 +187,18 @@ def test_an_abort_ends_it_without_an_error_and_the_context_can_be_used_again(
     assert service.entries == []
 
 
+def test_a_block_that_somebody_else_ended_is_told_so_though_the_one_before_was_aborted(
+    context: TransactionContext,
+) -> None:
+    with context as tx:
+        tx.abort()
+    context.__enter__()
+    context._protocol._current = None  # as a second block over the same context leaves it
+
+    with pytest.raises(BadRequestError, match="ended by somebody else"):
+        context.__exit__(None, None, None)
+
+
 def test_a_checkpoint_gives_everybody_the_new_pointer_and_messages_keep_theirs(
     context: TransactionContext, record: Record, service: Service
 ) -> None:

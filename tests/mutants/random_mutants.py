@@ -33,8 +33,9 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "blocks", "claims", "conflicts", "decisions", "endings", "gates", "ledger", "log",
-        "logfile", "markings", "recovery", "resumption", "starts", "state", "view",
+        "blocks", "claims", "conflicts", "contradictions", "deadlines", "decisions", "endings",
+        "gates", "leases", "ledger", "log", "logfile", "markings", "recovery", "resumption",
+        "starts", "state", "view",
     )),
     *(f"messaging/{name}.py" for name in (
         "index", "publishing", "reader", "retention", "sequence", "sweep", "tail", "visibility",

@@ -19,7 +19,8 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.edits import InvalidReason
+from tx.edits import Committed, InvalidReason
+from tx.logfile import read_log
 from tx.records import EndedState
 from tx.settings import TransactionSettings
 
@@ -418,3 +419,15 @@ async def test_read_only_is_refused_for_who_wrote(service: Service) -> None:
         with pytest.raises(BadRequestError):
             await service.manager.commit(tx.transaction_id, read_only=True)
         await service.manager.commit(tx.transaction_id)
+
+
+async def test_a_commit_writes_no_change_twice(service: Service) -> None:
+    tx = await service.begin()
+    await service.manager.can_commit(tx.transaction_id, [b"a"])
+
+    await service.manager.commit(tx.transaction_id, changes=[b"a", b"b"])
+
+    (path,) = service.directory.glob("txlog.*")
+    _, edit = read_log(path.name, path.read_bytes()).edits[-1]
+    assert isinstance(edit, Committed)
+    assert edit.changes == {b"b"}

@@ -1,16 +1,19 @@
 """Torn, damaged, missing and foreign files: what comes up, and what stays down and says why."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import NOW_MS, STORE_ID, Service
+from tests.tx.harness import NOW_MS, STORE_ID, Service, entry
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
+from tuff.protocol.ids import Place
 from tx.check import check_files
-from tx.files import known_file, list_files
+from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
 from tx.ledger import ServiceState
+from tx.log import DiskFile
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
 
@@ -23,6 +26,17 @@ def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10
     path.write_bytes(bytes(data))
+
+
+def header_of(path: Path, kind: FileKind) -> FileHeader:
+    return read_header(path.name, kind, path.read_bytes())[0]
+
+
+def put_header(path: Path, kind: FileKind, header: FileHeader) -> None:
+    """Let a file begin with this header; what follows stays."""
+    data = path.read_bytes()
+    _, stop = read_header(path.name, kind, data)
+    path.write_bytes(pack_header(kind, header) + data[stop:])
 
 
 async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path) -> None:
@@ -78,7 +92,10 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
     await again.kill()
 
 
-async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(service: Service) -> None:
+@pytest.mark.parametrize("at", [20, 200])  # in its header, and behind it
+async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
+    service: Service, at: int
+) -> None:
     first, second, third = [await service.begin() for _ in range(3)]
     await service.manager.commit(first.transaction_id)
     await service.manager.take_snapshot()
@@ -86,7 +103,7 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(service: S
     name, _ = await service.manager.take_snapshot()
     await service.manager.commit(third.transaction_id)
     await service.kill()
-    flip(service.directory / name, 200)
+    flip(service.directory / name, at)
 
     again = await service.next_life().open()
 
@@ -149,6 +166,57 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
     await again.kill()
 
 
+async def test_a_log_that_begins_behind_a_missing_edit_is_damage(service: Service) -> None:
+    await service.begin()
+    name, _ = await service.manager.take_snapshot()
+    await service.kill()
+    flip(service.directory / name, 200)
+    log = newest(service.directory, "txlog")
+    header = header_of(log, FileKind.LOG)
+    put_header(log, FileKind.LOG, replace(header, lsn=header.lsn + 1))
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert f"it starts with another edit than {header.lsn}" in again.manager.status.reason
+    await again.kill()
+
+
+async def test_a_file_of_another_store_is_refused_though_nothing_is_read_from_it(
+    service: Service,
+) -> None:
+    await service.begin()
+    await service.manager.take_snapshot()
+    await service.kill()
+    oldest = min(service.directory.glob("snapshot.*"))
+    header = header_of(oldest, FileKind.SNAPSHOT)
+    put_header(oldest, FileKind.SNAPSHOT, replace(header, store_id="ff" * 16))
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert f"it belongs to another store than {STORE_ID}" in again.manager.status.reason
+    await again.kill()
+
+
+async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    committed = await service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    await service.kill()
+    older = StoreMark(STORE_ID, seen_lsn=0, last=Place(NOW_MS, 1), carried=frozenset[int]())
+
+    refused = await service.next_life().open(older)
+    await refused.kill()
+    taken = await service.next_life().open(replace(older, carried={*committed.pointers}))
+    await taken.kill()
+
+    assert refused.manager.status.state is ServiceState.DOWN
+    assert f"transaction {tx.transaction_id} committed messages" in refused.manager.status.reason
+    assert taken.manager.status.state is ServiceState.RUNNING
+
+
 async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     reserved = service.rows.reserved
@@ -165,10 +233,22 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path
         assert words in again.manager.status.reason
         await again.kill()
 
-    empty = await Service(tmp_path / "empty").open(StoreMark(STORE_ID, reserved))
-    assert empty.manager.status.state is ServiceState.DOWN
-    assert list((tmp_path / "empty").iterdir()) == []
-    await empty.kill()
+    for highest in (reserved, 1):
+        empty = await Service(tmp_path / "empty").open(StoreMark(STORE_ID, highest))
+        assert empty.manager.status.state is ServiceState.DOWN
+        assert list((tmp_path / "empty").iterdir()) == []
+        await empty.kill()
+
+
+async def test_files_say_of_which_store_they_are_before_they_are_recovered(tmp_path: Path) -> None:
+    service = Service(tmp_path / "tx")
+    before = await service.manager.stored_id()
+    await service.open()
+    await service.kill()
+
+    found = await service.next_life().manager.stored_id()
+
+    assert (before, found) == (None, STORE_ID)
 
 
 async def test_unknown_files_are_left_alone(service: Service) -> None:
@@ -287,3 +367,19 @@ async def test_no_two_files_have_the_same_number(service: Service) -> None:
         service = await service.crash()
         assert len(numbers()) == len(set(numbers())) >= 2
     await service.kill()
+
+
+def test_a_log_file_that_is_closed_is_not_open_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    file = DiskFile(path)
+    assert path in open_files()
+
+    file.close()
+
+    assert path not in open_files()
+
+
+def open_files() -> set[Path]:
+    """What this process has open."""
+    return {link.resolve() for link in Path("/proc/self/fd").iterdir()}

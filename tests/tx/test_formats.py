@@ -181,6 +181,18 @@ def test_edits_that_somebody_names_as_a_change_prove_nothing() -> None:
     assert read_log("txlog.1", torn).edits == list(enumerate(EDITS, 1))
 
 
+@pytest.mark.parametrize(
+    ("owner", "moved", "beyond"), [("ff" * 16, 0, 0), (STORE_ID, 1, 0), (STORE_ID, 0, 1)]
+)
+def test_a_proof_that_is_not_of_its_place_is_damage(owner: str, moved: int, beyond: int) -> None:
+    data, _ = unproven_log()
+    offset = len(data) + moved
+    data += pack_proof(owner, offset=offset, length=offset + beyond)
+
+    with pytest.raises(DamagedFilesError, match=rf"damaged at byte {offset - moved}: "):
+        read_log("txlog.1", data)
+
+
 @pytest.mark.parametrize("size", [0, 5, 100, 300])
 def test_a_log_that_ends_before_its_proven_length_is_damage(size: int) -> None:
     with pytest.raises(DamagedFilesError):

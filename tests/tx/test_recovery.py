@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Rows, Service, entry, turns
+from tests.tx.harness import STORE_ID, Rows, Service, entry, turns
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionConflictError,
@@ -14,6 +14,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.ledger import ServiceState
+from tx.recovery import StoreMark
 from tx.settings import BLOCK_COUNT_MIN, TransactionSettings
 
 
@@ -325,6 +326,20 @@ async def test_a_service_that_is_switched_off_stays_down(tmp_path: Path) -> None
         await service.manager.start_service()
     await service.manager.tick()
     assert not (tmp_path / "off").exists()
+    await service.manager.close()
+    await service.kill()
+
+
+async def test_a_service_that_is_switched_off_stays_down_where_it_can_make_no_file(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    service = Service(tmp_path / "file" / "tx", TransactionSettings(enabled=False))
+
+    await service.open(StoreMark(STORE_ID))
+
+    assert service.manager.status.state is ServiceState.DOWN
+    assert "tx.enabled" in service.manager.status.reason
     await service.manager.close()
     await service.kill()
 

@@ -88,6 +88,20 @@ def test_what_was_written_at_a_time_to_come_counts_from_when_it_is_loaded() -> N
     ]  # fmt: skip
 
 
+def test_of_more_endings_than_are_remembered_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.index.ENDED_COUNT_MAX", 2)
+    index = PointerIndex()
+    for pointer in (1, 2, 3):
+        index.add(range_of(pointer, MESSAGE_ROWS, pointer))
+
+    index.settle([1, 2, 3])
+    index.settled([1, 2, 3])
+
+    assert [index.ended_topics([pointer]) for pointer in (1, 2, 3)] == [set(), {TOPIC}, {TOPIC}]
+
+
 changes = st.lists(
     st.tuples(
         st.sampled_from(["add", "add", "add again", "lose the last", "settle", "mark"]),

@@ -263,6 +263,34 @@ def test_next_lies_past_rows_that_were_skipped() -> None:
     assert found.caught_up
 
 
+def test_next_lies_past_payloads_of_a_group_that_expired() -> None:
+    group = ((b"a", None), (b"gone", 1), (b"too large", None))
+    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    place, stored = places[0]
+
+    found = read(table, query(bytes_max=5))
+
+    assert [payload for _, payload in found.items] == [b"a"]
+    assert found.next_id == MessageId(*place, *stored[1]).to_bytes()
+    assert not found.caught_up
+
+
+def test_a_group_of_which_messages_are_missing_leaves_nothing_in_a_page() -> None:
+    group = ((b"b", None), (b"c", None), (b"missing", None))
+    rows = [
+        ModelRow(950_000, None, ((b"a", None),), is_reference=False),
+        ModelRow(950_001, COMMITTED, group, is_reference=True),
+    ]
+    table, _, places = build(rows)
+    _, stored = places[1]
+    table.write([(payload_key(PREFIX, COMMITTED, stored[2]), None)])
+
+    found = read(table, query())
+
+    assert [payload for _, payload in found.items] == [b"a"]
+    assert list(found.page.under) == []
+
+
 def test_a_first_message_larger_than_the_reply_is_delivered_alone() -> None:
     rows = [ModelRow(950_000 + n, None, ((b"x" * 9, None),), is_reference=False) for n in range(2)]
     table, _, _ = build(rows)

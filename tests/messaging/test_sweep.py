@@ -12,10 +12,16 @@ from messaging.service import MessagingService
 from messaging.topics import TopicRecord
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request
 from tuff.protocol.ids import MessageId
+from tuff.protocol.names import TopicId
 
 
 def data_rows(world: World) -> int:
     return sum(key[:1] in (b"m", b"p") for key in world.rows)
+
+
+def floor_of(world: World, topic: TopicId) -> MessageId:
+    key = topic_key(topic)
+    return TopicRecord.from_bytes(key, world.rows[key]).floor
 
 
 async def test_expired_rows_go_and_the_floor_with_them(
@@ -154,8 +160,42 @@ async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
 
     assert (await service.sweep()).dropped_count == 1
 
-    floor = TopicRecord.from_bytes(topic_key(AUDIT), world.rows[topic_key(AUDIT)]).floor
-    assert floor == MessageId(NOON_MS + 100_001, 0)
+    assert floor_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
+
+
+async def test_a_message_with_a_shorter_time_to_live_takes_no_floor_with_it(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"short", ttl_s=10)
+    before = floor_of(world, AUDIT)
+    world.clock.now_ms += 20_000
+
+    assert (await service.sweep()).dropped_count == 1
+
+    assert floor_of(world, AUDIT) == before
+
+
+@pytest.mark.parametrize("reason", ["deleted", "expired", "truncated"])
+async def test_what_is_sure_to_go_goes_at_once_wherever_the_patrol_is(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(sweep, "CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr(sweep, "PATROL_ROWS_MAX", 2)
+    patrolled = TopicId("default", "a")  # its rows lie before those of the other topic
+    await service.create_topic(patrolled, {})
+    await service.publish(patrolled, request(b"1", b"2", b"3", b"4"))
+    await publish(service, b"x", b"y", b"z")
+    if reason == "deleted":
+        await service.delete_topic(AUDIT)
+    elif reason == "expired":
+        world.clock.now_ms += 200_000
+    else:
+        world.clock.now_ms += 1
+        await service.truncate_topic(AUDIT, world.clock.now_ms)
+
+    report = await service.sweep()
+
+    assert report.dropped_count == 3
 
 
 class HesitantWorld(World):
@@ -263,6 +303,21 @@ async def test_a_sweep_survives_a_restart(world: World) -> None:
         await service.sweep()
     async with world.running() as service:
         assert service.last_sweep == (NOON_MS, "snapshot.1")
+
+
+async def test_a_sweep_makes_room_on_a_disk_that_is_nearly_full(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"old")
+    world.clock.now_ms += 100_000
+    world.lack_of_space = "only 3 MiB are free"
+    await service.tick()
+
+    report = await service.sweep()
+
+    assert report.dropped_count == 1
+    assert data_rows(world) == 0
+    assert service.last_sweep == (NOON_MS + 100_000, "snapshot.1")
 
 
 async def test_sweeps_work_in_bounded_pieces(world: World, service: MessagingService) -> None:

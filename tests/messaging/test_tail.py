@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from messaging.batch import Run
+from messaging.keys import message_key
 from messaging.polls import Poll
 from messaging.query import Query, Undecided
 from messaging.reader import read
 from messaging.reading import Reading
+from messaging.rows import MessageRow, PayloadRange, inline_values
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryTable
 from messaging.storage.seam import Rows
-from messaging.tail import TOPIC_SHARE
+from messaging.tail import TOPIC_SHARE, Tails
+from tests.messaging.test_reader import COMMITTED, PREFIX, query
 from tests.messaging.world import FlakyTable, World, payloads, polled, publish, request
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import LAST_ID, MessageId, Place
@@ -372,11 +376,13 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
         assert await polled(service) == [b"%d" % number for number in range(30)]
 
 
-async def test_readers_of_one_place_are_handed_the_same_bytes() -> None:
+@pytest.mark.parametrize("pointer", [None, 7])
+async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | None) -> None:
     world = World()
     async with world.running() as service:
         await service.create_topic(TOPICS[0], {})
-        first = (await publish(service, b"a", b"b")).first
+        world.transactions.start(7)
+        first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
         pages = [(await service.poll(TOPICS[0], Poll(start=first))).page for _ in range(2)]
         await publish(service, b"c")
@@ -384,6 +390,22 @@ async def test_readers_of_one_place_are_handed_the_same_bytes() -> None:
 
         assert pages[0].avro() is pages[1].avro()
         assert len(later) == 3
+
+
+def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
+    last = Place(950_000, 2)
+    plain, reference = (message_key(PREFIX, place) for place in (Place(950_000, 1), last))
+    brings = PayloadRange(Place(940_000, 0), Place(940_000, 0), 1)
+    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(reference)
+    run = Run(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
+    tails = Tails(bytes_max=1 << 20)
+
+    tails.take({reference: row}, [run], served=last)
+
+    first = MessageId(950_000, 1)
+    held = tails.read(query(start=first.to_int(), through=first, served=last))
+    assert held is not None
+    assert held.items == [(first.to_bytes(), b"a")]
 
 
 async def test_all_tails_together_keep_within_their_bound() -> None:

@@ -86,4 +86,52 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._doubtful.pop(work.transaction_id, None)",
         "pass",
     ): "who starts it again deletes a version that is gone once more",
+    (
+        "messaging/tail.py",
+        "_Tail.read",
+        "if items and items[-1][_PLACE] > last:",
+        "if items:",
+    ): "where no item lies behind the place, the search for it ends at the same item",
+    (
+        "messaging/tail.py",
+        "Tails._limit",
+        "if tail.size_bytes > most:\nself._cut(tail, int(most * KEPT_SHARE))",
+        "self._cut(tail, int(most * KEPT_SHARE))",
+    ): "a tail keeps less than it may, and what it forgot is read from the store",
+    (
+        "messaging/index.py",
+        "PointerIndex._note_ended",
+        "while len(self._ended_topics) > ENDED_COUNT_MAX:",
+        "if len(self._ended_topics) > ENDED_COUNT_MAX:",
+    ): "each call adds one pointer, so that never more than one is too many",
+    (
+        "messaging/sweep.py",
+        "Sweeper._swept",
+        "passed = 0",
+        "passed = 1",
+    ): "stretches are counted in tens of thousands, and the most is a multiple of that",
+    (
+        "tx/markings.py",
+        "Markings.ended",
+        "continue",
+        "pass",
+    ): "it wakes readers on account of truncated pointers, and they find what they had found",
+    (
+        "tx/blocks.py",
+        "PointerBlocks.__init__",
+        "self._next = self._stop = 0",
+        "self._next = self._stop = 1",
+    ): "a block is empty where both are the same, and nothing of an empty one is told",
+    (
+        "tx/conflicts.py",
+        "Committers.conflict",
+        "if self._last.keys().isdisjoint(changes):\nreturn None",
+        "pass",
+    ): "without the short way the list of conflicts is empty",
+    (
+        "tx/conflicts.py",
+        "Committers.conflict",
+        "return None",
+        "pass",
+    ): "without the short way the list of conflicts is empty",
 }

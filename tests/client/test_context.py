@@ -277,12 +277,13 @@ def test_a_participant_that_missed_a_checkpoint_dooms_the_transaction(
     record.fail["a.update_tx"] = OSError("no")
 
     with (
-        pytest.raises(BadRequestError, match="could not follow a checkpoint"),
+        pytest.raises(BadRequestError, match="could not follow a checkpoint") as caught,
         context as tx,
         pytest.raises(OSError, match="no"),
     ):
         tx.checkpoint()
 
+    assert caught.value.__cause__ is record.fail["a.update_tx"]
     assert record.steps[3:] == ["checkpoint", "a.update_tx 11", *ROLLED_BACK, "abort"]
 
 

@@ -3,13 +3,18 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 import tuff
 from tests.client.proxy import losing
+from tests.client.recording import Record, Service
 from tests.http.process import ServerProcess
+from tuff.calls import Call, Response
+from tuff.retries import Retries
+
+T = TypeVar("T")
 
 COUNT = b"count"
 
@@ -384,3 +389,35 @@ def test_what_can_not_be_is_refused_at_once(
     long = tuff.TopicId("client", "x" * 126)
     with pytest.raises(tuff.BadRequestError, match="legal name"):
         client.subscriber(long, counter.process, positions=positions)
+
+
+class Quiet(Service):
+    """The played service, with a topic in which nothing is left to read: each poll is answered at
+    once, passes one more message that was rolled back, and is noted with its wait and its start."""
+
+    def __init__(self) -> None:
+        super().__init__(Record())
+        self.polls: list[tuple[float, str | None]] = []
+
+    def send(self, call: Call[T], *, stop: object = None) -> T:
+        if "/poll" not in call.request.path:
+            return super().send(call, stop=stop)
+        assert len(self.polls) < 3
+        body = json.loads(call.request.body or b"")
+        self.polls.append((call.request.wait_s, body.get("startFrom")))
+        headers = {"tuff-next": "00" * 19 + f"0{len(self.polls)}"}
+        return call.answer(Response(200, headers, b"[]"))
+
+
+def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_ended(
+    positions: tuff.TablePositions,
+) -> None:
+    service = Quiet()
+    client = tuff.Client(service, "tests", Retries(0))
+    orders = tuff.TopicId("shop", "orders")
+    subscriber = client.subscriber(orders, lambda *_: None, positions=positions, wait=70)
+
+    count = subscriber.step()
+
+    assert count == 0
+    assert service.polls == [(30, None), (30, "00" * 19 + "01"), (10, "00" * 19 + "02")]

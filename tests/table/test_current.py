@@ -184,3 +184,21 @@ def test_transactions_that_never_end_are_bounded(service: Service, table: Versio
             table.start_tx(service.start())
 
     copy_context().run(start_many)
+
+
+def test_one_that_was_ended_elsewhere_makes_room_for_another(
+    service: Service, table: VersionedTable
+) -> None:
+    def start_many() -> None:
+        started = [service.start() for _ in range(NESTED_COUNT_MAX)]
+        for one in started:
+            table.start_tx(one)
+        elsewhere = Context()
+        elsewhere.run(table.start_tx, started[0])
+        elsewhere.run(table.rollback_tx)
+
+        table.start_tx(service.start())
+        with pytest.raises(BadRequestError, match="never ended"):
+            table.start_tx(service.start())
+
+    copy_context().run(start_many)

@@ -208,6 +208,18 @@ def test_a_record_with_a_key_of_no_row_is_named_and_passed(home: Path) -> None:
     assert rows == ROWS
 
 
+def test_damage_that_nothing_can_be_read_behind_says_so(home: Path) -> None:
+    set_record(home, b"r" + key_of(999) + b"\x01", b"wrong")
+
+    with TransactionalTable(home) as table:
+        table.start_tx(reader())
+        rows, [error] = read_all(table)
+
+    assert error.members == {"key": "row-149", "next": None}
+    assert "nothing can be read behind it" in error.detail
+    assert rows == ROWS
+
+
 def test_another_database_is_left_alone(tmp_path: Path) -> None:
     set_record(tmp_path, b"m", b"somebody's")
 
@@ -240,3 +252,15 @@ def test_a_damaged_end_of_the_table_is_not_the_end_of_its_rows(tmp_path: Path) -
         assert list(islice(scan, 8)) == rows[:8]
         with pytest.raises(StoreDamagedError):
             list(scan)
+
+
+def test_a_scan_of_a_table_whose_file_is_gone_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "table"
+    with closing(TableStore(home)) as store:
+        store.write([(b"r", b"1")])
+    TableStore(home).close()  # opening again moves the log into a table file
+
+    with closing(TableStore(home)) as store:
+        next(home.glob("*.ldb")).unlink()
+        with pytest.raises(StorageUnavailableError, match="can't be read"):
+            list(store.scan(b"r", b"s"))

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import tuff
+from tests.client.proxy import losing
+from tests.http.process import ServerProcess
 from tests.table.test_server import put, read
 from tuff.protocol.errors import BadRequestError
 from tuff.versioned_table import VersionedTable
@@ -55,6 +57,23 @@ def test_a_reader_that_is_dropped_within_a_block_rolls_none_of_the_block_back(
         stock.put(b"apple", b"1")
         del reader  # its block ends here, by GeneratorExit
         assert stock.get(b"apple") == b"1"
+    assert read(client, stock) == {b"apple": b"1"}
+
+
+def test_one_whose_outcome_is_unknown_leaves_the_one_that_began_after_it_alone(
+    server: ServerProcess, client: tuff.Client, stock: VersionedTable
+) -> None:
+    with losing(server.url) as (url, losses), tuff.connect(url, retries=0) as unlucky:
+        first = unlucky.transaction(stock)
+        first.__enter__()
+        losses.lose_request("commit")
+        losses.lose_request("invalidate")
+
+        with client.transaction(stock):
+            with pytest.raises(tuff.OutcomeUnknownError):
+                first.__exit__(None, None, None)
+            stock.put(b"apple", b"1")
+
     assert read(client, stock) == {b"apple": b"1"}
 
 

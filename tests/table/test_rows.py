@@ -21,6 +21,7 @@ from tuff.table_rows import (
     fact_keys,
     pack_fact,
     pack_format,
+    pack_taken_back,
     pack_undo,
     pack_value,
     read_fact,
@@ -179,6 +180,13 @@ def test_damage_names_the_key_and_where_to_go_on() -> None:
 
     assert caught.value.members == {"key": "apple", "next": "apple\x00"}
     assert "b'apple'" in caught.value.detail
+
+
+def test_a_version_whose_flags_are_of_a_later_format_is_no_value() -> None:
+    key = Version(b"apple", P).stored_key
+
+    with pytest.raises(DamagedRecordError, match="flags 0x02"):
+        read_value(key, pack_taken_back(key))
 
 
 def test_another_version_of_the_format_is_refused() -> None:

@@ -97,6 +97,26 @@ def test_an_error_in_the_body_rolls_everybody_back_and_aborts(
     assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
 
 
+def test_a_context_that_is_used_again_publishes_what_the_new_block_did_and_no_more(
+    context: TransactionContext, service: Service
+) -> None:
+    run(context)
+
+    with context as tx:
+        tx.publish(ORDERS, "again")
+
+    assert [entry["messages"] for entry in service.entries] == [["again"]]
+
+
+def test_the_end_of_a_block_that_never_began_is_refused(
+    context: TransactionContext, record: Record
+) -> None:
+    with pytest.raises(BadRequestError, match="nothing was committed"):
+        context.__exit__(None, None, None)
+
+    assert record.steps == []
+
+
 def test_an_interrupt_rolls_back_like_any_error(
     context: TransactionContext, record: Record
 ) -> None:

@@ -96,6 +96,8 @@ async def test_it_ends_within_a_poll_that_waits_on_a_loop(
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 await subscriber.run()
 
+        assert losses.seen.count("poll") == 1
+
 
 def test_it_ends_while_the_server_is_away(
     topic: tuff.TopicId, positions: tuff.TablePositions

@@ -134,4 +134,10 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "return None",
         "pass",
     ): "without the short way the list of conflicts is empty",
+    (
+        "tuff/table_current.py",
+        "Current.settle",
+        "with self._joining:\nself._doubtful.pop(work.transaction_id, None)",
+        "self._doubtful.pop(work.transaction_id, None)",
+    ): "one step of a dictionary: whoever reads it under the lock sees it before or after that",
 }

@@ -124,6 +124,14 @@ def test_any_bytes_are_the_one_key_of_a_version_or_damage(tail: bytes) -> None:
     assert version.stored_key == stored_key
 
 
+@pytest.mark.parametrize(
+    "tail", [b"a\x00b\x00\x00" + bytes(8), b"a\x00\x00" + b"\xff" * 8], ids=["row", "pointer"]
+)
+def test_a_key_that_no_version_is_stored_under_is_of_no_row(tail: bytes) -> None:
+    with pytest.raises(MalformedKeyError, match="no row is stored"):
+        read_version(b"r" + tail)
+
+
 @given(pointers.filter(lambda pointer: pointer < POINTER_MAX), st.integers(0, 2**32 - 1), pointers)
 def test_the_undo_rows_of_a_transaction_are_its_own(
     transaction_id: int, number: int, other: int

@@ -123,7 +123,7 @@ class Bridge:
             found = await self._transactions.stored_id()
             await self._messaging.record_store_id(found or self._new_store_id())
         except UnavailableError as error:
-            log.warning("transactions are not opened: the store id can't be recorded: %s", error)
+            self._transactions.put_off(f"the message store can't record its id: {error}")
             return False
         return True
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.seam import StoreError
 from process.bridge import Bridge
 from process.clock import SteadyClock
 from process.places import Places
@@ -178,6 +180,20 @@ async def test_who_commits_in_time_is_left_alone(tmp_path: Path, hands: Hands) -
         await rooms.tick()
 
         assert await reason_of(rooms, pointer) is None
+
+
+async def test_transactions_that_wait_for_the_store_id_say_why(
+    tmp_path: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_table: LevelDbTable, _batch: object) -> None:
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(LevelDbTable, "write", fails)
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        reason = rooms.transactions.status.reason
+
+    assert reason.startswith("the message store can't record its id: ")
 
 
 async def test_a_stored_payload_alone_holds_nobody_back(tmp_path: Path, hands: Hands) -> None:

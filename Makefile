@@ -11,7 +11,7 @@ COUNT ?= 300
 
 .PHONY: run test test-all prove prove-long mutants mutants-random lint types imports check demo clean \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
-	observer
+	test-release observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -26,7 +26,7 @@ hbase: $(HBASE)/.installed
 
 # What has to be green before a commit, in two to three minutes on two cores.
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -m "not slow" $(PYTEST_ARGS) $(MORE)
+	$(BIN)/pytest -q -m "not slow" --durations=10 $(PYTEST_ARGS) $(MORE)
 
 # The jar that region servers load, build/observer/tuff-observer-1.jar, with its tests.
 observer: $(OBSERVER)/.installed
@@ -43,6 +43,10 @@ test-hbase-one: $(VENV)/.installed-dev $(HBASE)/.installed $(OBSERVER)/.installe
 # What Spark takes longer for: a server of Spark Connect, declarative pipelines, pauses between stages.
 test-spark: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m slow tests/spark $(MORE)
+
+# The sdist and the wheel, installed without the checkout, with each extra; two to three minutes.
+test-release: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -m slow tests/release
 
 # And the longer programs.
 test-all: $(VENV)/.installed-dev
@@ -111,9 +115,9 @@ clean:
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tuff needs Python 3.11 or later and this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server]'
 	# As pip does with a wheel: where PYTHONDONTWRITEBYTECODE is set, each start compiled everything.
-	$(BIN)/python -m compileall -q process tx messaging tuff
+	$(BIN)/python -m compileall -q process tx messaging admin tuff
 	touch $@
 
 $(VENV)/.installed-prove: $(VENV)/.installed-dev

@@ -1,7 +1,7 @@
-"""The server process: read flags and settings, open the rooms, run the loops, serve.
+"""The server process: read flags and settings, open the components, run the loops, serve.
 
-The one place with effects: only here are clocks and flags read, and tasks and threads started
-(design §3). What each step means stands in the rooms; what the process promises is protocol §8.
+Only this module reads clocks and flags, and starts tasks and threads (design §3). What the process
+promises is in protocol §8.
 """
 
 import argparse
@@ -15,98 +15,118 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A start with `python -P` leaves this directory out of the path, so that nothing in the directory
-# somebody works in can stand in for a room of the server.
+# A start with `python -P` leaves the working directory out of the path, so that no file there
+# replaces a module of the server. This file's own directory is added.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-# It needs few of the rooms below, and who looks at many files should not wait for all of them.
-if __name__ == "__main__" and sys.argv[1:2] == ["inspect"]:
-    from process import inspection
+# What `pip install 'tuff-messaging[server]'` brings; a client works without.
+_SERVER_LIBRARIES = ("cramjam", "httptools", "msgpack", "prometheus_client", "uvloop")
 
-    sys.exit(inspection.main(sys.argv[2:]))
 
-_REPAIRS = ("fsck", "salvage", "backup", "restore")
-if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in _REPAIRS:
-    from process import repair
+@contextmanager
+def _server_libraries() -> Iterator[None]:
+    """End the program with one sentence where a library of the server is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in _SERVER_LIBRARIES:
+            raise
+        print(
+            f"tuff: the server needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[server]'",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+# Offline tools: they need few of the modules below, and start without waiting for the others.
+if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
+    with _server_libraries():
+        from admin import hbase_tables
+
+    wall_ms = time.time_ns() // 1_000_000
+    sys.exit(hbase_tables.main(sys.argv[2:], elapsed_s=time.perf_counter, now_ms=wall_ms))
+
+_TOOLS = ("fsck", "salvage", "backup", "restore", "inspect")
+if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
+    with _server_libraries():
+        from admin import commands
 
     wall_ms = time.time_ns() // 1_000_000
     new_store_id = partial(secrets.token_hex, 16)
-    sys.exit(repair.main(sys.argv[1:], now_ms=wall_ms, new_store_id=new_store_id))
+    sys.exit(
+        commands.main(
+            sys.argv[1:], now_ms=wall_ms, elapsed_s=time.perf_counter, new_store_id=new_store_id
+        )
+    )
 
-if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
-    from process import hbase_deployment
-
-    wall_ms = time.time_ns() // 1_000_000
-    sys.exit(hbase_deployment.main(sys.argv[2:], elapsed_s=time.perf_counter, now_ms=wall_ms))
-
-from process.web_half import load_server_half
 
 if __name__ == "__main__":
     # Nearly all that is loaded stays. Looking for the rest again and again while it grows, and once
     # more at the end, costs a fifth of a start, and what it finds is less than half a mebibyte.
     gc.disable()
-    load_server_half()
 
-import uvloop
+with _server_libraries():
+    import uvloop
 
-from process.clock import SteadyClock
-from process.http import explain
-from process.logs import log_to
-from process.places import DirectoryNameError, Places
-from process.rooms import STORE_HANGS_S_MAX, Rooms
-from process.settings import (
-    LOOPBACK_HOSTS,
-    ServerSettings,
-    Settings,
-    SettingsError,
-    changed,
-    load,
-)
-from process.workers import Workers
-from tuff.disk.group import InThread
-from tuff.disk.lock import DirectoryLockedError
-from tuff.version import __version__
+    from process.clock import SteadyClock
+    from process.components import STORE_HANGS_S_MAX, Components
+    from process.data_directories import DataDirectories, DirectoryNameError
+    from process.listener import explain
+    from process.logging_setup import log_to
+    from process.settings import (
+        LOOPBACK_HOSTS,
+        ServerSettings,
+        Settings,
+        SettingsError,
+        changed,
+        load,
+    )
+    from process.worker_threads import WorkerThreads
+    from tuff.disk.batch_loop import InThread
+    from tuff.disk.lock import DirectoryLockedError
+    from tuff.version import __version__
 
 log = logging.getLogger("server")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
 EXIT_USAGE = 2  # a flag or a setting that is not possible
 # Seconds from a stop on until the last reply has to be with its client; behind them come the
-# snapshot and a store that hangs (process/rooms.py), and the process ends within its ten.
+# snapshot and a store that hangs (process/components.py), and the process ends within its ten.
 REPLIES_S_MAX = 6.0
 STDIN = 0  # the descriptor
-STDIN_BYTES = 4096  # read at once, and forgotten: only its end means something
+STDIN_BYTES = 4096  # read at once and dropped: only the end of the input matters
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
 SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
-# A writer thread that is back from its sync waits that long for the interpreter; with Python's own
-# 5 ms the disk stands idle under load.
+# A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
+# is idle under load.
 SWITCH_INTERVAL_S = 0.0005
-# What is young is looked at when there are so many. Python's own 700 are a dozen requests under
-# way, whose objects go by themselves a moment later; these are some three hundred.
+# Young objects that start a garbage collection. Python's own 700 are a dozen requests under way,
+# whose objects are freed a moment later anyway; 10,000 are some three hundred requests.
 YOUNG_COUNT_MAX = 10_000
 
 
 class Server:
     """Owns the threads, the tasks, and the order in which things start and stop."""
 
-    def __init__(self, settings: Settings, places: Places) -> None:
+    def __init__(self, settings: Settings, directories: DataDirectories) -> None:
         self._settings = settings
-        self._places = places
+        self._directories = directories
         self._tasks: set[asyncio.Task[None]] = set()
-        self._workers: list[Workers] = []
+        self._workers: list[WorkerThreads] = []
         self._pools: list[ThreadPoolExecutor] = []  # of threads that other threads ask
         self._stop = asyncio.Event()
         self._stopped_s = 0.0  # when, by the loop's clock
-        self._rooms = Rooms(
+        self._components = Components(
             settings,
-            places,
+            directories,
             clock=SteadyClock(wall_ns=time.time_ns, boot_ns=_boot_ns),
             elapsed_s=time.perf_counter,
             store_id=partial(secrets.token_hex, 16),
@@ -126,29 +146,31 @@ class Server:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
             except OSError as error:
                 return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
-        server, listener = self._settings.server, self._rooms.listener()
-        # What can fail comes before the stores: opening tables in HBase takes them away from the
-        # server that has them, and that one would be down for a start that comes to nothing.
+        server, listener = self._settings.server, self._components.listener()
+        # Steps that can fail come before the stores: opening tables in HBase takes them from the
+        # server that owns them, and a failed start would leave that server down.
         try:
             port = await listener.listen(server.host, server.port)
         except OSError as error:
             return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
-        _log_start(self._settings, self._places)
+        _log_start(self._settings, self._directories)
         try:
             await self._open_stores()
         except DirectoryLockedError as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
-        self._spawn(self._every(TICK_S, self._rooms.tick_messages))
-        self._spawn(self._every(TICK_S, self._rooms.tick_transactions))
-        self._spawn(self._every(self._settings.messaging.cleanup_interval_s, self._rooms.sweep))
+        self._spawn(self._every(TICK_S, self._components.tick_messages))
+        self._spawn(self._every(TICK_S, self._components.tick_transactions))
+        self._spawn(
+            self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
+        )
         try:
             return await self._serve(port)
         finally:
             self._stop.set()
             left_s = REPLIES_S_MAX - (asyncio.get_running_loop().time() - self._stopped_s)
             await listener.close(within_s=left_s)
-            await self._rooms.close()
+            await self._components.close()
             for workers in self._workers:
                 workers.close()
             for pool in self._pools:
@@ -157,13 +179,15 @@ class Server:
 
     async def _open_stores(self) -> None:
         """Raises: DirectoryLockedError."""
-        opening = asyncio.ensure_future(self._rooms.open())
+        opening = asyncio.ensure_future(self._components.open())
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         # A stop does not wait for a gateway that hangs.
         later = asyncio.get_running_loop().call_later
-        giving_up = later(STORE_HANGS_S_MAX, self._rooms.interrupt) if self._stop.is_set() else None
+        giving_up = (
+            later(STORE_HANGS_S_MAX, self._components.interrupt) if self._stop.is_set() else None
+        )
         try:
             await opening
         finally:
@@ -171,7 +195,7 @@ class Server:
                 giving_up.cancel()
 
     async def _serve(self, port: int) -> int:
-        # What lives until the end is never garbage; looking at it again and again costs pauses.
+        # Objects that live until the end are never garbage; examining them again costs pauses.
         gc.freeze()
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
@@ -182,7 +206,7 @@ class Server:
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
         log.info("stopping: refusing new work, finishing what is under way")
-        await self._rooms.drain()
+        await self._components.drain()
         return 0
 
     def _read_stdin(self) -> None:
@@ -219,7 +243,7 @@ class Server:
             thread.start()
             return thread
 
-        workers = Workers(count, start=start)
+        workers = WorkerThreads(count, start=start)
         if is_joined:
             self._workers.append(workers)
         return workers.run
@@ -230,12 +254,12 @@ class Server:
         return pool.submit
 
 
-def _log_start(settings: Settings, places: Places) -> None:
+def _log_start(settings: Settings, directories: DataDirectories) -> None:
     fields = {
         "version": __version__,
         "pid": os.getpid(),
-        "messages": places.messages,
-        "snapshots": places.snapshots,
+        "messages": directories.messages,
+        "snapshots": directories.snapshots,
         **changed(settings),
     }
     log.info("server starting", extra={"fields": fields})
@@ -254,8 +278,8 @@ def _ignore_hangup() -> None:
 
 
 async def _or_die(work: Coroutine[Any, Any, None]) -> None:
-    # Without its writer the server would take requests and never answer them. What it acknowledged
-    # is on the disk, so that the next start knows more than this process does.
+    # Without its writer the server would accept requests and never answer them. Acknowledged
+    # writes are on the disk, and the next start recovers them.
     try:
         await work
     except Exception:
@@ -268,7 +292,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(options.config, _assignments(options))
-        places = Places.below(options.data)
+        directories = DataDirectories.below(options.data)
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
     log_to(sys.stderr, level=settings.server.log_level)
@@ -276,7 +300,7 @@ def main(arguments: list[str]) -> int:
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as held:
         try:
-            places.lock(held)
+            directories.lock(held)
         except DirectoryLockedError as error:
             return _fail(str(error), EXIT_FAILED)
         except OSError as error:
@@ -284,13 +308,15 @@ def main(arguments: list[str]) -> int:
             return _fail(reason, EXIT_FAILED)
         # The loop in C takes much less of the processor for each request than Python's own.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            serving = _run(settings, places, until_stdin_closes=options.until_stdin_closes)
+            serving = _run(settings, directories, until_stdin_closes=options.until_stdin_closes)
             return runner.run(serving)
 
 
-async def _run(settings: Settings, places: Places, *, until_stdin_closes: bool) -> int:
+async def _run(
+    settings: Settings, directories: DataDirectories, *, until_stdin_closes: bool
+) -> int:
     try:
-        server = Server(settings, places)
+        server = Server(settings, directories)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     return await server.run(until_stdin_closes=until_stdin_closes)

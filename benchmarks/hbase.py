@@ -26,14 +26,19 @@ import happybase
 from benchmarks.full import RESULTS
 from benchmarks.machine import describe
 from benchmarks.processes import tuff
-from messaging.keys import FACTS, MESSAGES, message_key, prefix_of, prefix_stop
-from messaging.rows import MessageRow
-from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_layout import Layout, cells_of
+from messaging.storage.hbase.layout import Layout, cells_of
+from messaging.storage.hbase.store import HBaseStore
+from messaging.storage.rows import (
+    MESSAGES,
+    METADATA,
+    MessageRow,
+    message_key,
+    prefix_of,
+    prefix_stop,
+)
 from tests.hbase.local import LocalHBase, why_missing
 from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 PAYLOAD = bytes(100)
 BATCHES = (1, 100, 1_000)  # rows
@@ -208,7 +213,7 @@ def page(machine: Mapping[str, object], rows: Mapping[str, Row]) -> str:
 
 Batch = list[tuple[bytes, bytes | None]]
 
-_MARK = FACTS + b"mark"
+_MARK = METADATA + b"mark"
 _LAYOUT = Layout(SALTS)
 
 
@@ -219,7 +224,7 @@ def _prefix(topic: int) -> bytes:
 def _rows(size: int, topic: int = 0) -> Iterator[Batch]:
     """Batch after batch of messages of one topic, each with a mark."""
     for number in count():
-        places = (Place(FIRST_MS + number, index) for index in range(size))
+        places = (Offset(FIRST_MS + number, index) for index in range(size))
         keys = (message_key(_prefix(topic), place) for place in places)
         rows: Batch = [(key, MessageRow(payload=PAYLOAD).to_bytes(key)) for key in keys]
         yield [*rows, (_MARK, b"%020d" % number)]

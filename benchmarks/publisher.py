@@ -26,7 +26,7 @@ Way = Callable[[str, float], float]
 
 
 def one_by_one(url: str, seconds: float) -> float:
-    with tuff.connect(url) as client:
+    with tuff.Client(url) as client:
         client.publish(TOPIC, PAYLOAD)
         count, began = 0, perf_counter()
         while perf_counter() - began < seconds:
@@ -36,8 +36,8 @@ def one_by_one(url: str, seconds: float) -> float:
 
 
 def batched(url: str, seconds: float, *, linger_ms: float) -> float:
-    with tuff.connect(url) as client:
-        publisher = client.publisher(TOPIC, linger_ms=linger_ms)
+    with tuff.Client(url) as client:
+        publisher = client.publisher(TOPIC, linger=linger_ms / 1000)
         count, began = 0, perf_counter()
         while perf_counter() - began < seconds:
             publisher.send(PAYLOAD)
@@ -48,7 +48,7 @@ def batched(url: str, seconds: float, *, linger_ms: float) -> float:
 
 def one_by_one_on_a_loop(url: str, seconds: float) -> float:
     async def main() -> float:
-        async with tuff.connect_async(url) as client:
+        async with tuff.AsyncClient(url) as client:
             await client.publish(TOPIC, PAYLOAD)
             count, began = 0, perf_counter()
             while perf_counter() - began < seconds:
@@ -61,8 +61,8 @@ def one_by_one_on_a_loop(url: str, seconds: float) -> float:
 
 def batched_on_a_loop(url: str, seconds: float, *, linger_ms: float) -> float:
     async def main() -> float:
-        async with tuff.connect_async(url) as client:
-            publisher = client.publisher(TOPIC, linger_ms=linger_ms)
+        async with tuff.AsyncClient(url) as client:
+            publisher = client.publisher(TOPIC, linger=linger_ms / 1000)
             count, began = 0, perf_counter()
             while perf_counter() - began < seconds:
                 await publisher.send(PAYLOAD)
@@ -97,7 +97,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as home,
         ServerProcess(Path(home) / "data", log=Path(home) / "log.txt") as server,
     ):
-        with tuff.connect(server.url) as client:
+        with tuff.Client(server.url) as client:
             client.topics.create(TOPIC)
         for _ in range(options.rounds):
             for name, (way, _) in ways().items():

@@ -96,11 +96,11 @@ def fill(place: Place) -> None:
     import pyarrow as pa
 
     topic = library.TopicId("default", "plain")
-    with library.connect(place.url) as client:
+    with library.Client(place.url) as client:
         client.topics.create(topic)
         for first in range(0, place.row_count, FILL_COUNT):
             stop = min(first + FILL_COUNT, place.row_count)
-            client.publish(topic, [value_of(number) for number in range(first, stop)])
+            client.publish(topic, *[value_of(number) for number in range(first, stop)])
     frame = read_topic(place, "plain")
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -138,7 +138,7 @@ def plain_read(place: Place, _: int) -> None:
 
 
 def stored_write(place: Place, number: int) -> None:
-    with library.connect(place.url) as client:
+    with library.Client(place.url) as client:
         client.topics.create(library.TopicId("default", f"stored-{number}"))
     writer = rows_to_write(place).write.format("tuff").mode("append")
     writer.options(url=place.url, topic=f"stored-{number}").save()

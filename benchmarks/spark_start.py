@@ -59,7 +59,7 @@ def measure(url: str, directory: Path, *, batches: int, pause_s: float) -> None:
     for name, value in CONF.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    with library.connect(url) as client:
+    with library.Client(url) as client:
         for topic in (SOURCE, TARGET):
             client.topics.create(topic)
         client.publish(SOURCE, "0")

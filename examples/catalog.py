@@ -1,8 +1,8 @@
-"""A catalogue of files that announces every change, and what becomes of a writer that dies.
+"""A catalogue of files that announces every change, and what happens when a writer dies.
 
     python examples/catalog.py [DIR] [--url URL]
 
-Row and announcement commit together: whoever reads the topic hears of exactly the changes that are
+A row and its announcement commit together: a reader of the topic gets exactly the changes that are
 in the catalogue. Without --url it starts a server of its own on a temporary directory.
 """
 
@@ -41,7 +41,7 @@ class Catalogue:
             client.topics.create(topic)
 
     def update(self, directory: Path) -> tuple[Counter[str], int]:
-        """Learn and announce what changed: how much of each kind, and in how many transactions."""
+        """Record and announce changes; returns their number by kind, and that of transactions."""
         counts: Counter[str] = Counter()
         transaction_count = 0
         for batch in _batches(changes(directory, self.visible())):
@@ -54,18 +54,21 @@ class Catalogue:
         return counts, transaction_count
 
     def visible(self) -> dict[bytes, Entry]:
-        """What the catalogue holds, as a transaction that starts now sees it."""
+        """The content of the catalogue, as a transaction that starts now sees it."""
         with self.client.transaction(self.rows):
             return self.rows.visible()
 
     def announced(
-        self, start: tuff.MessageId | None = None, *, isolation: str = "committed"
+        self,
+        start: tuff.MessageId | None = None,
+        *,
+        isolation: tuff.Isolation = tuff.Isolation.COMMITTED,
     ) -> tuff.Poll:
-        """The announcements behind a place, as far as one read goes."""
+        """The announcements after an id, as many as one read returns."""
         return self.client.poll(self.topic, start, inclusive=start is None, isolation=isolation)
 
     def announced_count(self) -> int:
-        """How many announcements a committed reader is handed, in all."""
+        """The number of announcements that a committed reader gets."""
         count, poll = 0, self.announced()
         while poll:
             count += len(poll)
@@ -74,7 +77,7 @@ class Catalogue:
 
 
 def main() -> None:
-    """Tell the whole story."""
+    """Run the example."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     repository = Path(__file__).resolve().parents[1]
     parser.add_argument("directory", metavar="DIR", nargs="?", type=Path, default=repository)
@@ -90,17 +93,17 @@ def main() -> None:
             url, snapshots = server.url, home / "data" / "snapshots"
             tell(f"A server of our own runs at {url} (process {server.pid}), its data in {home}.")
         try:
-            client = stack.enter_context(tuff.connect(url, client="catalogue"))
-            client.topics.list("default")  # a wrong address is told before the story begins
-        except tuff.TuffError as error:
-            parser.error(error.detail)
+            client = stack.enter_context(tuff.Client(url, client_id="catalogue"))
+            client.topics.list("default")  # reports a wrong address before the example begins
+        except (ValueError, tuff.TuffError) as error:
+            parser.error(str(error))
         keep_a_catalogue(client, arguments.directory, home)
         scratch = follow_changes(client, home)
         die_half_way(scratch, home / "scratch", snapshots=snapshots)
 
 
 def keep_a_catalogue(client: tuff.Client, directory: Path, home: Path) -> None:
-    """The first two chapters, over the directory that was asked for."""
+    """The first two chapters, with the given directory."""
     catalogue = Catalogue(client, home / "catalogue.sqlite", _topic("catalogue", home))
     chapter(f"The first run announces every file below {directory}")
     counts, transaction_count = catalogue.update(directory)

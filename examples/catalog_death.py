@@ -1,4 +1,4 @@
-"""A writer is killed in the middle of its transaction: who sees what, and how it ends."""
+"""A writer is killed in the middle of its transaction: what readers see, and how it ends."""
 
 import json
 import subprocess
@@ -86,8 +86,8 @@ def kill_a_writer(catalogue: "Catalogue") -> int:
 
 
 def show_who_sees_what(catalogue: "Catalogue", before: tuff.MessageId, pointer: int) -> None:
-    """What the store holds, what a plain reader gets, and what a committed one does."""
-    plain = catalogue.announced(before, isolation="all")
+    """The rows in the store, and what plain and committed readers get."""
+    plain = catalogue.announced(before, isolation=tuff.Isolation.ALL)
     committed = catalogue.announced(before)
     half_done = set(PATHS) & set(catalogue.visible())
     assert not half_done, "a transaction saw half-done rows"
@@ -102,7 +102,7 @@ def show_who_sees_what(catalogue: "Catalogue", before: tuff.MessageId, pointer: 
 
 
 def wait_for_the_end(catalogue: "Catalogue", pointer: int) -> None:
-    """Until the server has ended the transaction that nobody else will end."""
+    """Wait until the server has ended the transaction of the dead writer."""
     tell(f"Nobody will ever end it, so the server does, {WRITER_TIMEOUT_S:g} s after its start …")
     deadline = time.monotonic() + PATIENCE_S
     outcome = catalogue.client.transactions.outcome(pointer)

@@ -2,8 +2,8 @@
 
     versions := path, write_pointer -> size, mtime_ns, sha256      all null: the file is gone
 
-Nothing is ever overwritten, so whoever reads picks, of each path, the newest version that the
-reader's transaction may see. That is all it takes to put any store under a Tuff transaction.
+No version is ever overwritten. A reader takes, for each path, the newest version that is visible in
+its transaction. Any store can join a Tuff transaction in this way.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ create table if not exists versions (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the catalogue knows of one file."""
+    """The catalogue's entry of one file."""
 
     size_bytes: int
     mtime_ns: int
@@ -47,7 +47,7 @@ class VersionedRows:
         self._database.close()
 
     def put(self, path: bytes, entry: Entry | None) -> None:
-        """The file is so now; None: it is gone."""
+        """Store the entry of a file; None: the file was removed."""
         self._written[path] = (self._current().write_pointer, entry)
 
     def visible(self) -> dict[bytes, Entry]:
@@ -66,13 +66,13 @@ class VersionedRows:
         return {path: entry for path, entry in found.items() if entry is not None}
 
     def count_under(self, pointer: int) -> int:
-        """How many rows the file holds that were written under a pointer, visible or not."""
+        """The number of rows that were written under a pointer, visible or not."""
         query = "select count(*) from versions where write_pointer = ?"
         (count,) = self._database.execute(query, (pointer,)).fetchone()
         return int(count)
 
     def forget(self, pointers: Collection[int]) -> None:
-        """Remove, durably, all that was written under these pointers."""
+        """Remove, durably, all rows that were written under these pointers."""
         with self._database:
             self._database.executemany(
                 "delete from versions where write_pointer = ?", [(one,) for one in pointers]
@@ -82,7 +82,7 @@ class VersionedRows:
         self._transaction, self._written = transaction, {}
 
     def update_tx(self, transaction: Transaction) -> None:
-        # What was put before keeps the pointer it was put under.
+        # Rows that were stored before keep their pointer.
         self._transaction = transaction
 
     def tx_changes(self) -> Collection[bytes]:

@@ -1,4 +1,4 @@
-"""What changed below a directory, compared with what the catalogue knows."""
+"""Finds changes below a directory since the catalogue's last update."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from catalog_rows import Entry
 
-# Directories that are no work of anybody's: history, and what tools rebuild by themselves.
+# Directories to ignore: history, and files that tools rebuild.
 SKIPPED = {".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache",
            ".hypothesis", ".import_linter_cache"}  # fmt: skip
 
@@ -23,7 +23,7 @@ class Change:
     entry: Entry | None
 
     def announcement(self) -> str:
-        """The message that tells everybody."""
+        """The message that announces the change."""
         told: dict[str, object] = {"change": self.kind, "path": shown_path(self.path)}
         if self.entry is not None:
             told["size"] = self.entry.size_bytes
@@ -38,7 +38,7 @@ def shown_path(path: bytes) -> str:
 
 
 def changes(directory: Path, known: Mapping[bytes, Entry]) -> Iterator[Change]:
-    """What the catalogue has to learn; files are read only where size or time differ."""
+    """The changes since `known`; reads only files whose size or time differ."""
     seen: set[bytes] = set()
     for path in _files(directory):
         name = os.fsencode(path.relative_to(directory))

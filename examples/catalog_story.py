@@ -1,4 +1,4 @@
-"""How the example tells its story on the terminal."""
+"""Prints the progress of the example on the terminal."""
 
 from rich.console import Console
 from rich.text import Text
@@ -7,7 +7,7 @@ _out = Console(highlight=False, soft_wrap=True)
 
 
 def chapter(title: str) -> None:
-    """A new part of the story."""
+    """Print the heading of a new part."""
     _out.print()
     _out.print(Text(f"── {title}", style="bold cyan"))
 
@@ -17,7 +17,7 @@ def tell(text: str) -> None:
 
 
 def facts(*pairs: tuple[str, object]) -> None:
-    """What was found, one line each."""
+    """Print findings, one per line."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         _out.print(Text.assemble("  ", (name.ljust(width), "dim"), "  ", (str(value), "bold")))

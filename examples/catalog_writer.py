@@ -1,4 +1,4 @@
-"""A writer that never comes to its commit: `catalog.py` starts it, and kills it half-way.
+"""A writer that never reaches its commit: `catalog.py` starts it, and kills it half-way.
 
 python catalog_writer.py URL DATABASE TOPIC TIMEOUT
 """
@@ -16,10 +16,10 @@ PATHS = [b"half-done/one.txt", b"half-done/two.txt", b"half-done/three.txt"]
 
 def main() -> None:
     url, database, topic, timeout_s = sys.argv[1:]
-    client = tuff.connect(url, client="unlucky-writer")
+    client = tuff.Client(url, client_id="unlucky-writer")
     rows = VersionedRows(Path(database))
 
-    # What `with client.transaction(rows)` does, one step at a time, to be caught in the middle.
+    # The steps of `with client.transaction(rows)`, one by one, so that it can be killed in between.
     transaction = client.transactions.start(timeout=float(timeout_s))
     rows.start_tx(transaction)
     found = [Change("added", path, Entry(4, 0, "not read by anybody")) for path in PATHS]
@@ -28,7 +28,7 @@ def main() -> None:
     client.transactions.can_commit(transaction, rows.tx_changes())
     rows.commit_tx()
     announcements = [change.announcement() for change in found]
-    client.publish(tuff.TopicId(*topic.split(":")), announcements, transaction=transaction)
+    client.publish(tuff.TopicId(*topic.split(":")), *announcements, transaction=transaction)
 
     print(transaction.transaction_id, flush=True)
     sys.stdin.read()  # and here it dies

@@ -1,4 +1,4 @@
-"""A server whose clock goes an hour ahead at each SIGUSR1, to try out what waits for hours.
+"""A server whose clock jumps an hour ahead at each SIGUSR1, to try out jobs that wait for hours.
 
     python3 examples/hours_server.py --data tryout/data --port 7411 &
     kill -USR1 $!

@@ -1,1 +1,1 @@
-"""The messaging room: what was said, in which order, until when."""
+"""The message store: topics, their messages in order, and retention."""

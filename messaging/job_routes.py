@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from math import ceil
 
-from messaging.bookmarks import Hold, Position
-from messaging.routes import TOPIC_PATH, no_members, topic_of
+from messaging.message_routes import TOPIC_PATH, id_or_time_from, no_members, topic_of, whole_digits
+from messaging.read.offsets import SPLITS_COUNT_MAX
 from messaging.service import MessagingService
-from messaging.splits import SPLITS_COUNT_MAX
-from messaging.starts import place_from, whole_digits
+from messaging.storage.rows import Hold, Position
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply
-from tuff.protocol.ids import MessageId
-from tuff.protocol.media import read_object, shown
-from tuff.protocol.names import check_name
+from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from tuff.protocol.ids import MessageId, check_name
+from tuff.protocol.json_forms import shown
 
 
 def routes(service: MessagingService) -> list[Route]:
@@ -44,12 +42,14 @@ class _JobRoutes:
         if not 1 <= count <= SPLITS_COUNT_MAX:
             raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
         start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
-        generation, found = await self._service.splits(topic, start=start, end=end, count=count)
+        generation, found = await self._service.offsets.splits(
+            topic, start=start, end=end, count=count
+        )
         form = [{"start": part.start and part.start.hex(), "end": part.end.hex()} for part in found]
         return json_reply({"generation": generation, "splits": form})
 
     async def holds(self, request: Request) -> Reply:
-        found = self._service.bookmarks.holds(topic_of(request))
+        found = self._service.holds_and_positions.holds(topic_of(request))
         return json_reply({"holds": [_hold_form(*each) for each in found.items()]})
 
     async def hold(self, request: Request) -> Reply:
@@ -57,25 +57,29 @@ class _JobRoutes:
         body = read_object(
             request.body, request.content_type, members={"from", "maxAge"}, what="a hold"
         )
-        first = place_from(body.get("from"), what="from")
-        max_age_ms = _age_ms(body.get("maxAge"), most_s=self._service.hold_max_s)
-        hold = await self._service.bookmarks.hold(topic, name, first, max_age_ms=max_age_ms)
+        first = id_or_time_from(body.get("from"), what="from")
+        max_age_ms = _age_ms(
+            body.get("maxAge"), most_s=self._service.holds_and_positions.hold_max_s
+        )
+        hold = await self._service.holds_and_positions.hold(
+            topic, name, first, max_age_ms=max_age_ms
+        )
         return json_reply(_hold_form(name, hold))
 
     async def release(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
         no_members(request, what="the deletion of a hold")
-        await self._service.bookmarks.release(topic, name)
+        await self._service.holds_and_positions.release(topic, name)
         return EMPTY_REPLY
 
     async def positions(self, request: Request) -> Reply:
-        generation, found = self._service.bookmarks.positions(topic_of(request))
+        generation, found = self._service.holds_and_positions.positions(topic_of(request))
         forms = [_position_form(generation, *each) for each in found.items()]
         return json_reply({"positions": forms})
 
     async def position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        generation, found = self._service.bookmarks.position(topic, name)
+        generation, found = self._service.holds_and_positions.position(topic, name)
         return json_reply(_position_form(generation, name, found))
 
     async def set_position(self, request: Request) -> Reply:
@@ -86,7 +90,7 @@ class _JobRoutes:
         digits = body.get("position")
         if not isinstance(digits, str):
             raise BadRequestError(f"position is a message id, not {shown(digits)}")
-        generation, found = await self._service.bookmarks.set_position(
+        generation, found = await self._service.holds_and_positions.set_position(
             topic, name, MessageId.from_hex(digits)
         )
         return json_reply(_position_form(generation, name, found))
@@ -94,7 +98,7 @@ class _JobRoutes:
     async def delete_position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
         no_members(request, what="the deletion of a position")
-        await self._service.bookmarks.delete_position(topic, name)
+        await self._service.holds_and_positions.delete_position(topic, name)
         return EMPTY_REPLY
 
 

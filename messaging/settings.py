@@ -1,10 +1,10 @@
-"""Settings of the messaging room (protocol §8, `messaging.*`)."""
+"""Settings of the message store (protocol §8, `messaging.*`)."""
 
 from dataclasses import dataclass
 
 from messaging.topics import TTL_S_MAX
 from tuff.protocol.errors import InvalidNameError
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 SYSTEM_NAMESPACE = "system"
 STORES = ("leveldb", "hbase", "memory")
@@ -22,7 +22,7 @@ class MessagingSettings:
     store: str = "leveldb"  # which engine
     default_ttl: int = 604_800  # seconds; of a topic whose properties name no ttl
     max_ttl: int = TTL_S_MAX  # seconds; no topic may name a longer one
-    cleanup_interval_s: float = 60.0  # between two sweeps
+    cleanup_interval_s: float = 60.0  # between two retention passes
     poll_limit_max: int = 10_000  # messages; keeps a JSON reply under 16 MiB at 1 KiB payloads
     poll_bytes_max: int = (
         8_388_608  # payload bytes of one reply, unless its first message is larger

@@ -1,29 +1,21 @@
-"""Creating, changing, deleting and truncating topics (protocol §2)."""
+"""Create, update, delete, truncate and list topics (protocol §2, §3.5)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from messaging.batch import Batch
-from messaging.engine import Engine
-from messaging.keys import HOLDS, POSITIONS, bookmark_key, topic_key
-from messaging.live import Live
-from messaging.query import start_number
+from messaging.read.offsets import TopicOffsets
+from messaging.read.query import start_number
 from messaging.settings import MessagingSettings
-from messaging.topics import (
-    Topic,
-    TopicInfo,
-    TopicRecord,
-    created,
-    deleted,
-    truncated,
-    updated,
-)
-from messaging.writer import Write, Writer
+from messaging.storage.open_store import OpenStore
+from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key
+from messaging.storage.store_state import StoreState, require_topic
+from messaging.topics import Topic, TopicInfo, TopicRecord, created, deleted, truncated, updated
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import InvalidTopicPropertiesError
-from tuff.protocol.ids import MessageId, past_group
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId, past_group
 
-Decide = Callable[[Batch], TopicRecord]
+Decide = Callable[[WriteBatch], TopicRecord]
 
 
 class TopicChanges:
@@ -31,26 +23,25 @@ class TopicChanges:
 
     def __init__(
         self,
-        engine: Engine,
-        live: Live,
-        writer: Writer,
+        store: OpenStore,
+        state: StoreState,
+        committer: GroupCommitter,
         settings: MessagingSettings,
-        *,
-        may_delete: Callable[[], bool],
+        offsets: TopicOffsets,
     ) -> None:
-        self._engine = engine
-        self._live = live
-        self._writer = writer
+        self._store = store
+        self._state = state
+        self._committer = committer
         self._settings = settings
-        self._may_delete = may_delete
+        self._offsets = offsets
 
     async def create(self, topic: TopicId, properties: Mapping[str, str]) -> None:
         """Raises: TopicExistsError, InvalidTopicPropertiesError."""
-        self._writer.require_ready()
+        self._committer.require_ready()
         filled = self._filled(properties)
-        found = self._live.topics.find_or_add(topic)
+        found = self._state.topics.find_or_add(topic)
 
-        def decide(_batch: Batch) -> TopicRecord:
+        def decide(_batch: WriteBatch) -> TopicRecord:
             found.require_whole()
             return created(found.decided, topic, filled)
 
@@ -58,74 +49,75 @@ class TopicChanges:
 
     async def update(self, topic: TopicId, properties: Mapping[str, str]) -> None:
         """Raises: TopicNotFoundError."""
-        found = self._find(topic)
+        found = require_topic(self._store, self._state, topic)[0]
         filled = self._filled(properties)
 
-        def decide(_batch: Batch) -> TopicRecord:
+        def decide(_batch: WriteBatch) -> TopicRecord:
             # Whatever the clock says now, observers may have removed what expired by then.
-            handed_ms = self._live.facts.handed_ms or None
-            expire_ms = self._live.expiry_ms() if self._may_delete() else handed_ms
+            handed_ms = self._state.metadata.handed_ms or None
+            expire_ms = self._state.expiry_ms() if self._state.may_delete() else handed_ms
             return updated(found.require_decided(), filled, expire_ms=expire_ms)
 
         await self._change(found, decide)
 
     async def delete(self, topic: TopicId) -> None:
         """Raises: TopicNotFoundError."""
-        found = self._find(topic)
+        found = require_topic(self._store, self._state, topic)[0]
 
-        def decide(batch: Batch) -> TopicRecord:
+        def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
                 for name in names:
-                    batch.delete(bookmark_key(table, prefix, name))
+                    batch.delete(named_row_key(table, prefix, name))
             return deleted(record)
 
         await self._change(found, decide)
 
-    async def truncate(self, topic: TopicId, before: MessageId | int) -> None:
-        """Raise the floor, however doubtful the clock is: the place was named by somebody, and ids
-        that are given out from now on lie behind it. Raises: TopicNotFoundError, TopicHeldError."""
-        found = self._find(topic)
+    async def truncate(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
+        """Raise the log start to an id or a publish time, for every reader and for ever; returns
+        the oldest message that is left.
+
+        It is done however doubtful the clock is: the caller named the start, and ids that are given
+        out from now on lie behind it.
+
+        Raises: TopicNotFoundError, TopicHeldError.
+        """
+        found = require_topic(self._store, self._state, topic)[0]
         asked = start_number(before, inclusive=True)
 
-        def decide(batch: Batch) -> TopicRecord:
+        def decide(batch: WriteBatch) -> TopicRecord:
             all_there_is = past_group(batch.last).to_int() + 1
-            floor = MessageId.from_int(min(asked, all_there_is))
-            return truncated(found.require_decided(), floor, now_ms=self._live.expiry_ms())
+            log_start = MessageId.from_int(min(asked, all_there_is))
+            return truncated(found.require_decided(), log_start, now_ms=self._state.expiry_ms())
 
         await self._change(found, decide)
+        return await self._offsets.earliest(topic)
 
     def get(self, topic: TopicId) -> TopicInfo:
         """Raises: TopicNotFoundError."""
-        record = self._find(topic).require_durable()
+        record = require_topic(self._store, self._state, topic)[1]
         return TopicInfo(topic, record.generation, record.properties)
 
     def names(self, namespace: str) -> list[str]:
         """The names of a namespace's topics, in byte order."""
-        self._engine.require_up()
+        self._store.require_up()
         return [
             info.topic.name
-            for info in self._live.topics.live()
+            for info in self._state.topics.live()
             if info.topic.namespace == namespace
         ]
 
     def namespaces(self) -> list[str]:
         """Every namespace that has a topic, in byte order."""
-        self._engine.require_up()
-        return sorted({info.topic.namespace for info in self._live.topics.live()})
+        self._store.require_up()
+        return sorted({info.topic.namespace for info in self._state.topics.live()})
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
         """Each topic that was published to since the start: messages and payload bytes."""
-        for topic in self._live.topics:
+        for topic in self._state.topics:
             if topic.messages_published:
                 yield topic.id, topic.messages_published, topic.bytes_published
-
-    def _find(self, topic: TopicId) -> Topic:
-        self._engine.require_up()
-        found = self._live.topics.find(topic)
-        found.require_durable()
-        return found
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
         filled = {"ttl": str(self._settings.default_ttl), **properties}
@@ -137,8 +129,8 @@ class TopicChanges:
         return filled
 
     async def _change(self, topic: Topic, decide: Decide) -> None:
-        await self._writer.submit(Write(partial(self._put, topic, decide)))
+        await self._committer.submit(Write(partial(self._put, topic, decide)))
 
-    def _put(self, topic: Topic, decide: Decide, batch: Batch) -> None:
-        self._live.change_topic(batch, topic, decide(batch), key=topic_key(topic.id))
+    def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
+        self._state.change_topic(batch, topic, decide(batch), key=topic_key(topic.id))
         batch.touch(topic)

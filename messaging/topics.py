@@ -1,6 +1,6 @@
 """Topics: their metadata rows, the rules by which these change, and all of them in memory.
 
-    topic row := flags(1) crc(4) generation(4, signed) floor(20) JSON object of the properties
+    topic row := flags(1) crc(4) generation(4, signed) log_start(20) JSON object of the properties
 
 The row stays for ever. Deleting negates the generation; creating again takes the next one, so no
 row of the old topic can be met again (protocol §2, design §5).
@@ -12,22 +12,25 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from messaging.bookmarks import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX, Hold, Position
-from messaging.keys import prefix_of, topic_key
-from messaging.retention import TopicRule
-from messaging.rows import DamagedRowError, frame, unframe_plain
+from messaging.retention.decision import TopicRule
+from messaging.storage.rows import (
+    DamagedRowError,
+    Hold,
+    Position,
+    frame,
+    prefix_of,
+    topic_key,
+    unframe_plain,
+)
 from tuff.protocol.errors import (
     DamagedRecordError,
     InvalidTopicPropertiesError,
-    TooManyHoldsError,
-    TooManyPositionsError,
     TopicExistsError,
     TopicHeldError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId
-from tuff.protocol.media import shown
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId
+from tuff.protocol.json_forms import shown
 
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
@@ -53,7 +56,7 @@ class TopicRecord:
 
     generation: int
     properties: Mapping[str, str]
-    floor: MessageId = FIRST_ID
+    log_start: MessageId = FIRST_ID
     holds: Mapping[str, Hold] = field(default_factory=dict)
     positions: Mapping[str, Position] = field(default_factory=dict)
     ttl_s: int = field(init=False)
@@ -67,7 +70,7 @@ class TopicRecord:
         return TopicRule(
             generation=self.generation,
             ttl_s=self.ttl_s,
-            floor=self.floor.place,
+            log_start=self.log_start.offset,
             holds=tuple(self.holds.values()),
         )
 
@@ -75,7 +78,7 @@ class TopicRecord:
         """The stored value under this key; holds and positions are not in it."""
         form = json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"))
         return frame(
-            key, 0, _GENERATION.pack(self.generation) + self.floor.to_bytes() + form.encode()
+            key, 0, _GENERATION.pack(self.generation) + self.log_start.to_bytes() + form.encode()
         )
 
     @classmethod
@@ -89,7 +92,7 @@ class TopicRecord:
         try:
             return cls(
                 generation=_GENERATION.unpack_from(body)[0],
-                floor=MessageId.from_bytes(body[floor_at:form_at]),
+                log_start=MessageId.from_bytes(body[floor_at:form_at]),
                 properties=json.loads(body[form_at:]),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -165,33 +168,33 @@ def updated(
     """The row with new properties. `expire_ms` is the time now, or None while nothing may expire
     for good."""
     changed = replace(record, properties=properties)
-    # Without the floor a longer time to live would bring back what a reader was told is gone, and
-    # only those rows that no sweep had come across yet.
+    # Without the log start a longer time to live would bring back what a reader was told is gone,
+    # and only those rows that no retention pass had come across yet.
     if expire_ms is None or changed.ttl_s <= record.ttl_s:
         return changed
-    return with_floor(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
+    return with_log_start(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
 
 
 def deleted(record: TopicRecord) -> TopicRecord:
-    """The row of the topic once it is deleted; nobody holds anything of it any more."""
+    """The row of the topic once it is deleted, without its holds and positions."""
     assert record.generation > 0
     return replace(record, generation=-record.generation, holds={}, positions={})
 
 
-def truncated(record: TopicRecord, floor: MessageId, *, now_ms: int) -> TopicRecord:
-    """The row with its floor raised to this id, by somebody who says so.
+def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
+    """The row with its log start raised to this id, as a truncation asks for it.
 
     Raises:
         TopicHeldError: a hold keeps messages before it.
     """
-    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < floor]
-    if names and floor > record.floor:
+    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < log_start]
+    if names and log_start > record.log_start:
         raise TopicHeldError(
-            f"messages before {floor.hex()} are held by {', '.join(names)}; delete what holds them "
-            "first, or truncate before it",
+            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "
+            "them first, or truncate before it",
             members={"holds": names},
         )
-    return with_floor(record, floor)
+    return with_log_start(record, log_start)
 
 
 def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
@@ -199,62 +202,16 @@ def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
     return {name: each for name, each in record.holds.items() if now_ms < each.expires_at_ms}
 
 
-def held(
-    record: TopicRecord,
-    name: str,
-    first: MessageId,
-    *,
-    max_age_ms: int,
-    kept_ms_max: int,
-    now_ms: int,
-) -> TopicRecord:
-    """The record with a hold set, or set anew; those that are over are gone. What has expired does
-    not come back: the hold begins with what is live, at the earliest. Nor does it keep any message
-    for longer than `kept_ms_max` since that was published, however often it is set anew.
-
-    Raises:
-        TooManyHoldsError: the topic has so many others.
-    """
-    others = alive(record, now_ms=now_ms)
-    if name not in others and len(others) >= HOLDS_COUNT_MAX:
-        raise TooManyHoldsError(
-            f"the topic has {HOLDS_COUNT_MAX} holds, which is the most; delete one of them"
-        )
-    expires_at_ms = now_ms + max_age_ms
-    live_from = MessageId(*record.rule.live_from(now_ms=now_ms))
-    keepable = MessageId(max(0, expires_at_ms - kept_ms_max), 0)
-    hold = Hold(
-        first=max(first, record.floor, live_from, keepable),
-        set_at_ms=now_ms,
-        expires_at_ms=expires_at_ms,
-    )
-    return replace(record, holds={**others, name: hold})
-
-
-def positioned(record: TopicRecord, name: str, position: MessageId, *, now_ms: int) -> TopicRecord:
-    """The record with a position set, forward or back.
-
-    Raises:
-        TooManyPositionsError: the topic has so many others.
-    """
-    if name not in record.positions and len(record.positions) >= POSITIONS_COUNT_MAX:
-        raise TooManyPositionsError(
-            f"the topic has {POSITIONS_COUNT_MAX} positions, which is the most; delete one of them"
-        )
-    found = Position(position=position, updated_at_ms=now_ms)
-    return replace(record, positions={**record.positions, name: found})
-
-
-def with_floor(record: TopicRecord, floor: MessageId) -> TopicRecord:
-    """The row with its floor raised to this id, never lowered."""
-    return replace(record, floor=max(record.floor, floor))
+def with_log_start(record: TopicRecord, log_start: MessageId) -> TopicRecord:
+    """The row with its log start raised to this id, never lowered."""
+    return replace(record, log_start=max(record.log_start, log_start))
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
     """One topic in memory. Lives on the event loop.
 
-    `decided` is what the writer decides by; `durable` what readers are told. They differ while a
+    `decided` is what writes are decided by; `durable` what readers see. They differ while a
     change is on its way to the disk. `damage` says what is wrong with its row and what to do.
     `waiters` are the long polls that sleep on the topic, in the order in which they came.
     """
@@ -288,7 +245,7 @@ class Topic:
         return self._require(self.decided)
 
     def require_durable(self) -> TopicRecord:
-        """What a reader is told. Raises: TopicNotFoundError, DamagedRecordError."""
+        """What a reader sees. Raises: TopicNotFoundError, DamagedRecordError."""
         return self._require(self.durable)
 
     def require_whole(self) -> None:
@@ -339,7 +296,7 @@ class TopicRegistry:
         return self._topics.get(topic)
 
     def find_or_add(self, topic: TopicId) -> Topic:
-        """The topic; a new one exists for nobody until it has a durable row."""
+        """The topic, added if it is new; it exists for callers once it has a durable row."""
         return self._topics.setdefault(topic, Topic(topic))
 
     def live(self) -> Iterator[TopicInfo]:

@@ -1,6 +1,4 @@
-"""Jobs of Spark over topics: archive, compact, replay, audit, retry, lag (docs/pipelines.md).
+"""Spark jobs over topics: archive, compact, replay, audit, retry, lag (docs/pipelines.md).
 
-In reading order: hours, manifest, failures, frames, archive, compact, replay, audit, retry, lag,
-program. What a job does to rows is expressions of Spark alone, so that its executors need nothing
-of this.
+Jobs transform rows only with expressions of Spark SQL, so executors do not need this package.
 """

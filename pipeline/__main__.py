@@ -1,12 +1,12 @@
-"""`tuff-pipeline`, started by its path as the server is: `pipeline` is too general a name to stand
-at the top of somebody's site-packages (tuff/launch.py)."""
+"""`tuff-pipeline`, which is started by its path, like the server (tuff/launch.py): the name
+`pipeline` is too general for a top-level package in site-packages."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.program import main
+from pipeline.command import main
 
 if __name__ == "__main__":
     main()

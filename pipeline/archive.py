@@ -1,9 +1,12 @@
-"""`archive`: closed hours of a topic to Parquet, each one verified before its row is written.
+"""`archive`: writes closed hours of a topic to Parquet, each verified before it is recorded.
 
-An hour is read, written aside, read back and compared with what was read first, moved to its place,
-and then put into the manifest. A job that dies before that has archived nothing; the next one does
-the hour again. What the manifest tells without a gap may leave the topic, after every message that
-would leave has been found in the files once more: a truncation is for ever.
+The job reads an hour, writes it to a staging directory, reads it back, compares both, moves the
+directory to its final path, and then adds a row to the manifest. If it dies before the last step,
+nothing is archived, and the next run repeats the hour.
+
+With `--truncate` it then removes from the topic the hours that the manifest has without a gap.
+Before that it looks up every message to be removed in the files again, because a truncation can't
+be undone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +27,7 @@ from pipeline.frames import (
     write_files,
 )
 from pipeline.hours import ClosedHour, closed_hours
-from pipeline.manifest import Archive, ArchiveError, Row, watermark_ms
-from pipeline.running import (
+from pipeline.job import (
     Job,
     json_option,
     messages_in_hours,
@@ -33,10 +35,10 @@ from pipeline.running import (
     root_option,
     topic_argument,
 )
+from pipeline.manifest import Archive, ArchiveError, Row, watermark_ms
 from tuff.cli.output import moment, print_json
 from tuff.protocol.errors import HoldNotFoundError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     from tuff.client import Client
 
 HOLD_NAME = "tuff-archive"
-HOLD_MAX_AGE_S = 86_400.0  # seconds; so long a job that died keeps its messages for the next one
-# The position that a truncation leaves on the topic: by its name the server knows the archive.
+HOLD_MAX_AGE_S = (
+    86_400.0  # seconds; how long the hold of a dead job keeps messages for the next run
+)
+# A truncation stores a named position on the topic; its name identifies the archive.
 POSITION_PREFIX = "tuff-archive-"
 
 
@@ -58,23 +62,23 @@ def archive_topic(
     *,
     tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
-    """Archive every closed hour that is not in the manifest; returns their rows.
+    """Archive every closed hour that is not in the manifest; returns the new rows.
 
-    Meanwhile a hold keeps the topic's time to live from what is not archived. After an error it
-    stays until it is over, so that the next run finds the same.
+    Meanwhile a retention hold keeps messages that are not archived from expiring. After an error
+    the hold stays until its age limit, so that the next run finds the same messages.
 
     Raises:
-        ArchiveError: what was written is not what was read.
-        TopicNotFoundError: there is none of that name.
+        ArchiveError: the files differ from the messages that were read.
+        TopicNotFoundError: the topic does not exist.
     """
     client.topics.hold(topic, HOLD_NAME, 0, max_age=HOLD_MAX_AGE_S)
-    # A topic that was created again holds nothing of an hour that was closed before.
+    # A topic that was created again has no messages in hours that were closed before.
     known = {row.hour for row in archive.rows(topic)}
     new = []
     for closed in closed_hours(client, topic, known=known):
         row = archive_hour(spark, archive, topic, closed, options)
         new.append(row)
-        tell(row, None)  # how many are left is not known: each is looked for in its turn
+        tell(row, None)  # the number of remaining hours is unknown: each is searched in turn
         client.topics.hold(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
     with suppress(HoldNotFoundError):
         client.topics.release(topic, HOLD_NAME)
@@ -88,7 +92,7 @@ def archive_hour(
     closed: ClosedHour,
     options: Mapping[str, str],
 ) -> Row:
-    """Archive one hour, in the place of whatever is there. Raises: ArchiveError."""
+    """Archive one hour; replaces files at its path. Raises: ArchiveError."""
     hour, what = closed.hour, f"hour {closed.hour} of {topic}"
     source = messages_of(spark, topic, options, start_ms=hour.start_ms, stop_ms=hour.stop_ms)
     row = Row(
@@ -113,41 +117,42 @@ def truncate_archived(
     topic: TopicId,
     options: Mapping[str, str],
 ) -> int | None:
-    """Remove from the topic, for ever, what the archive has without a gap; returns before which
-    time that is, in ms, or None where it has nothing.
+    """Remove from the topic, permanently, the messages that the archive has without a gap.
+
+    Returns the time in ms before which the topic is truncated; None if the archive has no rows.
 
     Raises:
-        ArchiveError: files are gone or damaged that the manifest names, they lack a message that
-            would be removed, or another archive has the hours before; nothing is removed.
-        TopicHeldError: somebody has not read it yet.
+        ArchiveError: files that the manifest names are missing or damaged, they lack a message that
+            would be removed, or another archive has earlier hours; nothing is removed.
+        TopicHeldError: a consumer's hold protects these messages.
     """
     generation = client.topics.get(topic).generation
     rows = archive.rows(topic)
     lost = sorted({row.path for row in rows if not _has_files(archive.root / row.path)})
     if lost:
-        raise ArchiveError(f"{archive.root} has no {lost[0]} any more, and nothing is truncated")
+        raise ArchiveError(f"{archive.root} has lost {lost[0]}, so nothing is truncated")
     reached_ms = watermark_ms(rows, generation=generation)
     if reached_ms == 0:
         return None
-    oldest = client.offsets(topic).earliest
+    oldest = client.offsets(topic, isolation="all").earliest
     if oldest is None or oldest.publish_timestamp_ms >= reached_ms:
         return reached_ms
     require_same_archive(client, archive, topic)
     of_topic = [row for row in rows if row.generation == generation]
-    would_leave = [
+    to_remove = [
         row for row in of_topic if oldest.publish_timestamp_ms < row.hour.stop_ms <= reached_ms
     ]
-    verify(spark, archive, topic, would_leave, options)
-    # First, so that no other archive can be taken for this one once something is gone.
-    place = MessageId.from_int(MessageId(reached_ms, 0).to_int() - 1)
-    client.topics.set_position(topic, _position_name(archive), place)
+    verify(spark, archive, topic, to_remove, options)
+    # Before the truncation: from then on no other archive may be mistaken for this one.
+    last = MessageId.from_int(MessageId(reached_ms, 0).to_int() - 1)
+    client.topics.set_position(topic, _position_name(archive), last)
     client.topics.truncate(topic, reached_ms)
     return reached_ms
 
 
 def require_same_archive(client: "Client", archive: Archive, topic: TopicId) -> None:
-    """Raises: ArchiveError: the topic was truncated by a job with another archive, as when a volume
-    is not mounted and its directory is empty."""
+    """Raises: ArchiveError: a job with another archive has truncated the topic. This happens if a
+    volume is not mounted, so that its directory is empty."""
     ours = _position_name(archive)
     for position in client.topics.positions(topic):
         if position.name.startswith(POSITION_PREFIX) and position.name != ours:
@@ -155,7 +160,7 @@ def require_same_archive(client: "Client", archive: Archive, topic: TopicId) -> 
                 f"earlier hours of {topic} are in archive "
                 f"{position.name.removeprefix(POSITION_PREFIX)}, and {archive.root} is archive "
                 f"{archive.id()}, so nothing is truncated; mount the earlier one, or give its "
-                f"--root. To go on with this one for ever: "
+                f"--root. To use this archive from now on: "
                 f"tuff positions rm {topic} {position.name}"
             )
 
@@ -167,10 +172,10 @@ def verify(
     rows: Sequence[Row],
     options: Mapping[str, str],
 ) -> None:
-    """Compare the files of these rows with the manifest, and everything that the topic has up to
-    the last of them with the files.
+    """Compare the files of these rows with the manifest, and all messages of the topic up to the
+    last of these rows with the files.
 
-    Raises: ArchiveError: they are not the same.
+    Raises: ArchiveError: they differ.
     """
     start_ms = 0
     for row in rows:
@@ -195,7 +200,9 @@ def _has_files(directory: Path) -> bool:
 @topic_argument
 @root_option
 @click.option(
-    "--truncate", is_flag=True, help="Then remove from the topic what is archived without a gap."
+    "--truncate",
+    is_flag=True,
+    help="Then remove from the topic the messages that are archived without a gap.",
 )
 @json_option
 @click.pass_obj
@@ -203,7 +210,7 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
     """Archive the closed hours of TOPIC to Parquet, verified."""
     archive = Archive(root)
     with archive.locked(), job.client() as client:
-        client.topics.get(topic)  # before Spark, which takes its time to start
+        client.topics.get(topic)  # before Spark, which starts slowly
         if truncate:
             require_same_archive(client, archive, topic)
         with job.spark() as spark:
@@ -212,7 +219,7 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
                 truncate_archived(spark, client, archive, topic, job.options) if truncate else None
             )
     if not rows:
-        job.tell("no further hour is closed: each is, once a decided message lies behind it")
+        job.tell("no further hour is closed: an hour is closed once a later message is decided")
     if as_json:
         count = sum(row.summary.count for row in rows)
         print_json({"hours": len(rows), "messages": count, "truncatedBefore": reached_ms})

@@ -1,8 +1,8 @@
-"""`audit`: what happened in each archived hour, and which program touched which data.
+"""`audit`: counts the events of each archived hour, and finds which program accessed which dataset.
 
-Messages are JSON objects. What kind of event one is, of which entity, and the ends of an edge stand
-in members that the caller names. A message without its kind is no event: it goes to `<topic>.dlq`,
-once, however often an hour is run again.
+Messages are JSON objects. The caller names the members that hold the kind of an event, its entity,
+and the ends of a lineage edge. A message without a kind is not an event: the job writes it to
+`<topic>.dlq`, once, however often it repeats an hour.
 """
 
 import re
@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left, sink_of
+from pipeline.completed_hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.frames import archived, check, in_order, move, sync_files, whole_json
-from pipeline.letters import dead_letters_of, letters
-from pipeline.manifest import Archive, Row
-from pipeline.running import (
+from pipeline.job import (
     Job,
     create,
     json_option,
@@ -26,15 +24,17 @@ from pipeline.running import (
     root_option,
     topic_argument,
 )
+from pipeline.manifest import Archive, Row
+from pipeline.retry import dead_letters_of, letters
 from tuff.cli.output import print_json
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tuff.client import Client
 
-NO_EVENT = "it is no JSON object with a kind of event"
+NOT_AN_EVENT = "it is not a JSON object with a kind of event"
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -42,7 +42,7 @@ _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """In which members events hold what; `a.b` is member `b` of the object `a`."""
+    """The members of an event that the audit reads; `a.b` is member `b` of the object `a`."""
 
     kind: str = "type"
     entity: str = "entity"
@@ -52,7 +52,7 @@ class Members:
 
 
 def parsed(frame: "DataFrame", members: Members) -> "DataFrame":
-    """The messages, with a column for each of the members: null where there is none."""
+    """The messages with a column for each member, which is null if the message lacks it."""
     from pyspark.sql.functions import get_json_object
 
     text = whole_json()
@@ -64,12 +64,12 @@ def parsed(frame: "DataFrame", members: Members) -> "DataFrame":
 
 
 def counts(events: "DataFrame") -> "DataFrame":
-    """How many events of each kind there were of each entity."""
+    """The number of events by entity and kind."""
     return events.where("kind is not null").groupBy("entity", "kind").count()
 
 
 def lineage(events: "DataFrame") -> "DataFrame":
-    """Which program accessed which dataset in which way: how often, first and last."""
+    """The accesses by program, dataset and kind of access: count, first and last time."""
     from pyspark.sql.functions import count, lit
     from pyspark.sql.functions import max as newest
     from pyspark.sql.functions import min as oldest
@@ -82,9 +82,9 @@ def lineage(events: "DataFrame") -> "DataFrame":
     )
 
 
-def no_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
-    """A letter for each message that is no event."""
-    return letters(events.where("kind is null"), topic, reason=NO_EVENT)
+def not_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
+    """A dead letter for each message that is not an event."""
+    return letters(events.where("kind is null"), topic, reason=NOT_AN_EVENT)
 
 
 def audit_topic(
@@ -99,9 +99,9 @@ def audit_topic(
     sink: str,
     tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
-    """Audit the hours of the archive that `sink` has not; returns their rows.
+    """Audit the hours of the archive that `sink` has not committed; returns their rows.
 
-    Raises: ArchiveError: an hour is not as its row says; no later one is audited.
+    Raises: ArchiveError: the files of an hour differ from its row; later hours are not audited.
     """
     dead = dead_letters_of(topic)
     create(client, dead)
@@ -110,32 +110,32 @@ def audit_topic(
         frame = archived(spark, archive, row)
         check(frame, row, what=f"hour {row.hour} of {topic}")
         events = parsed(frame, members)
-        place = archive.hour_path(topic, row.hour).removeprefix("hours/")
-        _replace(counts(events), out, "counts", place)
-        _replace(lineage(events), out, "edges", place)
-        # Last, as it is what says that the hour is done.
-        bad = in_order(no_events(events, topic)).select("value")
+        path = archive.hour_path(topic, row.hour).removeprefix("hours/")
+        _replace(counts(events), out, "counts", path)
+        _replace(lineage(events), out, "edges", path)
+        # Last: the commit of this write records that the hour is done.
+        bad = in_order(not_events(events, topic)).select("value")
         writer = bad.write.format("tuff").mode("append")
         writer.options(**options, **epoch_options(sink, row), topic=str(dead)).save()
         tell(row, behind)
     return left
 
 
-def _replace(frame: "DataFrame", out: Path, kind: str, place: str) -> None:
-    aside = out.absolute() / "_staging" / kind / place
+def _replace(frame: "DataFrame", out: Path, kind: str, path: str) -> None:
+    aside = out.absolute() / "_staging" / kind / path
     frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(str(aside))
     sync_files(aside)
-    move(aside, out.absolute() / kind / place)
+    move(aside, out.absolute() / kind / path)
 
 
 def _checked(_: click.Context, option: click.Parameter, value: str) -> str:
     if not _MEMBER.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no member, as `a` or `a.b`", param=option)
+        raise click.BadParameter(f"{value!r} is not a member such as `a` or `a.b`", param=option)
     return value
 
 
 def _member_option(name: str, what: str) -> Callable[[Function], Function]:
-    """An option that says which member of an event holds something."""
+    """An option that names a member of an event."""
     return click.option(
         f"--{name}",
         default=getattr(Members(), name),
@@ -152,15 +152,16 @@ def _member_option(name: str, what: str) -> Callable[[Function], Function]:
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where counts/ and edges/ go, as Parquet of each hour.",
+    help="Directory for counts/ and edges/, as Parquet files of each hour.",
 )
 @_member_option("kind", "the kind of event")
-@_member_option("entity", "what it happened to")
-@_member_option("program", "who accessed data")
-@_member_option("dataset", "which data that was")
-@_member_option("access", "in which way")
+@_member_option("entity", "the entity of the event")
+@_member_option("program", "the program that accessed data")
+@_member_option("dataset", "the dataset that was accessed")
+@_member_option("access", "the kind of access")
 @click.option(
-    "--sink", help="Under which name the server knows what is done (default: audit/TOPIC)."
+    "--sink",
+    help="Name of the sink that records on the server which hours are done (default: audit/TOPIC).",
 )
 @json_option
 @click.pass_obj
@@ -179,7 +180,7 @@ def main(
     named, archive, name = Members(**members), Archive(root), sink or sink_of("audit", topic)
     archive.require(topic)
     with archive.locked(), job.client() as client:
-        create(client, dead_letters_of(topic))  # before Spark, which takes its time to start
+        create(client, dead_letters_of(topic))  # before Spark, which starts slowly
         with job.spark() as spark:
             tell = report_hours(job)
             rows = audit_topic(

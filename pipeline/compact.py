@@ -1,8 +1,8 @@
-"""`compact`: the hours of a day in one file. The rows of the manifest stay; they name the new file.
+"""`compact`: merges the hours of a day into one file. The rows of the manifest then name this file.
 
-The file is written aside and each hour of it compared with its row; then it is moved to its place,
-the rows are replaced at once, and the files of the hours are removed. Who reads by the manifest
-sees one or the other, whenever the job dies.
+The job writes the file to a staging directory and compares each hour in it with its row. Then it
+moves the file to its final path, replaces the rows atomically, and removes the files of the hours.
+Whenever the job dies, the manifest names either the old files or the new one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import archived, check, move, remove, write_files
+from pipeline.job import Job, counted, json_option, root_option, topic_argument
 from pipeline.manifest import Archive, Row, moved
-from pipeline.running import Job, counted, json_option, root_option, topic_argument
 from tuff.cli.output import print_json
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 def compact_topic(
     spark: "SparkSession", archive: Archive, topic: TopicId, *, tell: Callable[[str], object]
 ) -> list[str]:
-    """Bring the hours of every day that is over together; returns those days.
+    """Merge the hours of each day that has ended; returns these days.
 
-    Raises: ArchiveError: an hour is not as its row says; nothing of that day is changed.
+    Raises: ArchiveError: the files of an hour differ from its row; that day is unchanged.
     """
     rows = archive.rows(topic)
     days = []
     for day, of_day in _days_over(rows):
         path = archive.day_path(topic, day, hour_count=len(of_day))
         if all(row.path == path for row in of_day):
-            sweep_day(archive, topic, of_day)
+            remove_unnamed_files(archive, topic, of_day)
             continue
         compact_day(spark, archive, topic, of_day, path)
         tell(f"{day}: {counted(len(of_day), 'hour')} in one")
@@ -45,9 +45,9 @@ def compact_topic(
 def compact_day(
     spark: "SparkSession", archive: Archive, topic: TopicId, rows: Sequence[Row], path: str
 ) -> None:
-    """Bring these rows of one day together at `path`. Raises: ArchiveError."""
+    """Merge the hours of these rows, which are of one day, at `path`. Raises: ArchiveError."""
     staging = archive.staging(topic) / f"day={rows[0].hour.day}"
-    write_files(_together(spark, archive, rows), staging)
+    write_files(_union(spark, archive, rows), staging)
     aside = str(staging.relative_to(archive.root))
     for row in rows:
         there = archived(spark, archive, moved(row, aside))
@@ -55,19 +55,19 @@ def compact_day(
     move(staging, archive.root / path)
     compacted = [moved(row, path) for row in rows]
     archive.record(topic, compacted)
-    sweep_day(archive, topic, compacted)
+    remove_unnamed_files(archive, topic, compacted)
 
 
-def sweep_day(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
-    """Remove the files of a day that none of its rows names, as a job leaves them that dies."""
+def remove_unnamed_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
+    """Remove files of a day that none of its rows names: a job that died has left them."""
     hour, named = rows[0].hour, {archive.root / row.path for row in rows}
-    places = (archive.hour_path(topic, hour), archive.day_path(topic, hour.day, hour_count=1))
-    for place in places:
-        there = (archive.root / place).parent.glob("hour*=*")
-        remove([path for path in there if path not in named])
+    paths = (archive.hour_path(topic, hour), archive.day_path(topic, hour.day, hour_count=1))
+    for path in paths:
+        there = (archive.root / path).parent.glob("hour*=*")
+        remove([each for each in there if each not in named])
 
 
-def _together(spark: "SparkSession", archive: Archive, rows: Sequence[Row]) -> "DataFrame":
+def _union(spark: "SparkSession", archive: Archive, rows: Sequence[Row]) -> "DataFrame":
     frames = [archived(spark, archive, row) for row in rows]
     whole = frames[0]
     for frame in frames[1:]:
@@ -76,7 +76,7 @@ def _together(spark: "SparkSession", archive: Archive, rows: Sequence[Row]) -> "
 
 
 def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """The days, and their rows, into which no further hour comes: hours are archived in order."""
+    """The days that get no further hour, with their rows: hours are archived in order."""
     for day, found in groupby(rows, key=lambda row: row.hour.day):
         of_day = list(found)
         if of_day[-1].hour.is_last_of_day or rows[-1].hour.day > day:
@@ -89,7 +89,7 @@ def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 @json_option
 @click.pass_obj
 def main(job: Job, *, topic: TopicId, root: Path, as_json: bool) -> None:
-    """Bring the archived hours of each day of TOPIC together in one file."""
+    """Merge the archived hours of each day of TOPIC into one file."""
     archive = Archive(root)
     archive.require(topic)
     with archive.locked(), job.spark() as spark:

@@ -1,4 +1,4 @@
-"""Rows of messages as Spark handles them: what is compared of them, and the files they lie in."""
+"""Data frames of messages: reading, comparing, ordering, writing to files; errors of Spark."""
 
 import os
 import shutil
@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.failures import failure_of_spark
-from pipeline.letters import TEXT
 from pipeline.manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS = ("id", "value", "timestamp", "generation")
-FILE_COUNT_MAX = 1_000_000  # messages of one file; a longer hour or day is several, in order
+FILE_COUNT_MAX = 1_000_000  # messages of one file; a larger hour or day has several files, in order
 
-# What reads JSON stops behind the first value, so that half of another may follow. In an array its
-# end or a comma may follow, in an object that one's end or a comma; and behind a comma an array has
-# what an object can't have. So only a value that nothing follows is read in both.
+IS_TEXT = "is_valid_utf8(string(value))"  # an expression of Spark SQL
+
+# Spark's JSON parser ignores text after the first value. To detect such text, the payload is parsed
+# as an element of an array, and as a member of an object. No text after a value is valid in both:
+# after a comma an array needs a value, and an object needs a name and a colon.
 _WHOLE_JSON = f"""
     if(
-        {TEXT}
+        {IS_TEXT}
         and try_parse_json('[' || string(value) || ']') is not null
         and try_parse_json('{{"v":' || string(value) || '}}') is not null,
         string(value),
@@ -44,16 +44,16 @@ _FACTS = (
 
 
 def whole_json() -> "Column":
-    """The payload as text where all of it is one value of JSON, else null."""
+    """The payload as text if it is exactly one JSON value, else null."""
     from pyspark.sql.functions import expr
 
     return expr(_WHOLE_JSON)
 
 
 def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
-    """What is compared of these messages.
+    """The count, first and last id, and checksum of these messages.
 
-    Raises: ArchiveError: there are none, one is there twice, or they are of another generation.
+    Raises: ArchiveError: there are none, an id occurs twice, or they are of another generation.
     """
     (found,) = frame.selectExpr(*_FACTS).collect()
     if found["count"] == 0:
@@ -62,7 +62,7 @@ def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
         raise ArchiveError(f"{what} has {found['count']} rows of {found['distinct_count']} ids")
     if {found["generation"], found["last_generation"]} != {generation}:
         raise ArchiveError(
-            f"{what} is of generations {found['generation']} to {found['last_generation']}, and "
+            f"{what} has generations {found['generation']} to {found['last_generation']}, and "
             f"not of {generation}: the topic was created again meanwhile"
         )
     return Summary(
@@ -74,11 +74,11 @@ def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
 
 
 def check(frame: "DataFrame", row: Row, *, what: str) -> None:
-    """Raises: ArchiveError: these are not the messages that the row tells of."""
+    """Raises: ArchiveError: these are not the messages that the row describes."""
     with _readable(what):
         found = summarize(frame, generation=row.generation, what=what)
     if found != row.summary:
-        raise ArchiveError(f"{what} holds {found}, and not {row.summary}")
+        raise ArchiveError(f"{what} holds {found}, but the manifest says {row.summary}")
 
 
 def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str) -> None:
@@ -91,7 +91,7 @@ def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str)
     if found["count"]:
         raise ArchiveError(
             f"{what} lacks {found['count']} messages of the topic, the first with id "
-            f"{found['first']}; it is of another archive, or of another topic of that name"
+            f"{found['first']}; it belongs to another archive, or to another topic of that name"
         )
 
 
@@ -103,19 +103,19 @@ def messages_of(
     start_ms: int,
     stop_ms: int,
 ) -> "DataFrame":
-    """What a topic has from one time on, up to before another, all of which must be decided."""
+    """The messages of a topic from `start_ms` to before `stop_ms`; all of them must be decided."""
     reader = spark.read.format("tuff").options(**options, subscribe=str(topic))
     bounds = {"startingTimestamp": str(start_ms), "endingTimestamp": str(stop_ms)}
-    # What had expired before is no loss of ours, and the summary tells of the rest.
+    # Messages that expired before are no data loss here; the summary covers the others.
     reader = reader.options(isolation="committed", failOnDataLoss="false", **bounds)
     return reader.load().select(*COLUMNS)
 
 
 def archived(spark: "SparkSession", archive: Archive, row: Row) -> "DataFrame":
-    """The messages of one row, in any order. Raises: ArchiveError: its files can't be read."""
+    """The archived messages of one row, unordered. Raises: ArchiveError: unreadable files."""
     with _readable(row.path):
         frame = spark.read.parquet(str(archive.root / row.path)).select(*COLUMNS)
-    # Of a file of a day, only those of the hour; Parquet skips what lies outside.
+    # A file of a day has other hours too; Parquet skips row groups outside of this range.
     return frame.where(f"id between X'{row.summary.first}' and X'{row.summary.last}'")
 
 
@@ -131,19 +131,19 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def in_order(frame: "DataFrame") -> "DataFrame":
-    """The rows in the order of their ids, in one partition, which is what keeps an order."""
+    """The rows in the order of their ids, in one partition, within which Spark keeps it."""
     return frame.repartition(1).sortWithinPartitions("id")
 
 
 def write_files(frame: "DataFrame", directory: Path) -> None:
-    """Write the rows, in order, in the place of whatever is there; durable when this returns."""
+    """Write the rows, in order; replaces existing files. Durable when this returns."""
     writer = in_order(frame).write.mode("overwrite").option("compression", "zstd")
     writer.option("maxRecordsPerFile", FILE_COUNT_MAX).parquet(str(directory))
     sync_files(directory)
 
 
 def sync_files(directory: Path) -> None:
-    """Make the files below a directory durable, as Spark does not."""
+    """Sync all files below a directory, which Spark does not do."""
     for parent, _, names in os.walk(directory):
         for name in names:
             with (Path(parent) / name).open("rb") as file:
@@ -152,7 +152,7 @@ def sync_files(directory: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Put a directory in the place of another, durably."""
+    """Replace the directory `target` by `source`, durably."""
     make_directory(target.parent)
     remove((target,))
     source.rename(target)
@@ -160,7 +160,38 @@ def move(source: Path, target: Path) -> None:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove directories with all that is in them; those that are gone already are fine."""
+    """Remove directories and their contents; ignores directories that do not exist."""
     for path in paths:
         if path.exists():
             shutil.rmtree(path)
+
+
+SENTENCE_LENGTH_MAX = 1_000  # characters of each of the two lines
+
+_BOILERPLATE = ("An error occurred while calling", "Traceback (most recent", "Driver stacktrace:")
+
+
+def failure_of_spark(error: Exception) -> str | None:
+    """The message of an error that Spark, its JVM or a task has raised; None for other errors.
+
+    It has the first line, which says what failed, and the last line outside of a stack trace, which
+    says why.
+    """
+    if not _is_of_spark(error):
+        return None
+    said = str(error).partition("JVM stacktrace:")[0]
+    # Frames of both languages are indented.
+    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
+    told = [line.strip(": ") for line in lines if not line.startswith(_BOILERPLATE)]
+    if not told:
+        return type(error).__name__
+    return "; ".join(line[:SENTENCE_LENGTH_MAX] for line in dict.fromkeys((told[0], told[-1])))
+
+
+def _is_of_spark(error: Exception) -> bool:
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ModuleNotFoundError:
+        return False
+    return isinstance(error, PySparkException | Py4JError)

@@ -1,7 +1,7 @@
-"""Hours of a topic, in UTC: how they are named, and which of them are closed.
+"""Hours of a topic, in UTC: their names, and which of them are closed.
 
-An hour is closed once the topic is decided up to a place behind it: from then on nothing can come
-into it, and nothing in it can change (protocol §3.6). So what is read of it twice is the same.
+An hour is closed once all messages up to a later one are decided. From then on no message is added
+to it, and none in it changes (protocol §3.6). So two reads of it return the same messages.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 if TYPE_CHECKING:
     from tuff.client import Client
@@ -21,13 +20,13 @@ HOURS_PER_DAY = 24
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hour:
-    """One hour; `number` counts them from the epoch on."""
+    """One hour; `number` counts hours since 1970."""
 
     number: int
 
     @classmethod
     def at(cls, time_ms: int) -> "Hour":
-        """The hour that a time lies in."""
+        """The hour that contains a time."""
         return cls(time_ms // HOUR_MS)
 
     @property
@@ -61,8 +60,8 @@ class Hour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedHour:
-    """A closed hour that has messages. `after_ms`: a time from which on, up to the hour's start,
-    the topic held nothing that anybody would archive; 0 where that is all its past."""
+    """A closed hour that has messages. `after_ms`: from this time to the start of the hour the
+    topic has no committed messages; 0 if it has none before the hour."""
 
     hour: Hour
     generation: int
@@ -72,8 +71,8 @@ class ClosedHour:
 def closed_hours(
     client: "Client", topic: TopicId, *, known: Collection[Hour]
 ) -> Iterator[ClosedHour]:
-    """The closed hours that have messages and are not `known`, oldest first. Hours without messages
-    cost nothing.
+    """The closed hours that have messages and are not `known`, oldest first. Hours without
+    messages cost no request.
 
     Raises: TopicNotFoundError.
     """
@@ -81,20 +80,20 @@ def closed_hours(
     if offsets.end is None:
         return
     open_hour = Hour.at(offsets.end.publish_timestamp_ms)
-    place_ms = 0
-    while (found := _first(client, topic, place_ms)) is not None:
+    start_ms = 0
+    while (found := _first(client, topic, start_ms)) is not None:
         hour = Hour.at(found.publish_timestamp_ms)
         if hour >= open_hour:
             return
         if hour not in known:
-            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=place_ms)
-        place_ms = hour.stop_ms
+            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=start_ms)
+        start_ms = hour.stop_ms
 
 
 def _first(client: "Client", topic: TopicId, start_ms: int) -> MessageId | None:
-    """The first message from a time on that is committed; None where none is decided."""
+    """The first committed message from a time on; None if no decided one is committed."""
     poll = client.poll(topic, start_ms, limit=1, isolation="committed")
     while not poll and not poll.caught_up and poll.blocked_by is None:
-        # All that it looked at was undone.
+        # All messages that the poll scanned were aborted.
         poll = client.poll(topic, poll.next_id, inclusive=False, limit=1, isolation="committed")
     return poll[0].id if poll else None

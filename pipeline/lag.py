@@ -1,9 +1,15 @@
-"""`lag`: how far readers are behind the ends of their topics.
+"""`lag`: how far readers are behind the ends of their topics. It runs without Spark.
 
-Two kinds of readers are known: queries, by their checkpoints, and whoever records a named position
-with the server (protocol §3.9). No Spark runs for this.
+Readers are streaming queries, whose positions are in their checkpoints, and consumers that store a
+named position on the server (protocol §3.9).
+
+    DIR/offsets/N   "v1", a line about the batch, then for each source a line: JSON, or "-"
+    DIR/commits/N   exists once batch N is written
+
+All messages up to the offsets of the newest committed batch are written.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,23 +17,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.checkpoints import written_up_to
-from pipeline.running import Job, as_topics
+from pipeline.job import Job, as_topics
 from tuff.cli.output import print_json, print_table, seconds
-from tuff.protocol.errors import TopicNotFoundError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.errors import TopicNotFoundError, TuffError
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import Offsets
 
 if TYPE_CHECKING:
+    from pyspark_tuff.offsets import Position
     from tuff.client import Client
 
-COUNT_MAX = 10_000  # messages that are counted; who is further behind is told as that many
+COUNT_MAX = 10_000  # messages that are counted; the lag of a reader further behind is shown as this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """How far somebody has read of one generation of a topic; `position` None: nothing yet."""
+    """How far a reader has read one generation of a topic; `position` None: nothing yet."""
 
     name: str
     topic: TopicId
@@ -37,11 +42,11 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a reader is behind. `state`: `ok`; `maybe lost` where messages behind its position
-    may have expired; `created again` or `deleted` where its topic was, and then the rest is 0.
+    """The lag of a reader. `state`: `ok`; `maybe lost` if messages after its position may have
+    expired; `created again` or `deleted` if its topic was, and then the numbers are 0.
 
-    `count` is of the messages that are decided, COUNT_MAX at most; `behind_ms` lies between the
-    publish times of the last one that was read and the last one there is.
+    `count`: decided messages, COUNT_MAX at most. `behind_ms`: the difference between the publish
+    times of the last message that was read and the last one of the topic.
     """
 
     reader: Reader
@@ -62,7 +67,7 @@ def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
 
 
 def readers_of_topic(client: "Client", topic: TopicId) -> Iterator[Reader]:
-    """Those who record a named position of a topic. Raises: TopicNotFoundError."""
+    """The readers with a named position on a topic. Raises: TopicNotFoundError."""
     for known in client.topics.positions(topic):
         yield Reader(
             name=known.name,
@@ -73,7 +78,7 @@ def readers_of_topic(client: "Client", topic: TopicId) -> Iterator[Reader]:
 
 
 def lag_of(client: "Client", reader: Reader) -> Lag:
-    """How far a reader is behind now."""
+    """The current lag of a reader."""
     try:
         offsets = client.offsets(reader.topic, isolation="committed")
     except TopicNotFoundError:
@@ -90,26 +95,26 @@ def lag_of(client: "Client", reader: Reader) -> Lag:
 
 
 def _behind(client: "Client", reader: Reader) -> tuple[int, bool]:
-    """How many messages lie behind a reader, and whether some have expired."""
-    count, place, has_expired = 0, reader.position, False
+    """The number of messages after a reader's position, and whether some have expired."""
+    count, after, has_expired = 0, reader.position, False
     while count < COUNT_MAX:
         poll = client.poll(
             reader.topic,
-            place,
-            inclusive=place is None,
+            after,
+            inclusive=after is None,
             limit=COUNT_MAX - count,
             isolation="committed",
         )
-        has_expired |= poll.expired and place == reader.position
+        has_expired |= poll.expired and after == reader.position
         count += len(poll)
         if poll.caught_up or poll.blocked_by is not None:
             break
-        place = poll.next_id
+        after = poll.next_id
     return count, has_expired
 
 
 def _is_there(reader: Reader, offsets: Offsets) -> bool:
-    """Whether the last message that was read is still there, so that none behind it is gone."""
+    """Whether the last message that was read still exists, so that no later one has expired."""
     if offsets.earliest is None or reader.position is None:
         return False
     return offsets.earliest <= reader.position
@@ -134,7 +139,7 @@ def prometheus(lags: Sequence[Lag]) -> str:
     )
     behind = Gauge(
         "tuff_lag_seconds",
-        "Between the publish times of the last message read and of the last one there is.",
+        "Difference of publish times between the last message read and the last one of the topic.",
         labels,
         registry=registry,
     )
@@ -158,14 +163,14 @@ def prometheus(lags: Sequence[Lag]) -> str:
     "checkpoints",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Of a query; may be given again.",
+    help="Checkpoint directory of a query; may be repeated.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     callback=as_topics,
-    help="Whose named positions are told; may be given again.",
+    help="Topic whose named positions are shown; may be repeated.",
 )
 @click.option(
     "--format",
@@ -176,9 +181,9 @@ def prometheus(lags: Sequence[Lag]) -> str:
 )
 @click.pass_obj
 def main(job: Job, *, checkpoints: Sequence[Path], topics: Sequence[TopicId], form: str) -> None:
-    """How far queries and named positions are behind the ends of their topics."""
+    """Show how far queries and named positions are behind the ends of their topics."""
     if not checkpoints and not topics:
-        raise click.UsageError("name at least one --checkpoint or --topic")
+        raise click.UsageError("give at least one --checkpoint or --topic")
     readers = [reader for each in checkpoints for reader in readers_of_checkpoint(each)]
     with job.client() as client:
         readers += [reader for topic in topics for reader in readers_of_topic(client, topic)]
@@ -218,3 +223,52 @@ def _form(lag: Lag) -> dict[str, object]:
         "messages": lag.count,
         "behindMs": lag.behind_ms,
     }
+
+
+OFFSETS_VERSION = "v1"
+
+
+class CheckpointError(TuffError):
+    """A directory is not a checkpoint of a query that reads topics, or a later Spark wrote it."""
+
+    code = "bad_checkpoint"
+
+
+def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
+    """The position of each topic up to which the query has written; empty before its first batch.
+
+    Raises: CheckpointError.
+    """
+    from pyspark_tuff.offsets import OffsetError, from_json
+
+    newest = max(_batches(checkpoint / "commits"), default=None)
+    if newest is None:
+        if not (checkpoint / "offsets").is_dir():
+            raise CheckpointError(f"{checkpoint} is not a checkpoint of a query: it has no offsets")
+        return {}
+    found: dict[TopicId, Position] = {}
+    for line in _sources(checkpoint / "offsets" / str(newest)):
+        try:
+            found |= from_json(json.loads(line))
+        except (OffsetError, ValueError):
+            continue  # the offset of another source: a query may have several
+    if not found:
+        raise CheckpointError(f"the query of {checkpoint} reads no topics")
+    return found
+
+
+def _batches(directory: Path) -> Iterator[int]:
+    if directory.is_dir():
+        yield from (int(file.name) for file in directory.iterdir() if file.name.isdecimal())
+
+
+def _sources(file: Path) -> list[str]:
+    try:
+        version, _, *sources = file.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from None
+    if version != OFFSETS_VERSION:
+        raise CheckpointError(
+            f"{file} has version {version[:20]!r}, but only {OFFSETS_VERSION} is known"
+        )
+    return [line for line in sources if line != "-"]

@@ -1,4 +1,4 @@
-"""What an archive holds, and may be believed: a row for each hour, written after all that it tells.
+"""The manifest of an archive: a row for each archived hour, written after the hour's files.
 
     ROOT/_manifest/archive.json                    which archive this is: {"id":"…","version":1}
     ROOT/_manifest/topic=NS%3ANAME/dt=DAY.json     the rows of a day: {"hours":[row…],"version":1}
@@ -8,8 +8,8 @@
     row = {"hour":n,"generation":n,"after":ms,"count":n,"first":id,"last":id,"checksum":n,
            "path":"…"}
 
-`hour` counts from the epoch. The file of a day is replaced as a whole, so a row is there or is not.
-What no row names is left over from a job that died, and is no part of the archive.
+`hour` counts hours since 1970. The file of a day is replaced atomically. Files that no row names
+are left over from a job that died, and are not part of the archive.
 """
 
 import json
@@ -25,24 +25,24 @@ from pipeline.hours import Hour
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.lock import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import TuffError
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 T = TypeVar("T")
 
 VERSION = 1
-ID_BYTES = 16  # bytes by chance; no two archives draw the same
+ID_BYTES = 16  # random bytes; no two archives draw the same
 
 
 class ArchiveError(TuffError):
-    """An archive is not as its manifest says, or can't take what it is asked to."""
+    """An archive differs from its manifest, or can't do what a job asks for."""
 
     code = "bad_archive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What is compared of messages that must be the same: `first` and `last` are ids as hex digits,
-    and the checksum is over ids, payloads, times and generations, in any order."""
+    """A summary of messages, for comparison: `first` and `last` are ids as hex digits; the checksum
+    covers ids, payloads, times and generations, and does not depend on the order."""
 
     count: int
     first: str
@@ -52,8 +52,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One archived hour. `path`: below the archive's root; several hours may share one. `after_ms`:
-    as `ClosedHour` has it."""
+    """One archived hour. `path`: relative to the archive's root; several hours may share one.
+    `after_ms`: as in `ClosedHour`."""
 
     hour: Hour
     generation: int
@@ -63,14 +63,14 @@ class Row:
 
 
 class Archive:
-    """One root directory, on a file system that the driver and all executors see."""
+    """One root directory, on a file system that the driver and all executors can access."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other jobs from changing it. Raises: ArchiveError: another job is at it."""
+        """Lock the archive against other jobs. Raises: ArchiveError: another job has it locked."""
         make_directory(self.root)
         try:
             lock = DirectoryLock(self.root)
@@ -82,8 +82,8 @@ class Archive:
             lock.close()
 
     def id(self) -> str:
-        """Which archive this is, by chance; it is drawn and kept when it is first asked for. Call
-        it with the lock held. Raises: ArchiveError: the file can't be read."""
+        """The random id of this archive, which the first call draws and stores. Call it with the
+        lock held. Raises: ArchiveError: the file can't be read."""
         file = self.root / "_manifest" / "archive.json"
         if not file.exists():
             make_directory(file.parent)
@@ -92,11 +92,11 @@ class Archive:
         return _read(file, lambda body: str(body["id"]))
 
     def require(self, topic: TopicId) -> list[Row]:
-        """Its rows, oldest first. Raises: ArchiveError: it has none, or they can't be read."""
+        """The rows of a topic, oldest first. Raises: ArchiveError: none, or unreadable."""
         rows = self.rows(topic)
         if not rows:
-            known = ", ".join(self.topics()) or "of no topic"
-            raise ArchiveError(f"{self.root} has no archive of {topic}; what it has is {known}")
+            known = ", ".join(self.topics()) or "no topics"
+            raise ArchiveError(f"{self.root} has no archive of {topic}; it has {known}")
         return rows
 
     def topics(self) -> list[str]:
@@ -110,9 +110,9 @@ class Archive:
         return sorted((row for file in files for row in _rows(file)), key=lambda row: row.hour)
 
     def record(self, topic: TopicId, rows: Sequence[Row]) -> None:
-        """Put rows of one day in the place of those of the same hours, durably and at once."""
+        """Store rows of one day, in place of those of the same hours, durably and atomically."""
         days = {row.hour.day for row in rows}
-        assert len(days) == 1, "the file of one day is replaced, and no other"
+        assert len(days) == 1, "only the file of one day is replaced"
         file = self._manifest(topic) / f"dt={days.pop()}.json"
         make_directory(file.parent)
         kept = {row.hour: row for row in (_rows(file) if file.exists() else [])}
@@ -122,15 +122,16 @@ class Archive:
         write_file(file, text.encode("ascii"))
 
     def hour_path(self, topic: TopicId, hour: Hour) -> str:
-        """Where an hour is archived, below the root."""
+        """The path of an archived hour, relative to the root."""
         return f"hours/{_partition(topic)}/dt={hour.day}/hour={hour.of_day}"
 
     def day_path(self, topic: TopicId, day: str, *, hour_count: int) -> str:
-        """Where so many hours of a day lie together, below the root."""
+        """The path of the merged hours of a day, relative to the root."""
         return f"days/{_partition(topic)}/dt={day}/hours={hour_count}"
 
     def staging(self, topic: TopicId) -> Path:
-        """Where a job writes what it then moves; who holds the lock may remove what is there."""
+        """The directory where a job writes files before it moves them. The holder of the lock may
+        remove its contents."""
         return self.root / "_staging" / _partition(topic)
 
     def _manifest(self, topic: TopicId) -> Path:
@@ -138,7 +139,7 @@ class Archive:
 
 
 def watermark_ms(rows: Iterable[Row], *, generation: int) -> int:
-    """Before which time everything of that generation of the topic is archived, without a gap."""
+    """The time before which all messages of this generation are archived, without a gap."""
     reached_ms = 0
     for row in sorted(rows, key=lambda row: row.hour):
         if row.generation != generation:
@@ -150,12 +151,12 @@ def watermark_ms(rows: Iterable[Row], *, generation: int) -> int:
 
 
 def moved(row: Row, path: str) -> Row:
-    """The row, with its messages in another file."""
+    """The row with another path."""
     return replace(row, path=path)
 
 
 def _partition(topic: TopicId) -> str:
-    # A colon can't stand in a path of Hadoop; Spark reads it back as it was.
+    # A path of Hadoop can't contain a colon; Spark decodes the name when it reads partitions.
     return f"topic={quote(str(topic), safe='')}"
 
 
@@ -174,16 +175,16 @@ def _rows(file: Path) -> list[Row]:
 
 
 def _read(file: Path, decode: Callable[[Mapping[str, Any]], T]) -> T:
-    """What a file of the manifest says. Raises: ArchiveError: it is none, or of a later version."""
+    """Decode a file of the manifest. Raises: ArchiveError: not a manifest, or a later version."""
     try:
         body = json.loads(file.read_bytes())
         version = body["version"]
         if version == VERSION:
             return decode(body)
     except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{file} is no manifest: {type(error).__name__}: {error}") from None
+        raise ArchiveError(f"{file} is not a manifest: {type(error).__name__}: {error}") from None
     raise ArchiveError(
-        f"{file} is of version {version}, and this program knows {VERSION}; use a later one"
+        f"{file} has version {version}, but this program knows {VERSION}; use a later program"
     )
 
 

@@ -1,7 +1,7 @@
-"""`replay`: an archive back into a topic, in order, each hour once.
+"""`replay`: writes an archive back into a topic, in order, each hour once.
 
-Hours are written one after the other, each in one transaction and by one task, so the order of the
-target is that of the source. Ids and publish times are new; payloads are the same bytes.
+One task writes each hour in one transaction, hour after hour, so the target has the order of the
+source. Message ids and publish times are new; the payloads are identical.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.epochs import ALL_DONE, countdown, epoch_options, rows_left, sink_of
+from pipeline.completed_hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.frames import archived, check, in_order
-from pipeline.manifest import Archive, Row
-from pipeline.running import (
+from pipeline.job import (
     Job,
     as_topic,
     json_option,
@@ -22,8 +21,9 @@ from pipeline.running import (
     root_option,
     topic_argument,
 )
+from pipeline.manifest import Archive, Row
 from tuff.cli.output import print_json
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,11 +42,11 @@ def replay_topic(
     sink: str,
     tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
-    """Write what `sink` has not written of the archive into `target`; returns those rows.
+    """Write the hours that `sink` has not committed into `target`; returns their rows.
 
     Raises:
-        ArchiveError: an hour is not as its row says; it is not written, nor is any later one.
-        TopicNotFoundError: create the target first.
+        ArchiveError: the files of an hour differ from its row; it and later hours are not written.
+        TopicNotFoundError: the target does not exist.
     """
     client.topics.get(target)
     left = rows_left(client, sink, archive.rows(topic))
@@ -69,7 +69,8 @@ def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str])
 @root_option
 @click.option("--to", "target", required=True, callback=as_topic, help="The topic to write to.")
 @click.option(
-    "--sink", help="Under which name the server knows what is done (default: replay/TOPIC/TARGET)."
+    "--sink",
+    help="Name of the sink that records which hours are done (default: replay/TOPIC/TARGET).",
 )
 @json_option
 @click.pass_obj
@@ -78,12 +79,14 @@ def main(
 ) -> None:
     """Write the archive of TOPIC into another topic, in order, each message once."""
     if target == topic:
-        raise click.UsageError(f"{topic} would be archived again with what is replayed into it")
+        raise click.UsageError(
+            f"the target is {topic} itself: the replayed messages would be archived again"
+        )
     archive = Archive(root)
     archive.require(topic)
     name = sink or sink_of("replay", topic, target)
     with archive.locked(), job.client() as client:
-        client.topics.get(target)  # before Spark, which takes its time to start
+        client.topics.get(target)  # before Spark, which starts slowly
         with job.spark() as spark:
             tell = report_hours(job)
             rows = replay_topic(

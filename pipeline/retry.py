@@ -1,7 +1,11 @@
-"""`retry`: letters of `<topic>.retry` back into their topic, or, once tried often enough, to
-`<topic>.dlq`. What one micro-batch moves appears in both topics at once, and once (docs/spark.md).
+"""`retry`: moves dead letters of `<topic>.retry` back into their topic, or to `<topic>.dlq`.
 
-Who writes the letters counts their `attempts`. What is no letter goes to the dead ones as one.
+A letter goes to `<topic>.dlq` after a number of attempts, which its writer counts in the member
+`attempts`. Messages that are not dead letters go there too, inside a new letter. The messages of
+one micro-batch appear in both topics at once, each once (docs/spark.md).
+
+A dead letter has the format of a subscriber's (docs/howto/poison-messages.md): JSON with the
+members `topic`, `id`, `timestamp`, `payload` (text, or `{"base64":"…"}`), `reason` and `attempts`.
 """
 
 from collections.abc import Mapping
@@ -10,31 +14,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.epochs import sink_of
-from pipeline.frames import whole_json
-from pipeline.letters import dead_letters_of, letter
-from pipeline.running import Job, counted, create, json_option, topic_argument
+from pipeline.completed_hours import sink_of
+from pipeline.frames import IS_TEXT, whole_json
+from pipeline.job import Job, counted, create, json_option, topic_argument
 from tuff.cli.output import print_json
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from tuff.client import Client
 
 RETRY_SUFFIX = ".retry"
-ATTEMPT_COUNT_MAX = 5  # as a subscriber's own default
-NO_LETTER = "it is no letter with a payload and a number of attempts"
+ATTEMPT_COUNT_MAX = 5  # the default of a subscriber too
+NOT_A_LETTER = "it is not a dead letter with a payload and a number of attempts"
 
 
-def retried(topic: TopicId) -> TopicId:
-    """The topic for letters to be tried again. Raises: InvalidNameError: its name is too long."""
+def retry_topic_of(topic: TopicId) -> TopicId:
+    """The retry topic of a topic. Raises: InvalidNameError: its name would be too long."""
     return TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
 
 
-def sorted_out(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
-    """Where each message of the retry topic goes, as columns `topic` and `value`: the payload of a
-    letter that was tried less than `attempts` times to `topic`, all else to the dead letters."""
+def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
+    """The target of each message of the retry topic, as columns `topic` and `value`.
+
+    The payload of a letter with fewer than `attempts` attempts goes to `topic`, all other messages
+    go to the dead letters.
+    """
     from pyspark.sql.functions import col, expr, get_json_object, lit, when
 
     text = whole_json()
@@ -53,7 +59,7 @@ def sorted_out(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFra
         when(goes_back, lit(str(topic))).otherwise(lit(str(dead_letters_of(topic)))).alias("topic"),
         when(goes_back, col("payload"))
         .when(is_letter, col("value"))
-        .otherwise(letter(retried(topic), reason=NO_LETTER))
+        .otherwise(letter(retry_topic_of(topic), reason=NOT_A_LETTER))
         .alias("value"),
     )
 
@@ -67,18 +73,18 @@ def retry_topic(
     *,
     attempts: int,
 ) -> int:
-    """Move what `<topic>.retry` has now, each letter once; returns how many there were.
+    """Move the current messages of `<topic>.retry`, each once; returns their number.
 
-    Raises: TopicNotFoundError: the topic, or its retry topic, is not there.
+    Raises: TopicNotFoundError: the topic or its retry topic does not exist.
     """
-    source = retried(topic)
+    source = retry_topic_of(topic)
     client.topics.get(topic)
     client.topics.get(source)
     create(client, dead_letters_of(topic))
     reader = spark.readStream.format("tuff").option("startingOffsets", "earliest")
     frame = reader.options(**options, subscribe=str(source)).load()
-    moved = sorted_out(frame, topic, attempts=attempts)
-    # A sink of this name outlives the checkpoint: who deletes that moves none twice.
+    moved = routed(frame, topic, attempts=attempts)
+    # The sink outlives the checkpoint: after a deletion of the checkpoint no letter moves twice.
     sink = sink_of("retry", topic)
     writer = moved.writeStream.format("tuff").options(**options, sinkId=sink)
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
@@ -96,25 +102,58 @@ def retry_topic(
     "--checkpoint",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where Spark keeps how far it has read.",
+    help="Directory of the query's checkpoint.",
 )
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
     default=ATTEMPT_COUNT_MAX,
     show_default=True,
-    help="Letters that were tried so often are dead.",
+    help="Number of attempts after which a letter goes to TOPIC.dlq.",
 )
 @json_option
 @click.pass_obj
 def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool) -> None:
     """Move the letters of TOPIC.retry back to TOPIC, or to TOPIC.dlq, each once."""
-    source = retried(topic)
+    source = retry_topic_of(topic)
     with job.client() as client:
-        client.topics.get(source)  # before Spark, which takes its time to start
+        client.topics.get(source)  # before Spark, which starts slowly
         with job.spark() as spark:
             count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
     if as_json:
         print_json({"letters": count})
         return
     click.echo(f"{counted(count, 'letter')} of {source} moved")
+
+
+DEAD_SUFFIX = ".dlq"
+
+
+def dead_letters_of(topic: TopicId) -> TopicId:
+    """The dead letter topic of a topic. Raises: InvalidNameError: its name would be too long."""
+    return TopicId(topic.namespace, f"{topic.name}{DEAD_SUFFIX}")
+
+
+def letters(frame: "DataFrame", topic: TopicId, *, reason: str) -> "DataFrame":
+    """These messages as dead letters in a column `value`, with their ids."""
+    return frame.select("id", letter(topic, reason=reason).alias("value"))
+
+
+def letter(topic: TopicId, *, reason: str) -> "Column":
+    """The dead letter of a message of `topic`, as binary."""
+    from pyspark.sql.functions import expr, lit, struct, to_json, when
+
+    def form(payload: str) -> "Column":
+        return to_json(
+            struct(
+                lit(str(topic)).alias("topic"),
+                expr("lower(hex(id))").alias("id"),
+                expr("unix_millis(timestamp)").alias("timestamp"),
+                expr(payload).alias("payload"),
+                lit(reason).alias("reason"),
+                lit(1).alias("attempts"),
+            )
+        )
+
+    encoded = form("named_struct('base64', base64(value))")
+    return when(expr(IS_TEXT), form("string(value)")).otherwise(encoded).cast("binary")

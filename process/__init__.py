@@ -1,1 +1,1 @@
-"""What only the server process needs: settings, the clock, HTTP, the bridge between the rooms."""
+"""The server process: settings, the clock, HTTP, health, metrics, and how components are wired."""

@@ -20,7 +20,7 @@ class SteadyClock:
     """Milliseconds since the epoch that never go back and never jump within a run.
 
     May be read from any thread; two reads at once may both apply the slew of the same stretch of
-    time, which its bound allows for.
+    time. The bound of the slew allows for that.
     """
 
     def __init__(self, *, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
@@ -56,8 +56,7 @@ class SteadyClock:
 
 
 def jump(offset_ms: int) -> str | None:
-    """What is to be said of a wall clock this far ahead of the time of this run; None where the two
-    agree."""
+    """A sentence about a wall clock that is this far ahead of ours; None where the two agree."""
     if abs(offset_ms) < JUMP_MS_MIN:
         return None
     way = "ahead of" if offset_ms > 0 else "behind"
@@ -69,7 +68,7 @@ def jump(offset_ms: int) -> str | None:
 
 
 class ClockTrust(Enum):
-    """What the clock at the start says beside the last recorded mark."""
+    """How the clock at the start compares with the last recorded time."""
 
     TRUSTED = "ok"
     AHEAD = "ahead"

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
-from tuff.protocol.media import read_query
+from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
 from tuff.version import __version__
 
 log = logging.getLogger(__name__)
@@ -16,7 +15,7 @@ WRITE_S_MAX = 5.0
 
 
 class Status(Enum):
-    """How a part of the server does; the order is that of severity."""
+    """The state of a part of the server; in the order of severity."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -27,14 +26,14 @@ _SEVERITIES = list(Status)
 
 
 def worst_of(*statuses: Status) -> Status:
-    """The one that is most severe."""
+    """The most severe of them."""
     return max(statuses, key=_SEVERITIES.index)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part's state, and a sentence about it. `cause` stands for the sentence where figures in
-    it change all the time."""
+    """The state of a part, with a sentence. `cause` identifies the state where numbers in the
+    sentence change all the time."""
 
     status: Status
     detail: str
@@ -42,7 +41,7 @@ class Check:
 
     @property
     def identity(self) -> tuple[Status, str]:
-        """What has to change to be told anew."""
+        """A change of it is logged."""
         return self.status, self.detail if self.cause is None else self.cause
 
 
@@ -50,8 +49,8 @@ Checks = Callable[[], Mapping[str, Check]]
 
 
 def check_write(check: Check, *, oldest_s: float) -> Check:
-    """The check of a store whose oldest write is under way for so long: a disk that hangs fails
-    nothing, and keeps everybody waiting who writes."""
+    """Degrade the check of a store whose oldest write is under way for long. A disk that hangs
+    fails no write, and all writers wait."""
     if check.status is not Status.OK or oldest_s < WRITE_S_MAX:
         return check
     late = f"the oldest write has been on its way for {oldest_s:.0f} s: does the disk hang?"
@@ -62,14 +61,14 @@ _LEVELS = {Status.OK: logging.INFO, Status.DEGRADED: logging.WARNING, Status.DOW
 
 
 class Changes:
-    """Logs each change of a check: one line when its status, or the reason for it, is another than
-    at the last look."""
+    """Logs each change of a check: one line when its status or its cause differs from the last
+    look."""
 
     def __init__(self) -> None:
         self._last: Mapping[str, Check] = {}
 
     def note(self, checks: Mapping[str, Check]) -> None:
-        """Compare with the last look; at the first one, what is well is no change."""
+        """Compare with the last look. At the first look a check that is ok is no change."""
         for name, check in checks.items():
             before = self._last.get(name)
             was = Status.OK if before is None else before.status

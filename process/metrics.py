@@ -1,16 +1,30 @@
-"""The figures of the running server, for `/metrics` (protocol §7).
+"""What `/metrics` shows (protocol §7): distributions that the server feeds, and gauges.
 
-The rooms count by themselves, or call `observe(name, value)`; the names of what they observe stand
-here, in one table. Figures that the rooms hold anyway are read when somebody asks.
+Components observe by `observe(name, value)`; the names stand in one table here. Gauges, the counts
+per topic and the lags of named positions are read from the components at each scrape.
 """
 
+import platform
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
-from tuff.protocol.exchange import Reply, Request, Route
-from tuff.protocol.media import read_query
+from messaging.service import MessagingService
+from process.clock import SteadyClock
+from process.disk_space import Disk, Space
+from tuff.disk.light_tasks import FutureTask, SharedTimeout
+from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tuff.version import __version__
+from tx.durable_state import ServiceState
+from tx.manager import TransactionManager
+from tx.monitoring import TransactionCounters
 
+T = TypeVar("T")
+
+POSITIONS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that report it
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 POSITIONS_SHOWN_MAX = 1_000  # named positions with series of their own, over all topics
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -18,8 +32,8 @@ COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One figure that is read when it is asked for: its name, its help, how to read it, which gives
-    None while it is unknown. Those of one name differ in the values of their labels."""
+    """One value that is read at each scrape: its name, its help, and how to read it. `read` returns
+    None while the value is unknown. Gauges of one name differ in the values of their labels."""
 
     name: str
     help: str
@@ -40,7 +54,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class PositionFigures:
-    """How far one named position is behind its topic, and when it was recorded, as Unix time."""
+    """The lag of one named position, and when it was recorded, as Unix time."""
 
     namespace: str
     topic: str
@@ -54,8 +68,8 @@ async def _no_positions() -> tuple[()]:
 
 
 class Distribution:
-    """How many observations fell into each bucket, and their sum; the bounds belong to the bucket
-    below them."""
+    """A histogram: how many observations fell into each bucket, and their sum. A bound belongs to
+    the bucket below it."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -92,8 +106,8 @@ class Distributions:
 
 
 class Metrics:
-    """Distributions that the hot paths feed, and figures that are read at a scrape. Lives on the
-    event loop."""
+    """Histograms that the hot paths feed, and gauges that are read at a scrape. Lives on the event
+    loop."""
 
     def __init__(self) -> None:
         self._requests = Distributions(
@@ -142,8 +156,8 @@ class Metrics:
 
     async def text(self) -> bytes:
         """What `/metrics` answers."""
-        # Here, since a start needs none of what it loads (process/exposition.py).
-        from process.exposition import exposition
+        # Here, since a start needs none of what it loads (process/prometheus_text.py).
+        from process.prometheus_text import exposition
 
         positions = await self._positions()
         distributions = [self._requests, *self._observed]
@@ -156,3 +170,210 @@ def routes(metrics: Metrics) -> list[Route]:
         return Reply(200, "text/plain; version=0.0.4; charset=utf-8", await metrics.text())
 
     return [Route("GET", "/metrics", scrape)]
+
+
+def watch(
+    metrics: Metrics,
+    messaging: MessagingService,
+    transactions: TransactionManager,
+    clock: SteadyClock,
+    *,
+    is_store_up: Callable[[], bool],
+    under_way: Callable[[], float],
+    oldest_message_write_s: Callable[[], float],
+    oldest_log_write_s: Callable[[], float],
+    disks: Mapping[str, Disk],
+) -> None:
+    """Register all gauges of the server."""
+    on_the_way = [
+        Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
+        Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
+        Gauge(
+            "store_oldest_write_seconds",
+            "For how long the oldest write of messages is under way; 0 when there is none.",
+            oldest_message_write_s,
+        ),
+        Gauge(
+            "log_oldest_write_seconds",
+            "For how long the oldest write to the transaction log is under way; 0 when there is "
+            "none.",
+            oldest_log_write_s,
+        ),
+    ]
+    of_disks = [gauge for store, disk in disks.items() for gauge in _of_disk(store, disk)]
+    metrics.watch(
+        [*gauges(messaging, transactions, clock), *on_the_way, *of_disks, _build_info()],
+        partial(topic_figures, messaging),
+        partial(position_figures, messaging),
+    )
+
+
+def gauges(
+    messaging: MessagingService, transactions: TransactionManager, clock: SteadyClock
+) -> list[Gauge]:
+    """The gauges of both components and of the clock."""
+
+    def clock_regressions() -> float:
+        clock.offset_ms()
+        return clock.regressions
+
+    return [
+        *_counted(transactions.counters),
+        *_held(transactions),
+        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
+        Gauge(
+            "positions",
+            "Named positions of all topics.",
+            messaging.holds_and_positions.position_count,
+        ),
+        Gauge(
+            "clock_offset_seconds",
+            "How far the wall clock is ahead of the time that the server goes by.",
+            lambda: clock.offset_ms() / 1000,
+        ),
+        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
+        _counter(
+            "corrupt_records",
+            "Reads refused for a damaged record.",
+            lambda: messaging.polls.damaged_reads,
+        ),
+    ]
+
+
+def _of_disk(store: str, disk: Disk) -> list[Gauge]:
+    def of_space(read: Callable[[Space], int]) -> Callable[[], float | None]:
+        return lambda: None if disk.space is None else read(disk.space)
+
+    labels = (("store", store),)
+    return [
+        Gauge(
+            "disk_free_bytes",
+            "Free space on the disk of a store; no sample while that is unknown.",
+            of_space(lambda space: space.free_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_size_bytes",
+            "Size of the file system of a store; no sample while that is unknown.",
+            of_space(lambda space: space.size_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_reserve_bytes",
+            "Space that is kept free on the disk of a store; with less, no messages are taken.",
+            of_space(lambda space: space.reserve_bytes),
+            labels=labels,
+        ),
+        Gauge(
+            "disk_unanswered_seconds",
+            "For how long a query of the free space has no answer; 0 when there is none.",
+            lambda: disk.unanswered_s,
+            labels=labels,
+        ),
+    ]
+
+
+def _build_info() -> Gauge:
+    version = (("version", __version__), ("python", platform.python_version()))
+    return Gauge("build_info", "The version that runs; always 1.", lambda: 1.0, labels=version)
+
+
+def _counter(name: str, text: str, read: Callable[[], float]) -> Gauge:
+    return Gauge(name, text, read, counts_up=True)
+
+
+def _counted(counters: TransactionCounters) -> list[Gauge]:
+    return [
+        _counter("transactions_started", "Transactions started.", lambda: counters.starts),
+        _counter("transactions_committed", "Transactions committed.", lambda: counters.commits),
+        _counter("transactions_aborted", "Transactions aborted.", lambda: counters.aborts),
+        _counter(
+            "transaction_conflicts",
+            "Transactions refused for a conflict.",
+            lambda: counters.conflicts,
+        ),
+        _counter(
+            "transactions_invalidated",
+            "Transactions that became invalid, time-outs included.",
+            lambda: counters.invalidations,
+        ),
+        _counter("transaction_timeouts", "Transactions that timed out.", lambda: counters.timeouts),
+        _counter(
+            "leases_expired",
+            "Long transactions that were not renewed in time.",
+            lambda: counters.lapses,
+        ),
+        _counter(
+            "epochs_fenced",
+            "Transactions of sinks that another run ended.",
+            lambda: counters.fences,
+        ),
+        _counter("snapshots_written", "Snapshot files written.", lambda: counters.snapshots),
+    ]
+
+
+def _held(transactions: TransactionManager) -> list[Gauge]:
+    return [
+        Gauge(
+            "transactions_up",
+            "1 while the transaction service runs.",
+            lambda: float(transactions.status.state is ServiceState.RUNNING),
+        ),
+        Gauge(
+            "transactions_in_progress",
+            "Transactions in progress; 0 while the service is down.",
+            lambda: float(transactions.monitoring.figures().open_count),
+        ),
+        Gauge(
+            "leases_open",
+            "Transactions in progress that have a lease.",
+            lambda: float(transactions.monitoring.figures().leased_count),
+        ),
+        Gauge(
+            "transactions_invalid",
+            "Pointers on the invalid list.",
+            lambda: float(transactions.monitoring.figures().invalid_count),
+        ),
+        Gauge(
+            "oldest_transaction_seconds",
+            "Age of the oldest transaction in progress; 0 when there is none.",
+            lambda: transactions.monitoring.figures().oldest_ms / 1000,
+        ),
+    ]
+
+
+def topic_figures(messaging: MessagingService) -> Iterator[TopicFigures]:
+    """What was published to each topic since the start."""
+    for topic, messages, payload_bytes in messaging.topics.figures():
+        yield TopicFigures(topic.namespace, topic.name, messages, payload_bytes)
+
+
+async def position_figures(messaging: MessagingService) -> Sequence[PositionFigures]:
+    """The lag of named positions; none while the message store is down or hangs."""
+    try:
+        lags = await _soon(
+            messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX)
+        )
+    except (StorageUnavailableError, TimeoutError):
+        return ()
+    return [
+        PositionFigures(
+            lag.topic.namespace,
+            lag.topic.name,
+            lag.name,
+            behind_s=lag.behind_ms / 1000,
+            updated_at_s=lag.updated_at_ms / 1000,
+        )
+        for lag in lags
+    ]
+
+
+async def _soon(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work, within the limit. `asyncio.timeout` would need a task."""
+    promised = FutureTask(work, refusals=TuffError)
+    promised.go_on()
+    SharedTimeout(POSITIONS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
+    try:
+        return await promised.done
+    finally:
+        promised.give_up()

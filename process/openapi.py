@@ -1,17 +1,492 @@
-"""Every endpoint of the protocol, from which the OpenAPI document is made.
+"""The OpenAPI 3.1 document, with the schemas of all bodies and the list of all endpoints.
 
-`ENDPOINTS` is the only list of them besides the routes themselves; docs/protocol.md §9 shows it,
-and the tests hold the three together.
+`ENDPOINTS` is the only list of endpoints besides the routes themselves; docs/protocol.md §9 shows
+it, and tests hold the three together.
+
+In `SCHEMAS` a request is closed (unknown members are refused); a reply may grow members later.
+Code generators make a class of every object and every enumeration. So each of them has an entry and
+a name of its own here, and is referred to by `ref` where it is used. A nested schema without a name
+would get a generated one, and two equal generated names make a generator drop both classes.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tuff.protocol.media import BACKUP_TYPES
+from tuff.protocol.errors import BY_CODE
+from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
+from tuff.protocol.requests import MESSAGES_COUNT_MAX
+from tx.edits import InvalidReason
+
+Schema = dict[str, object]
+
+_LONG_MAX = (1 << 63) - 1
+
+
+def ref(name: str) -> Schema:
+    """A reference to a schema of this module."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _array(item: Schema, description: str = "") -> Schema:
+    found: Schema = {"type": "array", "items": item}
+    return {**found, "description": description} if description else found
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _one_of(*values: str) -> Schema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _request(properties: Mapping[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
+    found: Schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }
+    return {**found, "required": list(required)} if required else found
+
+
+def _reply(properties: Mapping[str, Schema], *, optional: tuple[str, ...] = ()) -> Schema:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": dict(properties), "required": required}
+
+
+def _fixed(kind: str, **limits: object) -> Schema:
+    return {"type": kind, **limits}
+
+
+_MS = _fixed("integer", format="int64", minimum=0, description="ms since the epoch")
+_SECONDS = _fixed(
+    "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
+)
+_TTL = _fixed("integer", minimum=1, maximum=2147483647, description="whole seconds")
+_GENERATION = _fixed("integer", minimum=1)
+_COUNT = _fixed("integer", format="int64", minimum=0)
+_SEQ_ID = _fixed("integer", minimum=0, maximum=65535)
+_TEXT: Schema = {"type": "string"}
+_MESSAGES_TO_PUBLISH: Schema = {
+    "type": "array",
+    "items": ref("MessageInput"),
+    "maxItems": MESSAGES_COUNT_MAX,
+    "description": "as many at most in one request, in all of its entries together",
+}
+
+_VALUES: dict[str, Schema] = {
+    "Name": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
+    "SinkName": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
+    "Pointer": _fixed(
+        "string",
+        pattern="^-?[0-9]{1,19}$",
+        description="a 64-bit transaction pointer in decimal digits, since JSON readers that know "
+        "only doubles round larger numbers",
+    ),
+    "PointerInput": {
+        "description": "a transaction pointer, as digits or as a number",
+        "anyOf": [
+            ref("Pointer"),
+            _fixed("integer", format="int64", minimum=-_LONG_MAX, maximum=_LONG_MAX),
+        ],
+    },
+    "MessageId": _fixed("string", pattern="^[0-9a-f]{40}$", description="20 bytes in hex"),
+    "MessageIdInput": _fixed("string", pattern="^[0-9A-Fa-f]{40}$", description="20 bytes in hex"),
+    "Place": {
+        "description": "a place in a topic: a message id, or a publish time in ms since the epoch",
+        "anyOf": [ref("MessageIdInput"), _MS],
+    },
+    "BinaryPayload": _request(
+        {"base64": _fixed("string", contentEncoding="base64")}, required=("base64",)
+    ),
+    "Payload": {
+        "description": "a string stands for its UTF-8 bytes; other bytes go as base64",
+        "anyOf": [_TEXT, ref("BinaryPayload")],
+    },
+    "MessageWithTtl": _request({"payload": ref("Payload"), "ttl": _TTL}, required=("payload",)),
+    "MessageInput": {
+        "description": "a payload alone, or with a time to live of its own",
+        "anyOf": [_TEXT, ref("BinaryPayload"), ref("MessageWithTtl")],
+    },
+    "Isolation": _one_of("all", "committed"),
+    "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
+    "TransactionType": _one_of("short", "long"),
+    "TransactionState": _one_of("in_progress", "committing", "committed", "aborted", "invalid"),
+    "InvalidReason": {
+        **_one_of(*(each.value for each in InvalidReason)),
+        "description": "why a transaction is invalid",
+    },
+    "VisibilityLevel": _one_of("SNAPSHOT", "SNAPSHOT_EXCLUDE_CURRENT", "SNAPSHOT_ALL"),
+}
+
+# What stands beside a code of an error (RFC 9457 §3.2).
+_EPOCH_MEMBER: Mapping[str, Schema] = {
+    "epoch": _fixed("integer", format="int64", description="the newest epoch of the sink")
+}
+_REASON_MEMBER: Mapping[str, Schema] = {"reason": ref("InvalidReason")}
+MEMBERS: Mapping[str, Mapping[str, Schema]] = {
+    "transaction_conflict": {
+        "key": ref("Payload"),
+        "conflictingTransaction": ref("Pointer"),
+        "conflictingClient": _fixed("string", description="the client of that transaction"),
+    },
+    "transaction_timed_out": _REASON_MEMBER,
+    "transaction_invalidated": _REASON_MEMBER,
+    "sink_epoch_superseded": _EPOCH_MEMBER,
+    "sink_epoch_open": _EPOCH_MEMBER,
+    "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
+    "damaged_record": {
+        "id": _fixed("string", description="the record, as its key or its message id in hex"),
+        "next": _or_null(ref("MessageId")),
+    },
+}
+_OF_EVERY_PROBLEM: dict[str, Schema] = {
+    "type": _fixed("string", const="about:blank"),
+    "title": _TEXT,
+    "status": {"type": "integer"},
+    "detail": _fixed("string", description="one plain sentence"),
+    "code": _fixed("string", description="stable; what a program looks at"),
+}
+_OF_SOME_PROBLEMS = {name: schema for each in MEMBERS.values() for name, schema in each.items()}
+
+_PROBLEM: dict[str, Schema] = {
+    "Problem": {
+        **_reply({**_OF_EVERY_PROBLEM, **_OF_SOME_PROBLEMS}, optional=tuple(_OF_SOME_PROBLEMS)),
+        "description": "RFC 9457. Beside the first five, a member comes with the codes that have "
+        "it: `key`, the change that both transactions wrote, and who committed it first; `reason`, "
+        "why the transaction is invalid; `epoch`; `holds`; `id`, and `next`, the exclusive start "
+        "of a read that goes on behind a damaged record",
+    },
+}
+
+_TOPICS: dict[str, Schema] = {
+    "Topic": _reply(
+        {
+            "name": ref("Name"),
+            "properties": ref("TopicProperties"),
+            "generation": _GENERATION,
+        }
+    ),
+    "TopicProperties": _fixed("object", additionalProperties=_TEXT),
+    "TopicTtl": {
+        "description": "whole seconds, as a number or as digits",
+        "anyOf": [_TTL, _fixed("string", pattern="^(?!0+$)[0-9]{1,10}$")],
+    },
+    "TopicPropertyValue": {"anyOf": [_TEXT, {"type": "number"}]},
+    "TopicPropertiesInput": {
+        "type": "object",
+        "properties": {"ttl": ref("TopicTtl")},
+        "additionalProperties": ref("TopicPropertyValue"),
+        "not": {"required": ["generation"]},
+    },
+    "Names": _array(_TEXT, "in byte order"),
+    "TruncateTopicRequest": _request({"before": ref("Place")}, required=("before",)),
+    "TruncateTopicResponse": _reply({"earliest": _or_null(ref("MessageId"))}),
+    "HoldRequest": _request(
+        {"from": ref("Place"), "maxAge": _SECONDS}, required=("from", "maxAge")
+    ),
+    "Hold": _reply({"name": ref("Name"), "from": ref("MessageId"), "expiresAt": _MS, "setAt": _MS}),
+    "HoldList": _reply({"holds": _array(ref("Hold"), "by name; those that are not over")}),
+    "PositionRequest": _request({"position": ref("MessageIdInput")}, required=("position",)),
+    "Position": _reply(
+        {
+            "name": ref("Name"),
+            "position": ref("MessageId"),
+            "generation": _GENERATION,
+            "updatedAt": _MS,
+        }
+    ),
+    "PositionList": _reply({"positions": _array(ref("Position"), "by name")}),
+    "Split": _reply({"start": _or_null(ref("MessageId")), "end": ref("MessageId")}),
+    "SplitList": _reply(
+        {
+            "generation": _GENERATION,
+            "splits": _array(
+                ref("Split"),
+                "ascending; start is exclusive, end inclusive, and the next one begins there",
+            ),
+        }
+    ),
+}
+
+_RANGE = {
+    "startTimestamp": _MS,
+    "startSequenceId": _SEQ_ID,
+    "endTimestamp": _MS,
+    "endSequenceId": _SEQ_ID,
+}
+
+_MESSAGES: dict[str, Schema] = {
+    "PublishRequest": _request(
+        {
+            "transactionWritePointer": _or_null(ref("PointerInput")),
+            "messages": _MESSAGES_TO_PUBLISH,
+        },
+        required=("messages",),
+    ),
+    "PublishResponse": _reply({"transactionWritePointer": ref("Pointer"), **_RANGE}),
+    "RollbackRequest": _request(
+        {"transactionWritePointer": ref("PointerInput"), **_RANGE},
+        required=("transactionWritePointer", *_RANGE),
+    ),
+    "ConsumeRequest": _request(
+        {
+            "startFrom": _or_null(ref("Place")),
+            "inclusive": _fixed("boolean", default=True),
+            "limit": _or_null(_fixed("integer", minimum=1)),
+            "transaction": _or_null(ref("Snapshot")),
+        }
+    ),
+    "Snapshot": {
+        "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
+        "anyOf": [_fixed("string", contentEncoding="base64"), ref("TransactionInput")],
+    },
+    "Message": _reply({"id": ref("MessageId"), "payload": ref("Payload"), "timestamp": _MS}),
+    "MessageList": _array(ref("Message")),
+    "Offsets": _reply(
+        {
+            "generation": _GENERATION,
+            "earliest": _or_null(ref("MessageId")),
+            "end": _or_null(ref("MessageId")),
+            "blockedBy": _or_null(ref("Pointer")),
+        }
+    ),
+}
+
+_LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": _MS}
+
+
+def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
+    return {
+        "transactionId": pointer,
+        "writePointer": pointer,
+        "readPointer": pointer,
+        "invalids": _array(pointer),
+        "inProgress": _array(pointer),
+        "firstShortInProgress": pointer,
+        "type": ref("TransactionType"),
+        "checkpointWritePointers": _array(pointer),
+        "visibilityLevel": ref("VisibilityLevel"),
+        "encoded": _fixed("string", contentEncoding="base64", description="TTransaction bytes"),
+        "state": ref("TransactionState"),
+        "client": _or_null(_TEXT),
+        "timeout": _or_null(_fixed("number", format="double")),
+        "startedAt": _MS,
+        "expiresAt": _MS,
+        **_LEASE,
+    }
+
+
+_EPOCH: dict[str, Schema] = {
+    "sink": _TEXT,
+    "epoch": _fixed("integer", format="int64", minimum=0, maximum=_LONG_MAX),
+    "runId": _TEXT,
+}
+_CHANGES = _array(ref("Payload"), "keys for conflict detection")
+_OPEN = {
+    "transactionId": ref("Pointer"),
+    "type": ref("TransactionType"),
+    "client": _or_null(_TEXT),
+    "startedAt": _MS,
+    "expiresAt": _MS,
+    "topics": _array(_TEXT, "ns:topic"),
+    **_LEASE,
+}
+
+_TRANSACTIONS: dict[str, Schema] = {
+    "Transaction": _reply(
+        _snapshot_members(ref("Pointer")),
+        optional=("invalids", "inProgress", "encoded", *_LEASE),
+    ),
+    "TransactionInput": _request(
+        _snapshot_members(ref("PointerInput")),
+        required=("transactionId", "readPointer", "writePointer", "invalids", "inProgress"),
+    ),
+    "StartTransactionRequest": _request(
+        {
+            "type": _or_null(ref("TransactionType")),
+            "timeout": _or_null(_SECONDS),
+            "client": _or_null(_TEXT),
+            "lists": _fixed("boolean", default=True),
+            "lease": _or_null(_SECONDS),
+        }
+    ),
+    "RenewResponse": _reply({"leaseExpiresAt": _MS, "expiresAt": _MS}),
+    "BeginEpochRequest": _request(
+        {
+            "runId": _fixed("string", minLength=1, maxLength=128),
+            "lease": _or_null(_SECONDS),
+            "client": _or_null(_TEXT),
+        },
+        required=("runId",),
+    ),
+    "EpochState": _one_of("begun", "committed"),
+    "Epoch": _reply(
+        {
+            **_EPOCH,
+            "state": ref("EpochState"),
+            "transaction": _or_null(ref("Transaction")),
+        }
+    ),
+    "Sink": _reply(
+        {
+            **_EPOCH,
+            "state": ref("TransactionState"),
+            "transactionId": ref("Pointer"),
+            "updatedAt": _MS,
+        }
+    ),
+    "SinkList": _reply({"sinks": _array(ref("Sink"), "by name")}),
+    "CanCommitRequest": _request({"changes": _CHANGES}),
+    "PublishEntry": _request(
+        {
+            "namespace": ref("Name"),
+            "topic": ref("Name"),
+            "messages": _MESSAGES_TO_PUBLISH,
+            "pointer": ref("PointerInput"),
+        },
+        required=("namespace", "topic", "messages"),
+    ),
+    "CommitRequest": _request(
+        {
+            "changes": _CHANGES,
+            "publish": _array(ref("PublishEntry")),
+            "readOnly": _fixed("boolean", default=False),
+        }
+    ),
+    "RunRequest": _request(
+        {
+            "publish": {**_array(ref("PublishEntry")), "minItems": 1},
+            "client": _or_null(_TEXT),
+            "requestId": _or_null(_fixed("string", maxLength=128)),
+        },
+        required=("publish",),
+    ),
+    "CommitResponse": _reply(
+        {
+            "state": _fixed("string", const="committed"),
+            "published": _array(ref("PublishResponse")),
+        }
+    ),
+    "StateResponse": _reply(
+        {"state": ref("TransactionState"), "reason": ref("InvalidReason")}, optional=("reason",)
+    ),
+    "Outcome": _reply(
+        {**_OPEN, "state": ref("TransactionState"), "reason": _or_null(ref("InvalidReason"))},
+        optional=("reason", *_LEASE),
+    ),
+    "OpenTransaction": _reply(_OPEN, optional=tuple(_LEASE)),
+    "Overview": _reply(
+        {
+            "readPointer": ref("Pointer"),
+            "writePointer": ref("Pointer"),
+            "inProgress": _array(ref("OpenTransaction")),
+            "visibilityUpperBound": ref("Pointer"),
+            "invalidCount": _COUNT,
+            "committingCount": _COUNT,
+            "oldestInProgress": _or_null(ref("Pointer")),
+        }
+    ),
+    "InvalidPointersByReason": _fixed(
+        "object",
+        description="every pointer of the list once, by why it is there",
+        additionalProperties=_array(ref("Pointer")),
+    ),
+    "InvalidList": _reply(
+        {
+            "invalids": _array(ref("Pointer")),
+            "reasons": ref("InvalidPointersByReason"),
+            "prunable": _array(ref("Pointer"), "those that no message row carries"),
+            "sweptAt": _or_null(_MS),
+            "sweptWith": _or_null(_TEXT),
+        }
+    ),
+    "TruncateByIds": _request({"ids": _array(ref("PointerInput"))}, required=("ids",)),
+    "TruncateByTime": _request({"before": _MS}, required=("before",)),
+    "TruncateInvalidRequest": {"oneOf": [ref("TruncateByIds"), ref("TruncateByTime")]},
+    "TruncateInvalidResponse": _reply({"removed": _COUNT, "kept": _array(ref("Pointer"))}),
+    "SnapshotFile": _reply({"file": _TEXT, "bytes": _COUNT}),
+    "SnapshotContent": _fixed("object", description="the newest state, for debugging"),
+    "ServiceState": _one_of("stopped", "running"),
+    "ServiceResponse": _reply({"state": ref("ServiceState")}),
+}
+
+_PROCESS: dict[str, Schema] = {
+    "Health": _reply({"status": _TEXT}),
+    "HealthCheck": _reply({"status": _TEXT, "detail": _TEXT}, optional=("detail",)),
+    "HealthChecks": _reply(
+        dict.fromkeys(("storage", "transactions", "disk", "clock"), ref("HealthCheck"))
+    ),
+    "Readiness": _reply({"status": _TEXT, "version": _TEXT, "checks": ref("HealthChecks")}),
+    "OpenApiDocument": _fixed("object", description="this document"),
+}
+
+SCHEMAS: Mapping[str, Schema] = {
+    **_VALUES, **_PROBLEM, **_TOPICS, **_MESSAGES, **_TRANSACTIONS, **_PROCESS,
+}  # fmt: skip
+
+
+_BYTES_OR_NULL = ["bytes", "null"]
+_LONG_OR_NULL = ["long", "null"]
+
+# The columns of a reply in Arrow, in their order.
+ARROW: Mapping[str, str] = {
+    "id": "binary",
+    "value": "binary",
+    "timestamp": "timestamp[us, tz=UTC]",
+    "generation": "int32",
+    "write_pointer": "int64",
+}
+
+_PUBLISHED: dict[str, object] = {
+    "type": "record",
+    "name": "PublishResponse",
+    "fields": [
+        {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
+        {"name": "startTimestamp", "type": "long"},
+        {"name": "startSequenceId", "type": "int"},
+        {"name": "endTimestamp", "type": "long"},
+        {"name": "endSequenceId", "type": "int"},
+    ],
+}
+
+# By the name of the JSON schema of the same body.
+AVRO: Mapping[str, dict[str, object]] = {
+    "PublishRequest": {
+        "type": "record",
+        "name": "PublishRequest",
+        "fields": [
+            {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
+            {"name": "messages", "type": {"type": "array", "items": "bytes"}},
+        ],
+    },
+    "PublishResponse": _PUBLISHED,
+    "RollbackRequest": _PUBLISHED,
+    "ConsumeRequest": {
+        "type": "record",
+        "name": "ConsumeRequest",
+        "fields": [
+            {"name": "startFrom", "type": ["bytes", "long", "null"]},
+            {"name": "inclusive", "type": "boolean", "default": True},
+            {"name": "limit", "type": ["int", "null"]},
+            {"name": "transaction", "type": _BYTES_OR_NULL},
+        ],
+    },
+    "MessageList": {
+        "type": "array",
+        "items": {
+            "type": "record",
+            "name": "Message",
+            "fields": [{"name": "id", "type": "bytes"}, {"name": "payload", "type": "bytes"}],
+        },
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One call: what it takes, gives and refuses. `body` and `reply` name schemas; None is empty.
+    """One endpoint: parameters, bodies and errors. `body` and `reply` name schemas; None is empty.
 
     `avro`: the body, and the reply where it has one, also go as Avro; `arrow`: the reply goes as
     Arrow too. A reply that is never JSON has `raw_types`. `reply_is_optional`: a success may be
@@ -39,10 +514,10 @@ class Endpoint:
     errors: tuple[str, ...] = ()
 
 
-_TOPICS = "/v1/namespaces/{ns}/topics"
-_TOPIC = f"{_TOPICS}/{{t}}"
-_TRANSACTIONS = "/v1/transactions"
-_ONE = f"{_TRANSACTIONS}/{{tx}}"
+_TOPICS_PATH = "/v1/namespaces/{ns}/topics"
+_TOPIC_PATH = f"{_TOPICS_PATH}/{{t}}"
+_TX_PATH = "/v1/transactions"
+_TX_ID_PATH = f"{_TX_PATH}/{{tx}}"
 
 _ENDED = (
     "transaction_unknown",
@@ -74,186 +549,186 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Every namespace that has a topic", reply="Names", errors=(_STORED,),
     ),
     Endpoint(
-        method="GET", path=_TOPICS, name="listTopics", tag="topics",
+        method="GET", path=_TOPICS_PATH, name="listTopics", tag="topics",
         summary="The topics of a namespace", reply="Names", errors=(*_NAMED, _STORED),
     ),
     Endpoint(
-        method="PUT", path=_TOPIC, name="createTopic", tag="topics",
+        method="PUT", path=_TOPIC_PATH, name="createTopic", tag="topics",
         summary="Create a topic, or the next generation of a deleted one",
         body="TopicPropertiesInput",
         errors=(*_NAMED, "topic_already_exists", "invalid_topic_properties", _STORED),
     ),
     Endpoint(
-        method="GET", path=_TOPIC, name="getTopic", tag="topics",
+        method="GET", path=_TOPIC_PATH, name="getTopic", tag="topics",
         summary="Properties and generation of a topic", reply="Topic",
         errors=(*_TOPIC_ERRORS, _STORED),
     ),
     Endpoint(
-        method="DELETE", path=_TOPIC, name="deleteTopic", tag="topics",
+        method="DELETE", path=_TOPIC_PATH, name="deleteTopic", tag="topics",
         summary="Delete a topic with its messages", errors=(*_TOPIC_ERRORS, _STORED),
     ),
     Endpoint(
-        method="PUT", path=f"{_TOPIC}/properties", name="updateTopic", tag="topics",
+        method="PUT", path=f"{_TOPIC_PATH}/properties", name="updateTopic", tag="topics",
         summary="Replace all properties of a topic", body="TopicPropertiesInput",
         errors=(*_TOPIC_ERRORS, "invalid_topic_properties", _STORED),
     ),
     Endpoint(
-        method="POST", path=f"{_TOPIC}/truncate", name="truncateTopic", tag="topics",
+        method="POST", path=f"{_TOPIC_PATH}/truncate", name="truncateTopic", tag="topics",
         summary="Remove all messages before a place, for ever", body="TruncateTopicRequest",
         body_required=True, reply="TruncateTopicResponse",
         errors=(*_TOPIC_ERRORS, "invalid_message_id", "topic_held", _STORED),
     ),
     Endpoint(
-        method="POST", path=f"{_TOPIC}/publish", name="publish", tag="messages",
+        method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
         body="PublishRequest", body_required=True, reply="PublishResponse", avro=True,
         reply_is_optional=True, query=("ttl",), headers=_WRITTEN_HEADERS,
         errors=(*_WRITE_ERRORS, "empty_publish"),
     ),
     Endpoint(
-        method="POST", path=f"{_TOPIC}/store", name="store", tag="messages",
+        method="POST", path=f"{_TOPIC_PATH}/store", name="store", tag="messages",
         summary="Store messages that the next publish of the transaction brings",
         body="PublishRequest", body_required=True, avro=True, query=("ttl",),
         errors=_WRITE_ERRORS,
     ),
     Endpoint(
-        method="POST", path=f"{_TOPIC}/rollback", name="rollback", tag="messages",
+        method="POST", path=f"{_TOPIC_PATH}/rollback", name="rollback", tag="messages",
         summary="Hide one transactional publish from transactional readers",
         body="RollbackRequest", body_required=True, avro=True,
         errors=(*_TOPIC_ERRORS, "transaction_committed", _STORED, _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_TOPIC}/poll", name="poll", tag="messages",
+        method="POST", path=f"{_TOPIC_PATH}/poll", name="poll", tag="messages",
         summary="Read messages from a place on", body="ConsumeRequest", reply="MessageList",
         avro=True, arrow=True, query=_READ_QUERY, headers=_READ_HEADERS, errors=_POLL_ERRORS,
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/messages", name="browse", tag="messages",
+        method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
         summary="The same read for people and scripts", reply="MessageList",
         arrow=True, query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/offsets", name="getOffsets", tag="messages",
+        method="GET", path=f"{_TOPIC_PATH}/offsets", name="getOffsets", tag="messages",
         summary="The first message, and the last that is decided for a reader", reply="Offsets",
         query=("isolation", "tx"), errors=_VIEW_ERRORS,
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/splits", name="getSplits", tag="messages",
+        method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
         summary="Parts of a range of about equal size, to be read side by side", reply="SplitList",
         query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id", _STORED),
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/holds", name="listHolds", tag="topics",
+        method="GET", path=f"{_TOPIC_PATH}/holds", name="listHolds", tag="topics",
         summary="The retention holds of a topic", reply="HoldList",
         errors=(*_TOPIC_ERRORS, _STORED),
     ),
     Endpoint(
-        method="PUT", path=f"{_TOPIC}/holds/{{name}}", name="setHold", tag="topics",
+        method="PUT", path=f"{_TOPIC_PATH}/holds/{{name}}", name="setHold", tag="topics",
         summary="Keep messages from the topic's time to live for a while", body="HoldRequest",
         body_required=True, reply="Hold",
         errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds", _STORED),
     ),
     Endpoint(
-        method="DELETE", path=f"{_TOPIC}/holds/{{name}}", name="deleteHold", tag="topics",
+        method="DELETE", path=f"{_TOPIC_PATH}/holds/{{name}}", name="deleteHold", tag="topics",
         summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found", _STORED),
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/positions", name="listPositions", tag="topics",
+        method="GET", path=f"{_TOPIC_PATH}/positions", name="listPositions", tag="topics",
         summary="How far readers say to have read", reply="PositionList",
         errors=(*_TOPIC_ERRORS, _STORED),
     ),
     Endpoint(
-        method="GET", path=f"{_TOPIC}/positions/{{name}}", name="getPosition", tag="topics",
+        method="GET", path=f"{_TOPIC_PATH}/positions/{{name}}", name="getPosition", tag="topics",
         summary="How far one reader says to have read", reply="Position",
         errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
     ),
     Endpoint(
-        method="PUT", path=f"{_TOPIC}/positions/{{name}}", name="setPosition", tag="topics",
+        method="PUT", path=f"{_TOPIC_PATH}/positions/{{name}}", name="setPosition", tag="topics",
         summary="Record how far a reader has read", body="PositionRequest", body_required=True,
         reply="Position",
         errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions", _STORED),
     ),
     Endpoint(
-        method="DELETE", path=f"{_TOPIC}/positions/{{name}}", name="deletePosition",
+        method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
         tag="topics", summary="Forget how far a reader has read",
         errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
     ),
     Endpoint(
-        method="POST", path=_TRANSACTIONS, name="startTransaction", tag="transactions",
+        method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
         summary="Start a transaction", body="StartTransactionRequest",
         reply="Transaction", status=201, errors=("invalid_timeout", _DOWN),
     ),
     Endpoint(
-        method="GET", path=_TRANSACTIONS, name="getOverview", tag="transactions",
+        method="GET", path=_TX_PATH, name="getOverview", tag="transactions",
         summary="Pointers and all transactions in progress", reply="Overview", errors=(_DOWN,),
     ),
     Endpoint(
-        method="POST", path=f"{_TRANSACTIONS}/run", name="runTransaction", tag="transactions",
+        method="POST", path=f"{_TX_PATH}/run", name="runTransaction", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="RunRequest",
         body_required=True, reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
-        method="GET", path=f"{_TRANSACTIONS}/invalid", name="listInvalid", tag="transactions",
+        method="GET", path=f"{_TX_PATH}/invalid", name="listInvalid", tag="transactions",
         summary="The invalid list, and what of it is prunable", reply="InvalidList",
         errors=(_DOWN,),
     ),
     Endpoint(
-        method="POST", path=f"{_TRANSACTIONS}/invalid/truncate", name="truncateInvalid",
+        method="POST", path=f"{_TX_PATH}/invalid/truncate", name="truncateInvalid",
         tag="transactions", summary="Take pointers off the invalid list",
         body="TruncateInvalidRequest", body_required=True, reply="TruncateInvalidResponse",
         errors=("transactions_in_progress", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_TRANSACTIONS}/snapshot", name="takeSnapshot", tag="transactions",
+        method="POST", path=f"{_TX_PATH}/snapshot", name="takeSnapshot", tag="transactions",
         summary="Write a snapshot file now", reply="SnapshotFile", errors=(_DOWN,),
     ),
     Endpoint(
-        method="GET", path=f"{_TRANSACTIONS}/snapshot", name="getSnapshot", tag="transactions",
+        method="GET", path=f"{_TX_PATH}/snapshot", name="getSnapshot", tag="transactions",
         summary="The newest state, for debugging", reply="SnapshotContent", errors=(_DOWN,),
     ),
     Endpoint(
-        method="POST", path=f"{_TRANSACTIONS}/service/stop", name="stopService",
+        method="POST", path=f"{_TX_PATH}/service/stop", name="stopService",
         tag="transactions", summary="Take the transaction service down", reply="ServiceResponse",
         errors=(_DOWN,),
     ),
     Endpoint(
-        method="POST", path=f"{_TRANSACTIONS}/service/start", name="startService",
+        method="POST", path=f"{_TX_PATH}/service/start", name="startService",
         tag="transactions", summary="Take the transaction service up again",
         reply="ServiceResponse", errors=(_DOWN,),
     ),
     Endpoint(
-        method="GET", path=_ONE, name="getOutcome", tag="transactions",
+        method="GET", path=_TX_ID_PATH, name="getOutcome", tag="transactions",
         summary="What became of a transaction", reply="Outcome",
         errors=("transaction_unknown", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/can-commit", name="canCommit", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
         summary="Check for conflicts early", body="CanCommitRequest", reply="StateResponse",
         errors=(*_ENDED, "transaction_conflict", "change_set_too_large", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/commit", name="commit", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/commit", name="commit", tag="transactions",
         summary="Commit, and publish as one step", body="CommitRequest", reply="CommitResponse",
         errors=_COMMIT_ERRORS,
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/abort", name="abort", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/abort", name="abort", tag="transactions",
         summary="End without committing", reply="StateResponse",
         errors=("transaction_unknown", "transaction_committed", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/invalidate", name="invalidate", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/invalidate", name="invalidate", tag="transactions",
         summary="End a transaction whose writes could not be undone", reply="StateResponse",
         errors=("transaction_unknown", "transaction_committed", "transaction_aborted", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/checkpoint", name="checkpoint", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/checkpoint", name="checkpoint", tag="transactions",
         summary="A new write pointer inside the same transaction", reply="Transaction",
         errors=(*_ENDED, "transaction_conflict", _DOWN),
     ),
     Endpoint(
-        method="POST", path=f"{_ONE}/renew", name="renew", tag="transactions",
+        method="POST", path=f"{_TX_ID_PATH}/renew", name="renew", tag="transactions",
         summary="Let the lease of a long transaction begin anew", reply="RenewResponse",
         errors=(*_ENDED, _DOWN),
     ),
@@ -307,3 +782,183 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="This document", reply="OpenApiDocument",
     ),
 )  # fmt: skip
+
+
+# A connection above `server.max_connections` is told so whatever it asks for. Below that bound
+# health and metrics are answered under any load, and while the server starts or stops.
+_ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
+_WHILE_CLOSED = ("shutting_down", "starting")
+_WITH_A_BODY = ("request_too_large", "unsupported_media_type")
+
+_QUERY: Mapping[str, tuple[Schema, str]] = {
+    "ttl": ({"type": "integer", "minimum": 1}, "time to live of all messages, whole seconds"),
+    "isolation": (ref("Isolation"), "what to read"),
+    "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
+    "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
+    "wait": (
+        {"type": "number", "minimum": 0, "maximum": 60, "default": 0},
+        "seconds to wait while there is nothing to deliver",
+    ),
+    "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "from": ({"type": "string"}, "earliest, latest, a message id, ms, or an ISO 8601 time"),
+    "inclusive": ({"type": "boolean", "default": True}, "whether the start itself belongs to it"),
+    "limit": ({"type": "integer", "minimum": 1}, "messages at most"),
+    "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
+    "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
+    "n": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "parts at most"),
+}
+# What a placeholder of a path is called here, where a generator makes a parameter of it.
+_SPELLED_OUT = {"ns": "namespace", "t": "topic", "tx": "transaction"}
+_PATH: Mapping[str, tuple[Schema, str]] = {
+    "namespace": (ref("Name"), "namespace"),
+    "topic": (ref("Name"), "topic"),
+    "name": (ref("Name"), "hold or position"),
+    "transaction": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
+    "sink": (ref("SinkName"), "a name for all runs of one writer"),
+    "epoch": ({"type": "integer", "format": "int64", "minimum": 0}, "a number that only grows"),
+}
+_BOOLEAN: Schema = {"type": "boolean"}
+_BYTES: Schema = {"type": "string", "format": "binary"}
+_HEADERS: Mapping[str, tuple[Schema, str]] = {
+    "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
+    "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
+    "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
+    "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
+    "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
+}
+
+# Codes that are answered in 429 and 503 come with it; health tells by its own 503 how things are.
+_RETRY_AFTER: Schema = {
+    "Retry-After": {
+        "schema": {"type": "integer", "minimum": 0},
+        "description": "seconds to wait before trying again",
+    }
+}
+
+
+def document() -> dict[str, object]:
+    """The whole document, as JSON would hold it; a new one at each call."""
+    paths: dict[str, dict[str, object]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(address(endpoint), {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tuff",
+            "version": "1",
+            "summary": "Transactions beside a durable, ordered, time-addressed message store",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:7411"}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in ENDPOINTS)],
+        "paths": paths,
+        "components": {"schemas": dict(SCHEMAS)},
+    }
+
+
+def address(endpoint: Endpoint) -> str:
+    """Its path as the document writes it."""
+    return re.sub(
+        r"{(\w+)}", lambda found: f"{{{_SPELLED_OUT.get(found[1], found[1])}}}", endpoint.path
+    )
+
+
+def _operation(endpoint: Endpoint) -> dict[str, object]:
+    operation: dict[str, object] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "tags": [endpoint.tag],
+        "responses": {
+            str(status): _response(endpoint)
+            for status in (endpoint.status, endpoint.unready_status)
+            if status is not None
+        }
+        | _refusals(endpoint),
+    }
+    if parameters := _parameters(endpoint):
+        operation["parameters"] = parameters
+    if endpoint.body is not None:
+        operation["requestBody"] = _body(endpoint, endpoint.body)
+    return operation
+
+
+def _body(endpoint: Endpoint, schema: str) -> dict[str, object]:
+    body: dict[str, object] = {
+        "required": endpoint.body_required,
+        "content": {MediaType.JSON.value: {"schema": ref(schema)}},
+    }
+    if endpoint.avro:
+        # Not under `content`: a generator can't write Avro, and gave up the operation or warned.
+        body["description"] = f"also as {MediaType.AVRO.value}, of the schema in x-avro-schema"
+        body["x-avro-schema"] = AVRO[schema]
+    return body
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, object]]:
+    in_path = [
+        {"name": name, "in": "path", "required": True, **_described(_PATH[name])}
+        for name in re.findall(r"{(\w+)}", address(endpoint))
+    ]
+    in_query = [
+        {"name": name, "in": "query", **_described(_QUERY[name])} for name in endpoint.query
+    ]
+    return in_path + in_query
+
+
+def _described(described: tuple[Schema, str]) -> dict[str, object]:
+    schema, description = described
+    return {"schema": schema, "description": description}
+
+
+def _response(endpoint: Endpoint) -> dict[str, object]:
+    reply: dict[str, object] = {"description": endpoint.summary}
+    if content := _content(endpoint):
+        # OpenAPI has no words for a body that may be missing. A generated client parses what stands
+        # under `content`, so that of an empty success it raised after the messages were stored.
+        reply["x-content" if endpoint.reply_is_optional else "content"] = content
+    if endpoint.headers:
+        reply["headers"] = {name: _described(_HEADERS[name]) for name in endpoint.headers}
+    return reply
+
+
+def _content(endpoint: Endpoint) -> dict[str, object]:
+    # Of several a generator takes the first that it can read, which is JSON's.
+    content: dict[str, object] = {}
+    if endpoint.reply is not None:
+        content[MediaType.JSON.value] = {"schema": ref(endpoint.reply)}
+        if endpoint.avro:
+            content[MediaType.AVRO.value] = {
+                "schema": _BYTES,
+                "x-avro-schema": AVRO[endpoint.reply],
+            }
+        if endpoint.arrow:
+            content[MediaType.ARROW.value] = {"schema": _BYTES, "x-arrow-schema": ARROW}
+    for kind in endpoint.raw_types:
+        content[kind] = {"schema": {"type": "string"} if kind.startswith("text/") else _BYTES}
+    return content
+
+
+def _refusals(endpoint: Endpoint) -> dict[str, object]:
+    codes = {*endpoint.errors, *_ALWAYS}
+    if endpoint.tag != "process":
+        codes.update(_WHILE_CLOSED)
+    if endpoint.body is not None:
+        codes.update(_WITH_A_BODY)
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(codes):
+        by_status.setdefault(BY_CODE[code].status, []).append(code)
+    return {str(status): _refusal(status, by_status[status]) for status in sorted(by_status)}
+
+
+def _refusal(status: int, codes: Iterable[str]) -> dict[str, object]:
+    refusal: dict[str, object] = {
+        "description": ", ".join(codes),
+        "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+        # Which codes, and which members beside each. As a schema, which it was, it made generators
+        # write a class for every status of every call.
+        "x-codes": {code: sorted(MEMBERS.get(code, ())) for code in codes},
+    }
+    if status in RETRIED_STATUSES:
+        refusal["headers"] = _RETRY_AFTER
+    return refusal

@@ -13,17 +13,17 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from messaging.settings import MessagingSettings
-from messaging.storage.hbase_settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
+from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
-from process.hosts import bare_host
-from process.logs import LEVELS
+from process.allowed_hosts import bare_host
+from process.logging_setup import LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class SettingsError(Exception):
-    """A setting is unknown, or its value is not possible; one sentence that names it."""
+    """A setting is unknown or its value is invalid; the message is one sentence that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,10 @@ class ServerSettings:
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
     max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
-    max_clock_jump_s: float = 2_592_000.0  # a start that far ahead of the last mark is not trusted
-    accept_clock: bool = False  # trust the clock of this start whatever the mark says
+    max_clock_jump_s: float = (
+        2_592_000.0  # a start so far ahead of the last recorded time is not trusted
+    )
+    accept_clock: bool = False  # trust the clock of this start in any case
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
     log_level: str = "info"  # the least severe level that is logged
 
@@ -88,9 +90,9 @@ class Settings:
         )
 
     def rows_live_s(self) -> int:
-        """Seconds that a message or payload row must be there in HBase, by the clock of region
-        servers: by time to live and holds, behind a publish that its transaction put off, with a
-        clock that is as wrong as a start trusts it to be."""
+        """Seconds for which a message or payload row must be kept in HBase, by the clock of region
+        servers: the time to live and holds, the longest transaction before the publish, and the
+        largest clock error that a start accepts."""
         if self.messaging.max_ttl == TTL_S_MAX:
             return FOREVER_S
         longest_s = max(self.tx.long_timeout_s, self.tx.max_timeout_s)
@@ -135,7 +137,7 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
 
 
 def changed(settings: Settings) -> dict[str, object]:
-    """Every setting that is not as it is by default, by `section.key`. None of them is a secret."""
+    """Every setting that differs from its default, by `section.key`. None of them is a secret."""
     default = Settings()
     return {
         f"{section}.{key_of(entry)}": value

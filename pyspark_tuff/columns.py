@@ -1,7 +1,7 @@
-"""The columns of a read, and how messages become Arrow batches of exactly those.
+"""The columns of a read, and the conversion of messages into Arrow batches with these columns.
 
-Spark takes batches whose names, order and types are those of the schema it asked for; a schema that
-a user gives is a projection (docs/spark.md).
+Spark requires that the names, order and types of a batch's columns are those of the schema that it
+asked for. A schema that a user gives is a projection (docs/spark.md).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tuff.options import OptionError
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -43,14 +43,14 @@ def source_schema(*, include_transaction: bool) -> StructType:
 
 
 def check_projection(schema: StructType, *, include_transaction: bool) -> None:
-    """Raises: OptionError: the user's schema has a column that is none of ours, or another type."""
+    """Raises: OptionError: the user's schema has an unknown column, or one of another type."""
     hints = {} if include_transaction else {WRITE_POINTER: "; set includeTransaction=true for it"}
     check_columns(schema, source_schema(include_transaction=include_transaction), hints)
 
 
 def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]) -> None:
-    """The same for any columns of ours; `hints` say of those that are not there why. Raises:
-    OptionError."""
+    """Check a user's schema against the columns of a source. `hints` explain columns that are
+    absent. Raises: OptionError."""
     known = {field.name: field.dataType for field in ours}
     for field in schema:
         if field.name not in known:
@@ -61,18 +61,18 @@ def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]
         if field.dataType != known[field.name]:
             kind, wanted = field.dataType.simpleString(), known[field.name].simpleString()
             raise OptionError(
-                f"column {field.name} has the type {kind} in this schema, and a read gives it as "
+                f"column {field.name} has the type {kind} in this schema, but a read returns it as "
                 f"{wanted}; write `{field.name} {wanted}`, and cast it in a select afterwards"
             )
 
 
 def shown_name(topic: TopicId, namespace: str) -> str:
-    """How rows name a topic: as a user does who set that namespace."""
+    """The name of a topic in rows: without its namespace if that is the option `namespace`."""
     return topic.name if topic.namespace == namespace else str(topic)
 
 
 def batch_of(messages: "RecordBatch", schema: StructType, *, topic: str) -> "RecordBatch":
-    """The messages of one reply as the columns that the schema asks for."""
+    """The messages of one reply, as the columns of the schema."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

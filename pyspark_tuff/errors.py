@@ -1,8 +1,9 @@
-"""How an error reaches the user of Spark: as its sentence, without the frames of this project.
+"""Shows errors to the user of Spark as one sentence, without the stack frames of this project.
 
-Spark sends the traceback of a Python error to the driver as text, and prints it twice or more. What
-`TuffError` says is complete: which option, which topic, what to do. So the methods that Spark calls
-raise such an error anew, with one frame. An error of any other kind is a bug, and keeps its frames.
+Spark sends the traceback of a Python error to the driver as text, and prints it at least twice. The
+sentence of a `TuffError` is complete: it names the option or topic, and says what to do. So the
+methods that Spark calls raise such an error again with one frame. Any other error is a bug, and
+keeps its frames.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 def brief(method: Callable[P, T]) -> Callable[P, T]:
-    """For a method that Spark calls: its `TuffError` is raised without traceback and cause."""
+    """Decorates a method that Spark calls: raises its `TuffError` without traceback and cause."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -31,7 +32,7 @@ def brief(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def brief_batches(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As `brief`, for a generator: an error comes while Spark takes what it yields."""
+    """As `brief`, for a generator, whose errors occur while Spark consumes it."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -1,18 +1,17 @@
-"""How far a stream has read, in the one JSON form that Spark may compare as text.
+"""The offset of a stream, in one canonical JSON form, because Spark compares offsets as text.
 
     {"topics":{"ns:topic":{"gen":"1","id":"<40 hex digits>"}},"v":"1"}
 
-`id` is the last place that was read, so the next batch begins behind it; "" is before the first
-message. Spark takes two offsets for equal if their texts are, and runs a batch if they are not: so
-members are sorted, and all of them are strings (decision 0024).
+`id` is the last message id that was read, and the next batch begins after it. "" is before the
+first message. Spark runs a batch if the texts of two offsets differ. So members are sorted, and all
+values are strings (decision 0024).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuff.protocol.errors import InvalidMessageIdError, TuffError
-from tuff.protocol.ids import FIRST_ID, MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 VERSION = "1"
 BEGINNING = ""  # sorts before every id
@@ -26,7 +25,7 @@ class OffsetError(TuffError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The last place that was read of one generation of a topic, as hex digits, or BEGINNING."""
+    """The last id that was read of one generation of a topic, as hex digits, or BEGINNING."""
 
     generation: int
     id: str
@@ -36,17 +35,17 @@ Positions = Mapping[TopicId, Position]
 
 
 def before(id: MessageId) -> str:
-    """The last place before an id: as a position, it leads to that id."""
+    """The largest id below `id`: a read that begins after it includes `id`."""
     return BEGINNING if id == FIRST_ID else MessageId.from_int(id.to_int() - 1).hex()
 
 
 def before_time(time_ms: int) -> str:
-    """The last place before a publish time."""
+    """The largest id below all ids of a publish time."""
     return before(MessageId(time_ms, 0))
 
 
 def to_json(positions: Positions) -> dict[str, object]:
-    """The offset as Spark keeps it; equal positions give equal text."""
+    """The offset as Spark stores it; equal positions give equal text."""
     topics = {
         str(topic): {"gen": str(position.generation), "id": position.id}
         for topic, position in sorted(positions.items(), key=lambda pair: str(pair[0]))
@@ -55,14 +54,14 @@ def to_json(positions: Positions) -> dict[str, object]:
 
 
 def from_json(offset: object) -> dict[TopicId, Position]:
-    """Raises: OffsetError: it is of a later version, or of something else."""
+    """Raises: OffsetError: a later version wrote it, or another source."""
     match offset:
         case {"v": "1", "topics": dict() as topics}:
             return dict(_position(name, value) for name, value in topics.items())
         case _:
             raise OffsetError(
-                f"the checkpoint's offset {str(offset)[:200]!r} is none that this version of "
-                "pyspark_tuff wrote; use the version that did, or begin a new checkpoint"
+                f"the checkpoint's offset {str(offset)[:200]!r} is not in the format of this "
+                "version of pyspark_tuff; use the version that wrote it, or begin a new checkpoint"
             )
 
 
@@ -75,4 +74,6 @@ def _position(name: str, value: object) -> tuple[TopicId, Position]:
                 return TopicId(*name.split(":")), Position(generation=int(generation), id=id)
     except (InvalidMessageIdError, TypeError):
         pass
-    raise OffsetError(f"the checkpoint's offset has {value!r} for topic {name}, which is no place")
+    raise OffsetError(
+        f"the checkpoint's offset has {value!r} for topic {name}, which is not a position"
+    )

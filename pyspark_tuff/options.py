@@ -1,7 +1,7 @@
-"""What a user may set on a read or a write, checked once, as frozen values.
+"""The options of reads and writes, checked once, as frozen values.
 
-Names and meanings are those of Spark's Kafka source where the meaning is the same (docs/spark.md).
-Spark hands options over with names in lower case.
+An option has the name that Spark's Kafka source uses if the meaning is the same (docs/spark.md).
+Spark passes the names of options in lower case.
 """
 
 import json
@@ -14,9 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import tuff
 from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId, check_name
+from tuff.protocol.ids import MessageId, TopicId, check_name
 
 if TYPE_CHECKING:
     from tuff.client import Client
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:7411"
 DEFAULT_NAMESPACE = "default"
-DEFAULT_MIN_PARTITIONS = 8  # tasks; a task costs about 30 ms, and fewer would leave cores idle
+DEFAULT_MIN_PARTITIONS = 8  # tasks; a task costs about 30 ms, and with fewer, cores would be idle
 DEFAULT_FETCH_SIZE = (
-    10_000  # messages of one poll: the server's own limit, and the knee of its cost
+    10_000  # messages of one poll: the server's limit; smaller polls cost more per message
 )
-DEFAULT_LEASE_S = 300.0  # seconds; of a batch write, as long as a driver may be suspended
-DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its first moment
-DEFAULT_HOLD_MAX_AGE_S = 86_400.0  # seconds; a query that is away for longer loses its hold
-RETRY_COUNT = 8  # attempts, about ten seconds: a server that is restarted is back by then
+DEFAULT_LEASE_S = 300.0  # seconds; of a batch write: how long a driver may be suspended
+DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its start on
+DEFAULT_HOLD_MAX_AGE_S = 86_400.0  # seconds; a query that is stopped for longer loses its hold
+RETRY_COUNT = 8  # attempts, about ten seconds: enough for a restart of the server
 PARTITION_COUNT_MAX = 10_000
 
 CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
@@ -47,17 +47,17 @@ STREAM_READ_OPTIONS = (
 WRITE_OPTIONS = (*CONNECTION_OPTIONS, "topic", "lease", "ignoreExtraColumns")
 BATCH_WRITE_OPTIONS = (*WRITE_OPTIONS, "transaction", "txnAppId", "txnVersion")
 STREAM_WRITE_OPTIONS = (*WRITE_OPTIONS, "sinkId")
-# What Spark adds to the options of a streaming sink by itself.
+# Options that Spark adds to those of a streaming sink.
 SPARKS_OWN_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 
 
 class OptionError(TuffError):
-    """An option can't be so; the sentence names it, and says what to write."""
+    """An option is invalid; the message names it, and says what to write."""
 
     code = "bad_option"
 
 
-class Isolation(Enum):
+class ReadIsolation(Enum):
     """What a read sees. `SNAPSHOT`: one snapshot over all topics; `COMMITTED`: each topic up to its
     first undecided message; `ALL`: everything, undone messages included."""
 
@@ -73,41 +73,44 @@ class Edge(Enum):
     LATEST = "latest"
 
 
-# A place in a topic as users name it: an end of it, an id, or a publish time in ms.
-Spot = Edge | MessageId | int
+# A start or an end of a read, as users name it: an end of the topic, an id, or a publish time, ms.
+Boundary = Edge | MessageId | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spots:
-    """Where to start, or to end: in the topics that are named, and in all others."""
+class Boundaries:
+    """Where to start, or to end: in the topics that the option names, and in all others."""
 
-    others: Spot
-    named: Mapping[TopicId, Spot]
+    others: Boundary
+    named: Mapping[TopicId, Boundary]
 
-    def of(self, topic: TopicId) -> Spot:
+    def of(self, topic: TopicId) -> Boundary:
         return self.named.get(topic, self.others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a process of Spark reaches the server. `token_file`: the file, on every host, that holds
-    the token; a token itself would end up in plans and logs."""
+    """How a process of Spark connects to the server. `token_file`: the file, on every host, that
+    holds the token. An option with the token itself would appear in plans and logs."""
 
     url: str
     timeout_s: float
     token_file: str | None
 
     def connect(self, name: str) -> "Client":
-        """A client that others see as `name`. Raises: OptionError: the token can't be read."""
-        from tuff.client import connect  # who only looks for sources needs no client
-
-        return connect(
-            self.url,
-            client=name,
-            timeout=self.timeout_s,
-            retries=RETRY_COUNT,
-            token=self._token(),
-        )
+        """A client that the server knows as `name`. Raises: OptionError: an option is wrong, or the
+        token file can't be read."""
+        token = self._token()
+        try:
+            return tuff.Client(
+                self.url,
+                client_id=name,
+                timeout=self.timeout_s,
+                retries=RETRY_COUNT,
+                token=token,
+            )
+        except ValueError as error:
+            raise OptionError(str(error)) from None
 
     def _token(self) -> str | None:
         if self.token_file is None:
@@ -120,15 +123,15 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read. `topics` is empty where a `pattern` picks those of the namespace."""
+    """The options of a read. `topics` is empty if `pattern` selects topics of the namespace."""
 
     connection: Connection
     namespace: str
     topics: tuple[TopicId, ...]
     pattern: str | None
-    starting: Spots
-    ending: Spots
-    isolation: Isolation
+    starting: Boundaries
+    ending: Boundaries
+    isolation: ReadIsolation
     min_partitions: int
     fetch_size: int
     fail_on_data_loss: bool
@@ -141,8 +144,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A write. `topic` None: a column names it. `sink` and `version` identify a batch job that may
-    be repeated; of a stream `sink` alone is given, or None for the query's id."""
+    """The options of a write. `topic` None: a column names it. `sink` and `version` identify a
+    repeatable batch job. A stream has `sink` only, or None for the query's id."""
 
     connection: Connection
     namespace: str
@@ -155,44 +158,49 @@ class WriteOptions:
 
 
 def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Raises: OptionError: one of them can't be, or is not known here."""
+    """Raises: OptionError: an option is invalid or unknown."""
     return _read_options(
-        Given(given, BATCH_READ_OPTIONS), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation)
+        Given(given, BATCH_READ_OPTIONS),
+        Edge.EARLIEST,
+        ReadIsolation.SNAPSHOT,
+        tuple(ReadIsolation),
     )
 
 
 def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Raises: OptionError: one of them can't be, or is not known here."""
-    allowed = (Isolation.COMMITTED, Isolation.ALL)
+    """Raises: OptionError: an option is invalid or unknown."""
+    allowed = (ReadIsolation.COMMITTED, ReadIsolation.ALL)
     return _read_options(
-        Given(given, STREAM_READ_OPTIONS), Edge.LATEST, Isolation.COMMITTED, allowed
+        Given(given, STREAM_READ_OPTIONS), Edge.LATEST, ReadIsolation.COMMITTED, allowed
     )
 
 
 def load_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options at `load()`, before it is known whether the read is a batch or a stream: what
-    either of them may have. Raises: OptionError: one of them can't be, or is not known here."""
+    """The options at `load()`, before Spark says whether the read is a batch or a stream: accepts
+    the options of both. Raises: OptionError: an option is invalid or unknown."""
     known = tuple(dict.fromkeys((*BATCH_READ_OPTIONS, *STREAM_READ_OPTIONS)))
-    return _read_options(Given(given, known), Edge.EARLIEST, Isolation.SNAPSHOT, tuple(Isolation))
+    return _read_options(
+        Given(given, known), Edge.EARLIEST, ReadIsolation.SNAPSHOT, tuple(ReadIsolation)
+    )
 
 
 def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises: OptionError: one of them can't be, or is not known here."""
+    """Raises: OptionError: an option is invalid or unknown."""
     options = Given(given, BATCH_WRITE_OPTIONS)
     sink, version = options.text("txnAppId"), options.number("txnVersion", at_least=0)
     transaction = options.number("transaction", at_least=1)
     if (sink is None) != (version is None):
-        raise OptionError("txnAppId and txnVersion go together: both name one repeatable job")
+        raise OptionError("give txnAppId and txnVersion together: they identify one repeatable job")
     if sink is not None and transaction is not None:
         raise OptionError(
-            "transaction joins one that its owner commits, so txnAppId can't say whether this job "
-            "was done; give one of the two"
+            "with the option transaction its owner commits the job, so txnAppId can't record "
+            "whether it was done; give only one of the two"
         )
     return _write_options(options, sink=sink, version=version, transaction=transaction)
 
 
 def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises: OptionError: one of them can't be, or is not known here."""
+    """Raises: OptionError: an option is invalid or unknown."""
     options = Given(given, STREAM_WRITE_OPTIONS, ignored=SPARKS_OWN_OPTIONS)
     return _write_options(options, sink=options.text("sinkId"), version=None, transaction=None)
 
@@ -204,7 +212,7 @@ def topic_named(name: str, namespace: str) -> TopicId:
 
 
 class Given:
-    """The options as given, by their known names."""
+    """The options that a user has given, by their known names."""
 
     def __init__(
         self,
@@ -228,7 +236,7 @@ class Given:
     def flag(self, name: str, *, default: bool) -> bool:
         value = self._values.get(name, str(default)).lower()
         if value not in {"true", "false"}:
-            raise OptionError(f"{name} is true or false, not {value!r}")
+            raise OptionError(f"{name} must be true or false, not {value!r}")
         return value == "true"
 
     def number(self, name: str, *, at_least: int, at_most: int = (1 << 63) - 1) -> int | None:
@@ -236,7 +244,7 @@ class Given:
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,19}", value) or not at_least <= int(value) <= at_most:
-            raise OptionError(f"{name} is a whole number from {at_least}, not {value!r}")
+            raise OptionError(f"{name} must be a whole number from {at_least}, not {value!r}")
         return int(value)
 
     def seconds(self, name: str) -> float | None:
@@ -244,7 +252,7 @@ class Given:
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value) or float(value) <= 0:
-            raise OptionError(f"{name} is a number of seconds above 0, not {value!r}")
+            raise OptionError(f"{name} must be a number of seconds above 0, not {value!r}")
         return float(value)
 
     def connection(self) -> Connection:
@@ -261,17 +269,17 @@ class Given:
 def _unknown(key: str, known: Collection[str]) -> OptionError:
     nearest = get_close_matches(key.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
     names = {name.lower(): name for name in known}
-    advice = f"did you mean {names[nearest[0]]}?" if nearest else "there is none like it"
+    advice = f"did you mean {names[nearest[0]]}?" if nearest else "no known option is similar."
     return OptionError(f"there is no option {key} here; {advice} Known: {', '.join(sorted(known))}")
 
 
 def _read_options(
-    options: Given, first: Edge, isolation: Isolation, allowed: Collection[Isolation]
+    options: Given, first: Edge, isolation: ReadIsolation, allowed: Collection[ReadIsolation]
 ) -> ReadOptions:
     namespace = options.namespace()
     topics, pattern = _topics(options, namespace)
-    starting = _spots(options, "starting", first, namespace)
-    ending = _spots(options, "ending", Edge.LATEST, namespace)
+    starting = _boundaries(options, "starting", first, namespace)
+    ending = _boundaries(options, "ending", Edge.LATEST, namespace)
     if pattern is None:
         _check_named(starting, topics, "startingOffsets")
         _check_named(ending, topics, "endingOffsets")
@@ -314,72 +322,74 @@ def _write_options(
 def _topics(options: Given, namespace: str) -> tuple[tuple[TopicId, ...], str | None]:
     names, pattern = options.text("subscribe"), options.text("subscribePattern")
     if (names is None) == (pattern is None):
-        raise OptionError("give subscribe (topics, with commas) or subscribePattern, one of them")
+        raise OptionError("give either subscribe (topics, with commas) or subscribePattern")
     if names is not None:
         return tuple(sorted({topic_named(name, namespace) for name in names.split(",")})), None
     try:
         re.compile(pattern or "")
     except re.error as error:
         raise OptionError(
-            f"subscribePattern {pattern!r} is no regular expression: {error}"
+            f"subscribePattern {pattern!r} is not a regular expression: {error}"
         ) from None
     return (), pattern
 
 
 def _choice(
-    options: Given, name: str, default: Isolation, allowed: Collection[Isolation]
-) -> Isolation:
+    options: Given, name: str, default: ReadIsolation, allowed: Collection[ReadIsolation]
+) -> ReadIsolation:
     value = options.text(name) or default.value
     for each in allowed:
         if each.value == value.lower():
             return each
     known = ", ".join(each.value for each in allowed)
-    raise OptionError(f"{name} is one of {known} here, not {value!r}")
+    raise OptionError(f"{name} must be one of {known} here, not {value!r}")
 
 
-def _spots(options: Given, which: str, default: Edge, namespace: str) -> Spots:
+def _boundaries(options: Given, which: str, default: Edge, namespace: str) -> Boundaries:
     offsets, time = options.text(f"{which}Offsets"), options.text(f"{which}Timestamp")
     if offsets is not None and time is not None:
         raise OptionError(f"give {which}Offsets or {which}Timestamp, not both")
     if time is not None:
-        return Spots(others=_ms(time, f"{which}Timestamp"), named={})
+        return Boundaries(others=_ms(time, f"{which}Timestamp"), named={})
     if offsets is None:
-        return Spots(others=default, named={})
+        return Boundaries(others=default, named={})
     if offsets.lstrip().startswith("{"):
-        return _spots_of_json(offsets, f"{which}Offsets", default, namespace)
-    return Spots(others=_spot(offsets.strip(), f"{which}Offsets"), named={})
+        return _boundaries_of_json(offsets, f"{which}Offsets", default, namespace)
+    return Boundaries(others=_boundary(offsets.strip(), f"{which}Offsets"), named={})
 
 
-def _check_named(spots: Spots, topics: Collection[TopicId], what: str) -> None:
-    """Raises: OptionError: a place is given for a topic that is not read, as after a typing error:
-    the topic that was meant would be read from another place in silence."""
-    for topic in spots.named:
+def _check_named(boundaries: Boundaries, topics: Collection[TopicId], what: str) -> None:
+    """Raises: OptionError: an offset is given for a topic that is not read. After a typing error
+    the intended topic would silently be read from another offset."""
+    for topic in boundaries.named:
         if topic not in topics:
             read = ", ".join(map(str, topics))
-            raise OptionError(f"{what} names the topic {topic}, and subscribe has {read}")
+            raise OptionError(f"{what} names the topic {topic}, but subscribe has {read}")
 
 
-def _spots_of_json(text: str, what: str, default: Edge, namespace: str) -> Spots:
+def _boundaries_of_json(text: str, what: str, default: Edge, namespace: str) -> Boundaries:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{what} is no JSON: {error}") from None
-    named = {topic_named(name, namespace): _spot(spot, what) for name, spot in value.items()}
-    return Spots(others=default, named=named)
+        raise OptionError(f"{what} is not JSON: {error}") from None
+    named = {
+        topic_named(name, namespace): _boundary(boundary, what) for name, boundary in value.items()
+    }
+    return Boundaries(others=default, named=named)
 
 
-def _spot(value: object, what: str) -> Spot:
+def _boundary(value: object, what: str) -> Boundary:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if value in ("earliest", "latest"):
         return Edge(value)
-    return _as(MessageId.from_hex, str(value), f"{what} has earliest, latest, an id, or ms")
+    return _as(MessageId.from_hex, str(value), f"{what} takes earliest, latest, an id, or ms")
 
 
 def _ms(text: str, what: str) -> int:
     if re.fullmatch(r"[0-9]{1,19}", text):
         return int(text)
-    moment = _as(datetime.fromisoformat, text, f"{what} is ms since the epoch, or ISO 8601")
+    moment = _as(datetime.fromisoformat, text, f"{what} takes ms since the epoch, or ISO 8601")
     if moment.tzinfo is None:
         raise OptionError(f"{what} {text!r} has no time zone; add one, as in {text}Z")
     return round(moment.timestamp() * 1000)
@@ -389,4 +399,4 @@ def _as(read: Callable[[str], T], text: str, what: str) -> T:
     try:
         return read(text)
     except (ValueError, BadRequestError):
-        raise OptionError(f"{what}, and not {text!r}") from None
+        raise OptionError(f"{what}, not {text!r}") from None

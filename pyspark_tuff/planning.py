@@ -1,8 +1,10 @@
-"""Which messages a read takes, decided once on the driver's host, and cut into tasks.
+"""Plans a read on the driver's host: which messages it takes, and which task reads which of them.
 
-A slice is what lies behind one place of a topic, up to and including another. Slices name the first
-message that was there when they were planned: a task that doesn't find it knows that messages have
-expired in between, and a time to live that ran out while nothing was there is no false alarm.
+A slice is a range of ids of a topic: it excludes its start and includes its end. A slice names its
+first message at the time of planning. A task that doesn't find this message knows that messages
+have expired since. If there was no message, an elapsed time to live raises no false alarm.
+
+`limit_ends` decides where a micro-batch with a limit ends.
 """
 
 import logging
@@ -10,41 +12,45 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_tuff.offsets import BEGINNING, Position, before_time
-from pyspark_tuff.options import Edge, Isolation, ReadOptions, Spot
+from pyspark_tuff.columns import WRITE_POINTER
+from pyspark_tuff.offsets import BEGINNING, Position, Positions, before, before_time
+from pyspark_tuff.options import Boundary, Edge, ReadIsolation, ReadOptions
 from tuff.calls import PollQuestion
 from tuff.protocol.errors import TopicNotFoundError, TuffError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
+    from pyarrow import Int64Array
+
+    from tuff.calls import PollBatch
     from tuff.client import Client
-    from tuff.columns import PollBatch
+    from tuff.protocol.requests import IsolationLike
     from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)
 
 TASKS_PER_MIN_PARTITION = (
-    4  # a read of many topics gets so many times `minPartitions` tasks at most
+    4  # a read of many topics gets at most this many times `minPartitions` tasks
 )
 
 
 class DataLossError(TuffError):
-    """Messages that this read was to take are gone, or may be; `failOnDataLoss` says whether that
-    ends it."""
+    """Messages of this read have expired or may have expired. The option `failOnDataLoss` decides
+    whether the read fails."""
 
     code = "data_loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Messages of one generation of a topic: behind `start`, up to and including `end`, as hex
-    digits. `first`: the first of them when this was planned; None where none was visible."""
+    """Messages of one generation of a topic: after the id `start`, up to and including `end`, as
+    hex digits. `first`: the first of them at planning; None if none was visible."""
 
     topic: TopicId
     generation: int
@@ -54,42 +60,44 @@ class Slice:
 
 
 @dataclass
-class Work(InputPartition):
-    """What one task reads, in this order."""
+class ReadTask(InputPartition):
+    """The slices that one task reads, in this order."""
 
     slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is visible: in the snapshot, if there is one, or by the isolation."""
+    """Which messages are visible: those of the snapshot, if there is one, else by isolation."""
 
-    isolation: Isolation
+    isolation: ReadIsolation
     snapshot: Transaction | None = None
 
     @property
-    def offsets_isolation(self) -> str:
-        """How far it is worth reading: rows that are not decided are skipped in a snapshot."""
-        return "committed" if self.isolation is Isolation.COMMITTED else "all"
+    def offsets_isolation(self) -> "IsolationLike":
+        """The isolation for the end of a read. A snapshot read skips undecided rows."""
+        return "committed" if self.isolation is ReadIsolation.COMMITTED else "all"
 
     def question(self, *, after: str, through: str, limit: int) -> PollQuestion:
-        """The poll for what lies behind a place, up to and including another."""
+        """The poll for messages after an id, up to and including another."""
         return PollQuestion(
             start=after or None,
             inclusive=after == BEGINNING,
             limit=limit,
             transaction=self.snapshot,
-            isolation=None if self.snapshot else self.isolation.value,
+            isolation=None if self.snapshot else self.offsets_isolation,
             undecided="skip" if self.snapshot else "hold",
             through=through,
         )
 
 
-def take_view(client: "Client", isolation: Isolation) -> View:
-    """The view of a batch read. A snapshot is the value only, and its transaction ends at once:
-    what is visible depends on the snapshot and a message's pointer, and on nothing that is later.
+def take_view(client: "Client", isolation: ReadIsolation) -> View:
+    """The view of a batch read.
+
+    The transaction of the snapshot ends at once, and the read keeps only its value: visibility
+    depends on the snapshot and the write pointer of a message, and on no later event.
     """
-    if isolation is not Isolation.SNAPSHOT:
+    if isolation is not ReadIsolation.SNAPSHOT:
         return View(isolation=isolation)
     snapshot = client.transactions.start("short")
     client.transactions.commit(snapshot, read_only=True)
@@ -97,7 +105,7 @@ def take_view(client: "Client", isolation: Isolation) -> View:
 
 
 def topics_of(client: "Client", options: ReadOptions) -> Sequence[TopicId]:
-    """The topics to read, in order; those of a pattern are those that exist now."""
+    """The topics to read, in order; a pattern selects among the topics that exist now."""
     if options.pattern is None:
         return options.topics
     names = client.topics.list(options.namespace)
@@ -105,7 +113,7 @@ def topics_of(client: "Client", options: ReadOptions) -> Sequence[TopicId]:
 
 
 def require_topics(client: "Client", topics: Iterable[TopicId], *, option: str) -> None:
-    """Raises: TopicNotFoundError: one of them is not there; the sentence names the option."""
+    """Raises: TopicNotFoundError: a topic does not exist; the message names the option."""
     for topic in topics:
         try:
             client.topics.get(topic)
@@ -114,7 +122,7 @@ def require_topics(client: "Client", topics: Iterable[TopicId], *, option: str) 
 
 
 def topic_not_found(client: "Client", topic: TopicId, *, option: str) -> TopicNotFoundError:
-    """The error for a topic that an option names, with the nearest name that there is."""
+    """The error for a missing topic that an option names; suggests the most similar topic."""
     nearest = get_close_matches(topic.name, client.topics.list(topic.namespace), n=1)
     advice = f"did you mean {nearest[0]}? Otherwise create" if nearest else "create"
     return TopicNotFoundError(
@@ -123,25 +131,25 @@ def topic_not_found(client: "Client", topic: TopicId, *, option: str) -> TopicNo
     )
 
 
-def place_of(spot: Spot, offsets: "Offsets") -> str:
-    """The place behind which a read starts, or with which it ends, as hex digits.
+def boundary_id(boundary: Boundary, offsets: "Offsets") -> str:
+    """The id after which a read starts, or with which it ends, as hex digits.
 
-    An id is that place itself; a time is the last place before it, so that a start at it includes
-    it and an end at it does not.
+    A time becomes the largest id below it: a start at a time includes messages of that time, and an
+    end at a time excludes them.
     """
-    match spot:
+    match boundary:
         case Edge.EARLIEST:
             return BEGINNING
         case Edge.LATEST:
             return BEGINNING if offsets.end is None else offsets.end.hex()
         case MessageId():
-            return spot.hex()
+            return boundary.hex()
         case int():
-            return before_time(spot)
+            return before_time(boundary)
 
 
-def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[Work]:
-    """The tasks of a batch read in this view, which was taken before."""
+def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[ReadTask]:
+    """The tasks of a batch read in this view."""
     slices: list[Slice] = []
     topics = topics_of(client, options)
     for topic in topics:
@@ -151,8 +159,8 @@ def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[Work]
             raise topic_not_found(client, topic, option="subscribe") from None
         if offsets.end is None:
             continue
-        start = place_of(options.starting.of(topic), offsets)
-        end = min(place_of(options.ending.of(topic), offsets), offsets.end.hex())
+        start = boundary_id(options.starting.of(topic), offsets)
+        end = min(boundary_id(options.ending.of(topic), offsets), offsets.end.hex())
         position = Position(generation=offsets.generation, id=start)
         if may_have_lost(client, topic, position, offsets):
             report_loss(expired(topic, start), fails=options.fail_on_data_loss)
@@ -161,14 +169,14 @@ def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[Work]
 
 
 def share(options: ReadOptions, topic_count: int) -> int:
-    """Into how many slices each of so many topics is to be cut."""
+    """The number of slices of each topic, when `topic_count` topics share `minPartitions`."""
     return -(-options.min_partitions // max(topic_count, 1))
 
 
 def slices_of(
     client: "Client", view: View, topic: TopicId, after: Position, end: str, *, count: int
 ) -> list[Slice]:
-    """What lies behind a position of a topic, up to an end, in at most `count` slices."""
+    """The messages after a position of a topic, up to an end, in at most `count` slices."""
     if after.id >= end:
         return []
     return [
@@ -178,37 +186,39 @@ def slices_of(
     ]
 
 
-def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[Work]:
-    """One task for each slice; neighbours share one where there would be very many."""
+def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[ReadTask]:
+    """One task for each slice; neighbouring slices share a task if there are very many."""
     most = TASKS_PER_MIN_PARTITION * options.min_partitions
     size = max(-(-len(slices) // most), 1)
-    return [Work(tuple(slices[at : at + size])) for at in range(0, len(slices), size)]
+    return [ReadTask(tuple(slices[at : at + size])) for at in range(0, len(slices), size)]
 
 
 def may_have_lost(client: "Client", topic: TopicId, position: Position, offsets: "Offsets") -> bool:
-    """Whether messages behind a position may have expired before anybody read them."""
+    """Whether messages after a position may have expired before they were read."""
     if position.id == BEGINNING:
         return False
     if offsets.earliest is not None and offsets.earliest.hex() <= position.id:
         return False
-    return client.poll(topic, position.id, inclusive=False, limit=1).expired
+    return client.poll(topic, position.id, inclusive=False, limit=1, isolation="all").expired
 
 
 def first_id(reply: "PollBatch") -> str | None:
-    """The id of the first message of a reply, as hex digits; None where there is none."""
+    """The id of the first message of a reply, as hex digits; None if it has none."""
     return reply.batch.column("id")[0].as_py().hex() if len(reply) else None
 
 
 def report_loss(sentence: str, *, fails: bool) -> None:
-    """Raises: DataLossError: unless the user said that it doesn't matter."""
+    """Log a data loss, or raise it. Raises: DataLossError: `fails` is true."""
     if fails:
-        raise DataLossError(f"{sentence}; set failOnDataLoss=false to go on with what is there")
-    log.warning("%s; going on with what is there", sentence)
+        raise DataLossError(
+            f"{sentence}; set failOnDataLoss=false to continue with the remaining messages"
+        )
+    log.warning("%s; continuing with the remaining messages", sentence)
 
 
 def expired(topic: TopicId, start: str) -> str:
-    """The sentence of that loss."""
-    return f"messages of {topic} behind {start} may have expired before they were read"
+    """The message for a data loss by expiry."""
+    return f"messages of {topic} after {start} may have expired before they were read"
 
 
 def _bounds(
@@ -222,3 +232,77 @@ def _bounds(
 
 def _first(client: "Client", view: View, topic: TopicId, start: str, end: str) -> str | None:
     return first_id(client.poll_batch(topic, view.question(after=start, through=end, limit=1)))
+
+
+POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
+
+
+@dataclass(slots=True)
+class _Counter:
+    """How far the messages of a topic have been counted, and where they end."""
+
+    topic: TopicId
+    position: str
+    end: str
+
+    @property
+    def is_done(self) -> bool:
+        return self.position >= self.end
+
+
+def limit_ends(
+    client: "Client", view: View, begin: Positions, ends: Positions, *, count: int
+) -> dict[TopicId, Position]:
+    """The ends of a micro-batch of about `count` messages, with at least one of each topic that has
+    any.
+
+    All topics get an equal share of the limit, and a topic's unused share goes to the others. The
+    limit is soft: messages that one transaction published side by side stay in one batch.
+    """
+    counters = [
+        _Counter(topic, _start(begin.get(topic), end), end.id) for topic, end in ends.items()
+    ]
+    left = count
+    while (unfinished := [counter for counter in counters if not counter.is_done]) and left > 0:
+        left -= _advance_all(client, view, unfinished, left)
+    return {
+        counter.topic: Position(generation=ends[counter.topic].generation, id=counter.position)
+        for counter in counters
+    }
+
+
+def _start(after: Position | None, end: Position) -> str:
+    if after is None or after.generation != end.generation:
+        return BEGINNING
+    return after.id
+
+
+def _advance_all(client: "Client", view: View, counters: Sequence[_Counter], count: int) -> int:
+    part = max(count // len(counters), 1)
+    return sum(_advance(client, view, counter, part) for counter in counters)
+
+
+def _advance(client: "Client", view: View, counter: _Counter, count: int) -> int:
+    """Advance a topic by `count` messages, and then to the end of the neighbouring messages with
+    the same write pointer; returns the number of messages passed."""
+    passed_count = 0
+    pointer: int | None = None
+    while not counter.is_done and (passed_count < count or pointer is not None):
+        left = count - passed_count
+        limit = min(left, POLL_COUNT_MAX) if left > 0 else POLL_COUNT_MAX
+        question = view.question(after=counter.position, through=counter.end, limit=limit)
+        reply = client.poll_batch(counter.topic, question)
+        pointers = reply.batch.column(WRITE_POINTER)
+        taken = len(reply) if left > 0 else _count_of(pointer, pointers)
+        passed_count += taken
+        if taken < len(reply):
+            first_left = reply.batch.column("id")[taken].as_py()
+            counter.position = before(MessageId.from_bytes(first_left))
+            break
+        counter.position = counter.end if reply.caught_up else reply.next_id.hex()
+        pointer = pointers[-1].as_py() if len(pointers) else pointer
+    return passed_count
+
+
+def _count_of(pointer: int | None, pointers: "Int64Array") -> int:
+    return sum(1 for _ in takewhile(lambda each: each == pointer, pointers.to_pylist()))

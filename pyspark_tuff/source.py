@@ -15,14 +15,16 @@ from pyspark_tuff.errors import brief
 from pyspark_tuff.options import load_options
 
 if TYPE_CHECKING:
-    from pyspark_tuff.reading import BatchReader
+    from pyspark_tuff.batch_read import BatchReader
 
 LOADER_NAME = "pyspark-load"
 
 
 class DefaultSource(DataSource):
-    """`format("tuff")`. Spark makes one in each of several processes, so it holds options only, and
-    each of them imports what it needs and no more: a first micro-batch starts seven of them."""
+    """`format("tuff")`. Spark makes one in each of several processes, so it holds only options.
+
+    A first micro-batch starts seven processes, so each imports only the modules that it needs.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -30,10 +32,10 @@ class DefaultSource(DataSource):
 
     @brief
     def schema(self) -> StructType:
-        """All columns. Spark asks at `load()` unless the user gives a schema, so this is also where
-        a topic that is not there is reported.
+        """All columns. Spark calls this at `load()` unless the user gives a schema, so it also
+        reports missing topics.
 
-        With `failOnDataLoss=false` it is not: a stream goes on without a topic that was deleted.
+        With `failOnDataLoss=false` it does not: a stream continues without a deleted topic.
         """
         options = load_options(self.options)
         if options.topics and options.fail_on_data_loss:
@@ -45,13 +47,13 @@ class DefaultSource(DataSource):
 
     @brief
     def reader(self, schema: StructType) -> "BatchReader":
-        from pyspark_tuff.reading import BatchReader
+        from pyspark_tuff.batch_read import BatchReader
 
         return BatchReader(self.options, schema)
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        from pyspark_tuff.sink import BatchWriter
+        from pyspark_tuff.batch_write import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
@@ -61,12 +63,12 @@ class DefaultSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's
     ) -> DataSourceStreamWriter:
-        from pyspark_tuff.stream_sink import StreamWriter
+        from pyspark_tuff.stream_write import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
 
     @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from pyspark_tuff.stream import StreamReader
+        from pyspark_tuff.stream_read import StreamReader
 
         return StreamReader(self.options, schema)

@@ -1,6 +1,6 @@
-"""`format("tuff-table")`: the rows of a message store as they lie there, decoded, to look into.
+"""`format("tuff-table")`: the stored rows of a message store, decoded, for inspection.
 
-The server's own code decodes them, in a process of its own beside each task (tuff/inspection.py).
+The server's own code decodes them, in a separate process for each task (tuff/inspection.py).
 """
 
 import json
@@ -24,15 +24,58 @@ from pyspark.sql.types import (
 
 from pyspark_tuff.columns import check_columns
 from pyspark_tuff.errors import brief, brief_batches
-from pyspark_tuff.options import OptionError
-from pyspark_tuff.table_options import TableOptions, table_options
+from pyspark_tuff.options import Given, OptionError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
+DEFAULT_PREFIX = "tuff_"  # that of the server's `hbase.prefix`
+TABLES = ("message", "payload", "metadata")
+TABLE_OPTIONS = ("path", "gateways", "prefix", "tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Where the rows are, and which tables to read. `path` is a LevelDB directory; if None, the
+    tables are in HBase, which `gateways` serve."""
+
+    path: str | None
+    gateways: tuple[str, ...]
+    prefix: str
+    tables: tuple[str, ...]
+
+
+def table_options(given: Mapping[str, str]) -> TableOptions:
+    """Raises: OptionError: an option is invalid or unknown."""
+    options = Given(given, TABLE_OPTIONS)
+    path, gateways = options.text("path"), _names(options, "gateways")
+    if (path is None) != bool(gateways):
+        raise OptionError(
+            "give either path (a copy of a server's data/messages) or gateways (HOST:PORT, with "
+            "commas, of HBase)"
+        )
+    if path is not None and options.text("prefix") is not None:
+        raise OptionError("prefix applies to tables in HBase only, not to a path")
+    tables = _names(options, "tables") or TABLES
+    for name in tables:
+        if name not in TABLES:
+            raise OptionError(f"tables takes {', '.join(TABLES)}, with commas, not {name!r}")
+    return TableOptions(
+        path=path,
+        gateways=gateways,
+        prefix=options.text("prefix") or DEFAULT_PREFIX,
+        tables=tables,
+    )
+
+
+def _names(options: Given, name: str) -> tuple[str, ...]:
+    value = options.text(name) or ""
+    return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
+
+
 BATCH_ROWS = 1_000  # rows of one Arrow batch
-TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999; Python knows no later day
-METADATA = "metadata"  # the table of all kinds that have none of their own
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that `datetime` supports
+METADATA = "metadata"  # the table of all kinds of rows that have no table of their own
 OF_TABLE = {"message": "message", "payload": "payload"}
 COLUMNS = {
     "kind": StringType(),
@@ -46,7 +89,7 @@ COLUMNS = {
     "payload": BinaryType(),
     "details": StringType(),
 }
-# Members of a row that have a column of their own; all others are in `details`.
+# Members of a row that have a column of their own; `details` holds all others.
 _OWN = frozenset({"kind", "key", "topic", "generation", "timestamp_ms", "seq_id", "ttl_s"}) | {
     "tx_pointer",
     "write_pointer",
@@ -71,14 +114,14 @@ class TableSource(DataSource):
 
 @dataclass
 class Region(InputPartition):
-    """What one task reads: a region of a table in HBase, or the whole directory."""
+    """What one task reads: a region of an HBase table, or the whole directory."""
 
     what: str
     argument: str
 
 
 class TableReader(DataSourceReader):
-    """One `load()`; each action reads anew."""
+    """One `load()`; each action reads the tables again."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = table_options(options)
@@ -97,7 +140,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         from tuff.inspection import inspect
 
-        # Spark makes an empty partition of its own where there is none.
+        # If there is no partition, Spark makes an empty one of its own class.
         if isinstance(partition, Region):
             with closing(inspect(partition.what, partition.argument)) as found:
                 wanted = (row for row in found if _is_wanted(row, self._options))
@@ -105,7 +148,7 @@ class TableReader(DataSourceReader):
 
 
 def table_schema() -> StructType:
-    """All columns; those that a kind of row does not have are null."""
+    """All columns; a column is null for kinds of rows without it."""
     schema = StructType()
     for name, kind in COLUMNS.items():
         schema = schema.add(name, kind, nullable=name != "kind")
@@ -113,7 +156,7 @@ def table_schema() -> StructType:
 
 
 def batches(rows: Iterable[Mapping[str, Any]], schema: StructType) -> Iterator["RecordBatch"]:
-    """Rows as `server.py inspect` prints them, in the columns that the schema asks for."""
+    """Rows as `server.py inspect` prints them, as the columns of the schema."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -125,8 +168,8 @@ def batches(rows: Iterable[Mapping[str, Any]], schema: StructType) -> Iterator["
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, object]:
-    """One row of JSON as a value for each column."""
-    from tuff.protocol.forms import payload_from_json
+    """The values of all columns of one JSON row."""
+    from tuff.protocol.json_forms import payload_from_json
 
     pointer = row.get("tx_pointer") or row.get("write_pointer")
     payload = row.get("payload")
@@ -157,11 +200,11 @@ def _is_wanted(row: Mapping[str, object], options: TableOptions) -> bool:
 
 
 def _require_copy(path: Path) -> None:
-    """Raises: OptionError: a server has the directory open, or it is none of a message store."""
+    """Raises: OptionError: a server uses the directory, or it is not a LevelDB directory."""
     from tuff.disk.lock import DirectoryLock, DirectoryLockedError
 
     if not (path / "CURRENT").is_file():
-        raise OptionError(f"path {path} is no LevelDB directory; give a copy of data/messages")
+        raise OptionError(f"path {path} is not a LevelDB directory; give a copy of data/messages")
     try:
         DirectoryLock(path).close()
     except (DirectoryLockedError, OSError) as error:
@@ -173,10 +216,10 @@ def _require_copy(path: Path) -> None:
 def _regions(options: TableOptions) -> list[InputPartition]:
     from tuff.inspection import inspect
 
-    place: dict[str, object] = {"gateways": list(options.gateways), "prefix": options.prefix}
-    found = list(inspect("hbase-regions", json.dumps(place)))
+    location: dict[str, object] = {"gateways": list(options.gateways), "prefix": options.prefix}
+    found = list(inspect("hbase-regions", json.dumps(location)))
     return [
-        Region("hbase-rows", json.dumps({**place, **_range(region)}))
+        Region("hbase-rows", json.dumps({**location, **_range(region)}))
         for region in found
         if region["table"] in options.tables
     ]

@@ -1,6 +1,6 @@
-"""`format("tuff-table")`, which Spark finds by this module's name: it looks for one source in each.
+"""`format("tuff-table")`: Spark finds it by this module name, and expects one source per module.
 
-The source itself is `pyspark_tuff.table_source`.
+The source is implemented in `pyspark_tuff.table_source`.
 """
 
 from pyspark_tuff.table_source import TableSource as DefaultSource

@@ -20,7 +20,7 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "snapshots").glob("*.md")]
 )
 PROGRAMS = {"sh", "python"}
-OUTPUT = {"text", "json", "toml"}  # what is shown, and not run
+OUTPUT = {"text", "json", "toml", "mermaid"}  # what is shown, and not run
 WITH_SPARK = ROOT / "docs/spark.md"  # its programs are run in tests/spark, where there is a JVM
 WITH_HOURS = ROOT / "docs/pipelines.md"  # likewise in tests/pipeline, where hours pass at once
 RUN_WITHIN_S = 60  # seconds; a page that takes longer is no page
@@ -273,7 +273,16 @@ def test_every_section_that_the_code_cites_exists() -> None:
     }
     cited = {
         (page, number)
-        for room in ("tuff", "pyspark_tuff", "tx", "messaging", "process", "tests", "examples")
+        for room in (
+            "tuff",
+            "pyspark_tuff",
+            "tx",
+            "messaging",
+            "process",
+            "admin",
+            "tests",
+            "examples",
+        )
         for path in (ROOT / room).rglob("*.py")
         for page, numbers in re.findall(
             r"\b(design|protocol) (§[0-9.]+(?:(?:, | to | and )§[0-9.]+)*)", path.read_text("utf-8")
@@ -293,18 +302,31 @@ def test_decisions_are_numbered_without_a_gap_and_say_what_they_cost() -> None:
         assert record.name.startswith(f"{number:04}-")
         assert text.startswith(f"# {number:04}: ")
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
-            "Situation", "Decision", "What it costs",
+            "Context", "Decision", "Consequences",
         ]  # fmt: skip
 
 
-def test_every_fragment_is_of_a_kind() -> None:
-    kinds = set(
-        re.findall(r"^\| `([a-z]+)` \|", (ROOT / "docs/changes/README.md").read_text("utf-8"), re.M)
-    )
-    fragments = [path for path in (ROOT / "docs/changes").iterdir() if path.name != "README.md"]
+def test_the_changelog_has_a_place_for_what_comes_next() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
-    assert "format" in kinds
-    assert [f.name for f in fragments if f.name.split(".")[1:-1] not in [[k] for k in kinds]] == []
+    assert headings[0] == "Unreleased"
+    assert "Compatibility" in headings
+
+
+def test_every_path_that_a_page_names_exists() -> None:
+    folders = "|".join(sorted(path.name for path in ROOT.iterdir() if path.name.isidentifier()))
+    # A wildcard, a placeholder or what a program of the page makes is no path of the project.
+    pattern = re.compile(
+        rf"(?<![\w./-])(?:{folders})/[\w./-]*\w\.(?:py|md|toml|java|yml|json|go)\b"
+    )
+    lost = [
+        f"{document.relative_to(ROOT)}: {path}"
+        for document in DOCUMENTS
+        for path in sorted(set(pattern.findall(document.read_text("utf-8"))))
+        if not (ROOT / path).exists() and not (document.parent / path).exists()
+    ]
+
+    assert lost == []
 
 
 def test_a_fence_is_read_with_its_language_and_its_place() -> None:

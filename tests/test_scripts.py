@@ -21,7 +21,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 def nothing_waits_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start is in the log when its command is through, and not some real milliseconds later:
     whether a crash lost it was left to chance, and a script tells one story."""
-    monkeypatch.setattr("tx.log.UNWANTED_S_MAX", 0)
+    monkeypatch.setattr("tx.wal.UNWANTED_S_MAX", 0)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in SCRIPTS])

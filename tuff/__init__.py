@@ -7,16 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tuff.async_client import AsyncClient, connect_async
+    from tuff.async_client import AsyncClient
     from tuff.async_publisher import AsyncPublisher
-    from tuff.calls import PollQuestion
-    from tuff.client import Client, connect
-    from tuff.columns import PollBatch
+    from tuff.calls import PollBatch, PollQuestion
+    from tuff.client import Client
+    from tuff.commit import (
+        AsyncTransactionAware,
+        OutcomeUnknownError,
+        TransactionAware,
+        hook_transaction_id,
+    )
     from tuff.context import AsyncTransactionContext, TransactionContext
-    from tuff.endings import OutcomeUnknownError
-    from tuff.hbase_table import HBaseTransactionalTable
-    from tuff.participants import AsyncTransactionAware, TransactionAware, hook_transaction_id
-    from tuff.positions import TablePositions
     from tuff.protocol.errors import (
         BadRequestError,
         DamagedRecordError,
@@ -46,10 +47,14 @@ if TYPE_CHECKING:
         TransactionUnknownError,
         TuffError,
     )
-    from tuff.protocol.ids import MessageId
-    from tuff.protocol.names import TopicId
-    from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
-    from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
+    from tuff.protocol.ids import MessageId, TopicId
+    from tuff.protocol.requests import Isolation, Message, PublishEntry, RollbackDetail
+    from tuff.protocol.transaction import (
+        Transaction,
+        TransactionState,
+        TransactionType,
+        VisibilityLevel,
+    )
     from tuff.publisher import Publisher
     from tuff.replies import (
         Epoch,
@@ -66,23 +71,29 @@ if TYPE_CHECKING:
         Splits,
         TopicInfo,
     )
-    from tuff.subscriber import AsyncPositions, AsyncSubscriber, Positions, Subscriber
-    from tuff.table import TransactionalTable
+    from tuff.subscriber import (
+        AsyncPositions,
+        AsyncSubscriber,
+        Positions,
+        Subscriber,
+        TablePositions,
+    )
+    from tuff.tables.hbase_table import HBaseTransactionalTable
+    from tuff.tables.leveldb_table import TransactionalTable
     from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
     from tuff.version import __version__ as __version__
 
 _HOMES = {
-    "tuff.async_client": ("AsyncClient", "connect_async"),
+    "tuff.async_client": ("AsyncClient",),
     "tuff.async_publisher": ("AsyncPublisher",),
-    "tuff.calls": ("PollQuestion",),
-    "tuff.client": ("Client", "connect"),
-    "tuff.columns": ("PollBatch",),
-    "tuff.endings": ("OutcomeUnknownError",),
-    "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
-    "tuff.hbase_table": ("HBaseTransactionalTable",),
-    "tuff.participants": ("AsyncTransactionAware", "TransactionAware", "hook_transaction_id"),
-    "tuff.positions": ("TablePositions",),
-    "tuff.protocol.errors": (
+    "tuff.calls": ("PollBatch", "PollQuestion"),
+    "tuff.client": ("Client",),
+            "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
+    "tuff.tables.hbase_table": ("HBaseTransactionalTable",),
+    "tuff.commit": (
+        "AsyncTransactionAware", "OutcomeUnknownError", "TransactionAware", "hook_transaction_id",
+    ),
+        "tuff.protocol.errors": (
         "BadRequestError", "DamagedRecordError", "EmptyPublishError", "InternalError",
         "InvalidTtlError", "OverloadedError", "RequestTooLargeError",
         "SinkEpochOpenError", "SinkEpochSupersededError", "SinkError", "SinkFencedError",
@@ -93,27 +104,31 @@ _HOMES = {
         "TransactionsUnavailableError", "TransactionTimedOutError", "TransactionUnknownError",
         "TuffError",
     ),
-    "tuff.protocol.ids": ("MessageId",),
-    "tuff.protocol.names": ("TopicId",),
-    "tuff.protocol.requests": ("Message", "PublishEntry", "RollbackDetail"),
-    "tuff.protocol.transaction": ("Transaction", "TransactionType", "VisibilityLevel"),
+    "tuff.protocol.ids": ("MessageId", "TopicId"),
+    "tuff.protocol.requests": ("Isolation", "Message", "PublishEntry", "RollbackDetail"),
+    "tuff.protocol.transaction": (
+        "Transaction", "TransactionState", "TransactionType", "VisibilityLevel",
+    ),
     "tuff.publisher": ("Publisher",),
     "tuff.replies": (
         "Epoch", "Health", "HealthCheck", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll",
         "Published", "Sink", "Split", "Splits", "TopicInfo",
     ),
-    "tuff.subscriber": ("AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber"),
-    "tuff.table": ("TransactionalTable",),
+    "tuff.subscriber": (
+        "AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber", "TablePositions",
+    ),
+    "tuff.tables.leveldb_table": ("TransactionalTable",),
     "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
     "tuff.version": ("__version__",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
-    "connect", "Client", "connect_async", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
+    "Client", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
     "Published", "TopicInfo", "PollQuestion", "PollBatch", "Split", "Splits", "Hold",
     "NamedPosition",
     "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
+    "TransactionState", "Isolation",
     "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
     "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
     "TablePositions", "TransactionalTable", "HBaseTransactionalTable",

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -9,62 +10,71 @@ from tuff import calls
 from tuff.async_driver import AsyncDriver
 from tuff.async_publisher import AsyncPublisher
 from tuff.async_transport import AsyncTransport
-from tuff.attempts import Opened, rerun
-from tuff.calls import Call, Payloads, PollQuestion, Start
-from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, client_name, retries_of
-from tuff.columns import PollBatch, poll_batch
-from tuff.commit import CommitProtocol
+from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
+from tuff.client import CONFLICT_BACKOFF, DEFAULT_URL, address_of, client_name, retries_of
+from tuff.commit import AsyncTransactionAware, CommitProtocol, Opened, rerun
 from tuff.context import AsyncTransactionContext
-from tuff.participants import AsyncTransactionAware
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
-from tuff.protocol.requests import Message, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.publisher import BATCH_BYTES, LINGER_S, Delivery
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import AsyncSinks
-from tuff.subscriber import AsyncPositions, AsyncSubscriber, Consumption, Plan, keep_for
-from tuff.subscription import Subscription
+from tuff.subscriber import (
+    AsyncPositions,
+    AsyncSubscriber,
+    Consumption,
+    Plan,
+    Subscription,
+    keep_for,
+)
 from tuff.topics import AsyncTopics
 from tuff.transactions import AsyncTransactions, write_pointer_of
-from tuff.transport import Address
 
 T = TypeVar("T")
 
 
-def connect_async(
-    url: str = DEFAULT_URL,
-    *,
-    client: str | None = None,
-    timeout: float = 30.0,
-    connect_timeout: float = 5.0,
-    retries: int = 5,
-    token: str | None = None,
-) -> "AsyncClient":
-    """As `tuff.connect`, for asyncio; use it with `async with`, or await it and close it.
+class AsyncClient:
+    """As `Client`, with coroutines, for the tasks of one event loop. It connects with its first
+    call; use it with `async with`, or await it and close it.
 
-        async with tuff.connect_async("http://127.0.0.1:7411") as client:
+        async with tuff.AsyncClient("http://127.0.0.1:7411") as client:
             await client.publish(tuff.TopicId("shop", "orders"), "hello")
 
     Raises:
-        BadRequestError: `url` is no address, or a number is out of its range.
+        ValueError: `url` is no address, or a number is out of its range.
     """
-    address = Address(url=url, timeout_s=timeout, connect_timeout_s=connect_timeout, token=token)
-    return AsyncClient(AsyncTransport(address), client_name(client), retries_of(retries))
 
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        client_id: str | None = None,
+        timeout: Duration = 30.0,
+        connect_timeout: Duration = 5.0,
+        retries: int = 5,
+        token: str | None = None,
+        ssl_context: SSLContext | None = None,
+    ) -> None:
+        address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
+        self._set(AsyncTransport(address), client_name(client_id), retries_of(retries))
 
-class AsyncClient:
-    """As `Client`, with coroutines, for the tasks of one event loop."""
+    @classmethod
+    def _over(cls, transport: AsyncTransport, client_id: str, retries: Retries) -> "AsyncClient":
+        """A client over a transport that is there already; for tests."""
+        client = cls.__new__(cls)
+        client._set(transport, client_id, retries)  # noqa: SLF001 - of the same class
+        return client
 
-    def __init__(self, transport: AsyncTransport, name: str, retries: Retries) -> None:
+    def _set(self, transport: AsyncTransport, client_id: str, retries: Retries) -> None:
         self._transport = transport
         self._driver = AsyncDriver(transport, pause=asyncio.sleep)
         self._retries = retries
-        self.name = name
+        self.client_id = client_id
         self.topics = AsyncTopics(self._send)
-        self.transactions = AsyncTransactions(self._send, name)
-        self.sinks = AsyncSinks(self._send, name)
+        self.transactions = AsyncTransactions(self._send, client_id)
+        self.sinks = AsyncSinks(self._send, client_id)
 
     @property
     def url(self) -> str:
@@ -92,28 +102,33 @@ class AsyncClient:
     async def publish(
         self,
         topic: TopicId,
-        messages: Payloads,
-        *,
+        *messages: Payload,
         transaction: Transaction | int | None = None,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> Published:
         """As `Client.publish`."""
         pointer = None if transaction is None else write_pointer_of(transaction)
-        payloads = calls.payloads_of(messages)
-        return await self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl))
+        payloads = calls.payloads_of(topic, messages)
+        return await self._send(
+            calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl))
+        )
 
     async def store(
         self,
         topic: TopicId,
-        messages: Payloads,
-        *,
+        *messages: Payload,
         transaction: Transaction | int,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> None:
         """As `Client.store`."""
         pointer = write_pointer_of(transaction)
-        payloads = calls.payloads_of(messages)
-        await self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=ttl))
+        payloads = calls.payloads_of(topic, messages)
+        await self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+
+    async def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
+        """As `Client.publish_stored`."""
+        pointer = write_pointer_of(transaction)
+        return await self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """As `Client.rollback`."""
@@ -127,9 +142,9 @@ class AsyncClient:
         inclusive: bool = True,
         limit: int | None = None,
         transaction: Transaction | int | None = None,
-        isolation: str | None = None,
+        isolation: IsolationLike | None = None,
         undecided: str = "hold",
-        wait: float = 0,
+        wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
         """As `Client.poll`."""
@@ -140,7 +155,7 @@ class AsyncClient:
             transaction=transaction,
             isolation=isolation,
             undecided=undecided,
-            wait_s=wait,
+            wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
         )
         return await self._send(calls.poll(topic, question))
@@ -154,12 +169,17 @@ class AsyncClient:
         topic: TopicId,
         start: Start | None = None,
         *,
-        isolation: str = "committed",
+        isolation: IsolationLike = "committed",
         limit: int = 1_000,
-        wait: float = 30.0,
+        wait: Duration = 30.0,
     ) -> AsyncIterator[Message]:
         """As `Client.subscribe`: `async for message in client.subscribe(orders): …`."""
-        question = PollQuestion(start=start, isolation=isolation, limit=limit, wait_s=wait)
+        question = PollQuestion(
+            start=start,
+            isolation=isolation,
+            limit=limit,
+            wait_s=calls.seconds_of(wait, what="wait"),
+        )
         subscription = Subscription(topic, question)
         while True:
             for message in await self._driver.run(subscription.poll()):
@@ -169,16 +189,16 @@ class AsyncClient:
         self,
         topic: TopicId,
         *,
-        linger_ms: float = LINGER_MS,
+        linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> AsyncPublisher:
         """As `Client.publisher`: `async with client.publisher(orders) as publisher: …`."""
-        delivery = Delivery(topic, ttl, self._retries)
-        linger_s = linger_ms / 1000
+        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
+        linger_s = calls.seconds_of(linger, what="linger")
         return AsyncPublisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
 
-    async def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
+    async def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """As `Client.offsets`."""
         return await self._send(calls.offsets(topic, isolation=isolation))
 
@@ -189,11 +209,13 @@ class AsyncClient:
     def transaction(
         self,
         *participants: AsyncTransactionAware,
-        type: str | TransactionType = "short",
-        timeout: float | None = None,
+        type: TransactionTypeLike = "short",
+        timeout: Duration | None = None,
     ) -> AsyncTransactionContext:
         """As `Client.transaction`: `async with client.transaction(rows) as tx: …`."""
-        return self._open(participants, type=type, timeout_s=timeout).context
+        return self._open(
+            participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
+        ).context
 
     async def run(
         self,
@@ -215,17 +237,18 @@ class AsyncClient:
         *,
         positions: AsyncPositions,
         start: Start | None = None,
-        isolation: str = "committed",
+        isolation: IsolationLike = "committed",
         batch: int = 100,
-        wait: float = 30.0,
+        wait: Duration = 30.0,
         attempts: int = 5,
         dead_letters: TopicId | None = None,
     ) -> AsyncSubscriber:
         """As `Client.subscriber`; `process` may be a coroutine function, and so may the methods of
         `positions`."""
+        wait_s = calls.seconds_of(wait, what="wait")
         plan = Plan(
             topic=topic,
-            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait),
+            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
             process=process,
             open_one=lambda: self._open((positions,)),
             load=positions.load,
@@ -244,10 +267,10 @@ class AsyncClient:
         self,
         participants: Collection[AsyncTransactionAware],
         *,
-        type: str | TransactionType = "short",
+        type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
     ) -> Opened[AsyncTransactionContext]:
         protocol = CommitProtocol(
-            self._retries, participants, type=type, timeout_s=timeout_s, client=self.name
+            self._retries, participants, type=type, timeout_s=timeout_s, client=self.client_id
         )
         return Opened(protocol, AsyncTransactionContext(protocol, self._driver))

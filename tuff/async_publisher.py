@@ -5,12 +5,10 @@ import os
 from types import TracebackType
 
 from tuff import calls
-from tuff.accumulator import Accumulator, Batch
 from tuff.async_driver import AsyncDriver
 from tuff.calls import Payload
-from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId
-from tuff.publisher import Delivery, fail, require_own_process
+from tuff.publisher import Accumulator, Batch, Delivery, fail, require_own_process
 from tuff.transport import ConnectionLostError
 
 
@@ -39,7 +37,7 @@ class AsyncPublisher:
     async def send(self, payload: Payload) -> "asyncio.Future[MessageId]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
         self._require_own_loop()
-        (data,) = calls.payloads_of([payload])
+        data = calls.payload_of(payload)
         async with self._turn:
             while not (self._box.has_room(data) or self._is_closed):
                 await self._next_settled()
@@ -97,7 +95,7 @@ class AsyncPublisher:
 
     def _require_open(self) -> asyncio.AbstractEventLoop:
         if self._is_closed:
-            raise BadRequestError("the publisher is closed; make another one")
+            raise RuntimeError("the publisher is closed; make another one")
         loop = self._loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._work())
@@ -106,7 +104,7 @@ class AsyncPublisher:
     def _require_own_loop(self) -> None:
         require_own_process(self._process_id)
         if self._loop not in (None, asyncio.get_running_loop()):
-            raise BadRequestError(
+            raise RuntimeError(
                 "the publisher belongs to the event loop that used it first; make another one in "
                 "this one"
             )

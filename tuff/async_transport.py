@@ -9,7 +9,6 @@ from typing import TypeVar
 import aiohttp
 
 from tuff.calls import Call, Request, Response
-from tuff.protocol.errors import BadRequestError
 from tuff.transport import Address, ClientClosedError
 
 T = TypeVar("T")
@@ -68,6 +67,7 @@ class AsyncTransport:
             headers=self._address.headers(request),
             timeout=timeout,
             allow_redirects=False,
+            ssl=self._address.ssl_context or True,
         ) as reply:
             body = await reply.read()
             headers = {name.lower(): value for name, value in reply.headers.items()}
@@ -78,7 +78,7 @@ class AsyncTransport:
             raise ClientClosedError
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
-            raise BadRequestError(
+            raise RuntimeError(
                 "the client belongs to the event loop that used it first; connect again in this one"
             )
         if self._session is None:

@@ -46,7 +46,7 @@ def download(url: str, target: Path) -> Downloaded:
         TuffError: its kind for what the server refused.
         OSError: the file can't be written.
     """
-    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX, token=None)
+    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX)
     if target.exists():
         raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
     part = target.with_name(target.name + PART_SUFFIX)

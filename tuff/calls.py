@@ -1,41 +1,60 @@
-"""Calls as values: what to send, and how to read (or raise) what comes back (protocol §2, §3).
+"""Calls about topics and messages as values: what to send, and how to read what comes back.
 
-A driver (`tuff.transport`) sends any of them; nothing here knows how. The calls of the transaction
-service are in `tuff.transaction_calls`.
+A transport sends any of them; nothing here knows how (protocol §2, §3). The calls of transactions
+and sinks are in `tuff.transaction_calls`.
 """
 
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from tuff.protocol.avro import encode_publish_request
-from tuff.protocol.errors import BadRequestError, InternalError, TuffError, from_problem
-from tuff.protocol.forms import (
+from tuff.protocol.errors import (
+    BadRequestError,
+    EmptyPublishError,
+    InternalError,
+    TuffError,
+    from_problem,
+)
+from tuff.protocol.exchange import MediaType
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
+from tuff.protocol.json_forms import (
     payload_from_json,
     pointer_from_json,
     publish_request_to_json,
     rollback_detail_from_json,
     rollback_detail_to_json,
+    shown,
     whole_number,
 )
-from tuff.protocol.ids import FIRST_ID, MessageId
-from tuff.protocol.media import MediaType, shown
-from tuff.protocol.names import TopicId, check_name
-from tuff.protocol.requests import Message, PublishRequest, RollbackDetail
+from tuff.protocol.requests import Isolation, IsolationLike, Message, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
-from tuff.replies import Health, HealthCheck, Offsets, Poll, Published, TopicInfo
+from tuff.replies import (
+    Health,
+    HealthCheck,
+    Hold,
+    NamedPosition,
+    Offsets,
+    Poll,
+    Published,
+    Split,
+    Splits,
+    TopicInfo,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 T = TypeVar("T")
 
 Payload = str | bytes | bytearray | memoryview
-Payloads = Payload | Iterable[Payload]
-_ONE_PAYLOAD = (str, bytes, bytearray, memoryview)  # each of which could be iterated over as well
+Duration = float | timedelta  # a float is in seconds
 Start = MessageId | str | datetime | int
 EARLIEST = "earliest"  # a start: the oldest message
 LATEST = "latest"  # a start of what reads on: behind all that is there when it begins
@@ -183,29 +202,95 @@ def query(**parameters: str | float | None) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def payloads_of(messages: object) -> list[bytes]:
-    """The payloads of one message, or of an iterable of them; a string is its UTF-8 bytes.
+def payload_of(message: object) -> bytes:
+    """The payload of a message; a string is its UTF-8 bytes.
 
     Raises:
-        BadRequestError: one of them is neither a string nor bytes.
+        TypeError: it is neither a string nor bytes.
+        ValueError: the string has half a surrogate pair, so it has no UTF-8.
     """
-    if isinstance(messages, Iterable) and not isinstance(messages, _ONE_PAYLOAD):
-        return [_payload(one) for one in messages]
-    return [_payload(messages)]
-
-
-def _payload(message: object) -> bytes:
     match message:
         case str():
             try:
                 return message.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise BadRequestError(f"the message has half a surrogate pair: {error}") from None
+                raise ValueError(f"the message has half a surrogate pair: {error}") from None
         case bytes() | bytearray() | memoryview():
             return bytes(message)
+        case list() | tuple() | set() | frozenset() | Iterator():
+            raise TypeError(
+                f"a message is str or bytes, not {type(message).__name__}; publish several "
+                "messages with publish(topic, *messages)"
+            )
         case _:
-            # bytes(5) would quietly be five zeros, and that is what iterating over bytes gives.
-            raise BadRequestError(f"a message is a string or bytes, not {shown(message)}")
+            raise TypeError(
+                f"a message is str or bytes, not {type(message).__name__}; encode it first, for "
+                "example with json.dumps"
+            )
+
+
+def payloads_of(topic: TopicId, messages: Sequence[object]) -> list[bytes]:
+    """The payloads of the messages for one topic.
+
+    Raises:
+        EmptyPublishError: there are none.
+        TypeError, ValueError: as `payload_of`.
+    """
+    checked_topic(topic)
+    if not messages:
+        raise EmptyPublishError(f"nothing to publish to {topic}; give at least one message")
+    return [payload_of(one) for one in messages]
+
+
+def seconds_of(duration: object, *, what: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        TypeError: it is neither a number of seconds nor a timedelta.
+        ValueError: it is not finite, or below 0.
+    """
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        seconds = duration
+    else:
+        raise TypeError(
+            f"{what} is a number of seconds or a timedelta, not {type(duration).__name__}"
+        )
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what} is a number of seconds from 0 on, not {seconds}")
+    return seconds
+
+
+def maybe_seconds_of(duration: Duration | None, *, what: str) -> float | None:
+    """As `seconds_of`, or None for None."""
+    return None if duration is None else seconds_of(duration, what=what)
+
+
+def ttl_of(ttl: Duration | None) -> int | None:
+    """A time to live in whole seconds, or None for None.
+
+    Raises:
+        TypeError: as `seconds_of`.
+        ValueError: it is not a whole number of seconds.
+    """
+    if ttl is None or (type(ttl) is int):
+        return ttl  # the server says which ones are in its range
+    seconds = seconds_of(ttl, what="ttl")
+    if seconds != int(seconds):
+        raise ValueError(f"ttl is a whole number of seconds, not {seconds}")
+    return int(seconds)
+
+
+Properties = Mapping[str, str | int]
+
+
+def topic_properties(ttl: Duration | None, properties: Properties | None) -> dict[str, object]:
+    """The properties of a topic, the ttl in seconds among them."""
+    given: dict[str, object] = dict(properties or {})
+    if ttl is not None:
+        given["ttl"] = ttl_of(ttl)
+    return given
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
@@ -281,14 +366,15 @@ def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
 class PollQuestion:
     """Where to read from, in which view, how much, and how long to wait for it (protocol §3.4).
 
-    `transaction`: a snapshot to read in, or the write pointer of one that is in progress.
+    `transaction`: a snapshot to read in, or the write pointer of one that is in progress. Without
+    `transaction` and `isolation` it reads what is committed.
     """
 
     start: Start | None = None
     inclusive: bool = True
     limit: int | None = None
     transaction: Transaction | int | None = None
-    isolation: str | None = None
+    isolation: IsolationLike | None = None
     undecided: str = "hold"
     wait_s: float = 0.0
     through: MessageId | str | None = None
@@ -301,13 +387,12 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
 def poll_request(topic: TopicId, question: PollQuestion, *, accept: str | None = None) -> Request:
     """The request for one read, whatever form its reply has."""
     transaction, through = question.transaction, question.through
-    if not math.isfinite(question.wait_s):
-        raise BadRequestError(f"wait is a number of seconds, not {question.wait_s}")
+    wait_s = seconds_of(question.wait_s, what="wait")
     parameters = query(
-        isolation=question.isolation,
+        isolation=_isolation(question),
         tx=transaction if isinstance(transaction, int) else None,
         undecided=None if question.undecided == "hold" else question.undecided,
-        wait=question.wait_s or None,
+        wait=wait_s or None,
         through=through.hex() if isinstance(through, MessageId) else through,
     )
     return Request(
@@ -315,13 +400,23 @@ def poll_request(topic: TopicId, question: PollQuestion, *, accept: str | None =
         path=f"{topic_path(topic)}/poll{parameters}",
         body=json_body(_consume_request(question)),
         accept=accept,
-        wait_s=question.wait_s,
+        wait_s=wait_s,
         is_read=True,
     )
 
 
-def offsets(topic: TopicId, *, isolation: str, transaction: int | None = None) -> Call[Offsets]:
-    """What `isolation` sees; with a transaction's pointer, what its snapshot does."""
+def _isolation(question: PollQuestion) -> IsolationLike | None:
+    # The server's own default is to read everything, and a transaction says by itself what is seen.
+    if question.isolation is None and question.transaction is None:
+        return Isolation.COMMITTED
+    return question.isolation
+
+
+def offsets(
+    topic: TopicId, *, isolation: IsolationLike | None, transaction: int | None = None
+) -> Call[Offsets]:
+    """What `isolation` sees, all without one; with a transaction's pointer, what its snapshot
+    does."""
     parameters = query(isolation=isolation) if transaction is None else query(tx=transaction)
 
     def read(response: Response) -> Offsets:
@@ -367,17 +462,16 @@ def _json(response: Response) -> object:
 
 
 def checked_topic(topic: object) -> TopicId:
-    """The topic. Raises: BadRequestError: it is something else, as the `shop:orders` of a command
-    line."""
+    """The topic itself. Raises: TypeError: it is no TopicId, for example a string."""
     if not isinstance(topic, TopicId):
-        raise BadRequestError(
+        raise TypeError(
             f"a topic is a tuff.TopicId, as tuff.TopicId('shop', 'orders'), and not {shown(topic)}"
         )
     return topic
 
 
 def topic_path(topic: TopicId) -> str:
-    """The path of a topic, escaped. Raises: BadRequestError: it is something else."""
+    """The path of a topic, escaped. Raises: TypeError: it is no TopicId."""
     checked_topic(topic)
     return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
 
@@ -394,12 +488,12 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 
 def start_form(start: Start) -> str | int:
-    """A place as JSON has it. Raises: BadRequestError: a time without a zone, or `latest`."""
+    """A place as JSON has it. Raises: ValueError: a time without a zone, or `latest`."""
     match start:
         case "earliest":
             return FIRST_ID.hex()
         case "latest":
-            raise BadRequestError(
+            raise ValueError(
                 "'latest' is where a subscription can start; any other call takes the `end` that "
                 "client.offsets(topic) answers"
             )
@@ -407,7 +501,7 @@ def start_form(start: Start) -> str | int:
             return start.hex()
         case datetime():
             if start.tzinfo is None:
-                raise BadRequestError(
+                raise ValueError(
                     f"{start.isoformat()} has no time zone, so it names no moment; add one, "
                     "as in start.astimezone()"
                 )
@@ -436,3 +530,171 @@ def _read_message(item: object) -> Message:
     if not isinstance(item, dict):
         raise BadRequestError(f"a message is an object, not {shown(item)}")
     return Message(MessageId.from_hex(text(item["id"])), payload_from_json(item["payload"]))
+
+
+IdOrHex = MessageId | str
+
+
+def splits(
+    topic: TopicId, count: int, *, start: IdOrHex | None, end: IdOrHex | None
+) -> Call[Splits]:
+    parameters = query(n=count, start=_hex(start), end=_hex(end))
+
+    def read(response: Response) -> Splits:
+        body = json_object(response)
+        parts = tuple(map(_read_split, json_array(body["splits"])))
+        return Splits(whole_number(body["generation"], what="generation"), parts)
+
+    path = f"{topic_path(topic)}/splits{parameters}"
+    return Call(Request(method="GET", path=path, is_read=True), read)
+
+
+def newest_place(topic: TopicId) -> Call[MessageId]:
+    """A place behind everything that was published by now, and before what will be."""
+    path = f"{topic_path(topic)}/messages?from=latest&limit=1"
+    request = Request(method="GET", path=path, is_read=True)
+    return Call(request, lambda response: MessageId.from_hex(response.headers["tuff-next"]))
+
+
+def truncate(topic: TopicId, before: Start, *, newest: MessageId) -> Call[MessageId | None]:
+    """`newest`: what `newest_place` said. A place to come would mean all that is there whenever the
+    request arrives, so that repeating it took what was published since; that one never does."""
+    form = start_form(before)
+    if _is_ahead(form, newest):
+        form = newest.hex()
+    body = json_body({"before": form})
+    path = f"{topic_path(topic)}/truncate"
+    request = Request(method="POST", path=path, body=body, is_repeatable=True)
+    return Call(request, lambda response: maybe_id(json_object(response)["earliest"]))
+
+
+def set_hold(topic: TopicId, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
+    body = json_body({"from": start_form(start), "maxAge": max_age_s})
+    path = _named(topic, "holds", name)
+    request = Request(method="PUT", path=path, body=body, is_repeatable=True)
+    return Call(request, lambda response: _read_hold(json_object(response)))
+
+
+def list_holds(topic: TopicId) -> Call[list[Hold]]:
+    request = Request(method="GET", path=f"{topic_path(topic)}/holds", is_read=True)
+    return Call(request, lambda response: [_read_hold(one) for one in _objects(response, "holds")])
+
+
+def delete_hold(topic: TopicId, name: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named(topic, "holds", name)), nothing)
+
+
+def set_position(topic: TopicId, name: str, position: IdOrHex) -> Call[NamedPosition]:
+    body = json_body({"position": _hex(position)})
+    path = _named(topic, "positions", name)
+    request = Request(method="PUT", path=path, body=body, is_repeatable=True)
+    return Call(request, lambda response: _read_position(json_object(response)))
+
+
+def get_position(topic: TopicId, name: str) -> Call[NamedPosition]:
+    request = Request(method="GET", path=_named(topic, "positions", name), is_read=True)
+    return Call(request, lambda response: _read_position(json_object(response)))
+
+
+def list_positions(topic: TopicId) -> Call[list[NamedPosition]]:
+    request = Request(method="GET", path=f"{topic_path(topic)}/positions", is_read=True)
+    return Call(
+        request, lambda response: [_read_position(one) for one in _objects(response, "positions")]
+    )
+
+
+def delete_position(topic: TopicId, name: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named(topic, "positions", name)), nothing)
+
+
+def _named(topic: TopicId, kind: str, name: str) -> str:
+    return f"{topic_path(topic)}/{kind}/{quote(check_name(name, what='name'))}"
+
+
+def _objects(response: Response, member: str) -> list[Mapping[str, object]]:
+    return [_object(item) for item in json_array(json_object(response)[member])]
+
+
+def _object(item: object) -> Mapping[str, object]:
+    if not isinstance(item, dict):
+        raise BadRequestError(f"a JSON object was expected, not {shown(item)}")
+    return item
+
+
+def _read_hold(body: Mapping[str, object]) -> Hold:
+    return Hold(
+        name=text(body["name"]),
+        first=MessageId.from_hex(text(body["from"])),
+        set_at_ms=whole_number(body["setAt"], what="setAt"),
+        expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
+    )
+
+
+def _read_position(body: Mapping[str, object]) -> NamedPosition:
+    return NamedPosition(
+        name=text(body["name"]),
+        position=MessageId.from_hex(text(body["position"])),
+        generation=whole_number(body["generation"], what="generation"),
+        updated_at_ms=whole_number(body["updatedAt"], what="updatedAt"),
+    )
+
+
+def _is_ahead(form: str | int, newest: MessageId) -> bool:
+    """Whether a place as JSON has it lies behind that one."""
+    if isinstance(form, str):
+        return MessageId.from_hex(form) > newest
+    return form > newest.publish_timestamp_ms
+
+
+def _hex(place: IdOrHex | None) -> str | None:
+    return place.hex() if isinstance(place, MessageId) else place
+
+
+def _read_split(item: object) -> Split:
+    if not isinstance(item, dict) or (end := maybe_id(item["end"])) is None:
+        raise BadRequestError(f"a part has a start and an end, and this one is {shown(item)}")
+    return Split(maybe_id(item["start"]), end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBatch:
+    """The messages of one read as a record batch with the columns `id`, `value`, `timestamp`,
+    `generation` and `write_pointer`; the rest is that of `tuff.Poll`."""
+
+    batch: "RecordBatch"
+    next_id: MessageId
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+
+def poll_batch(topic: TopicId, question: PollQuestion) -> Call[PollBatch]:
+    """A read in columns; the client needs pyarrow, and so does the server."""
+    return Call(poll_request(topic, question, accept=MediaType.ARROW.value), _read_batch)
+
+
+def _read_batch(response: Response) -> PollBatch:
+    headers = response.headers
+    return PollBatch(
+        batch=_record_batch(response),
+        next_id=MessageId.from_hex(headers["tuff-next"]),
+        caught_up=headers.get("tuff-caught-up") == "true",
+        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
+        expired=headers.get("tuff-expired") == "true",
+    )
+
+
+def _record_batch(response: Response) -> "RecordBatch":
+    from pyarrow import ArrowInvalid, ipc
+
+    if response.headers.get("content-type") != MediaType.ARROW.value:
+        raise BadRequestError(f"the reply is no {MediaType.ARROW.value}")
+    try:
+        # The columns stand on the bytes of the reply; none is copied.
+        with ipc.open_stream(response.body) as stream:
+            return stream.read_next_batch()
+    except (ArrowInvalid, StopIteration) as error:
+        raise BadRequestError(f"the reply is no Arrow stream: {error}") from None

@@ -4,29 +4,24 @@ import os
 import random
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
+from ssl import SSLContext
 from types import TracebackType
 from typing import TypeVar
 
 from tuff import calls
-from tuff.attempts import Opened, rerun
-from tuff.calls import Call, Payloads, PollQuestion, Start
-from tuff.columns import PollBatch, poll_batch
-from tuff.commit import CommitProtocol
+from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
+from tuff.commit import CommitProtocol, Opened, TransactionAware, rerun
 from tuff.context import TransactionContext
 from tuff.driver import Driver
 from tuff.flows import Backoff
-from tuff.participants import TransactionAware
-from tuff.protocol.errors import BadRequestError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
-from tuff.protocol.requests import Message, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.publisher import BATCH_BYTES, LINGER_MS, Delivery, Publisher
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.publisher import BATCH_BYTES, LINGER_S, Delivery, Publisher
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
 from tuff.sinks import Sinks
-from tuff.subscriber import Consumption, Plan, Positions, Subscriber, keep_for
-from tuff.subscription import Subscription
+from tuff.subscriber import Consumption, Plan, Positions, Subscriber, Subscription, keep_for
 from tuff.topics import Topics
 from tuff.transactions import Transactions, write_pointer_of
 from tuff.transport import Address, Transport
@@ -40,50 +35,57 @@ RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
 CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 
 
-def connect(
-    url: str = DEFAULT_URL,
-    *,
-    client: str | None = None,
-    timeout: float = 30.0,
-    connect_timeout: float = 5.0,
-    retries: int = 5,
-    token: str | None = None,
-) -> "Client":
+class Client:
     """A client of the server at `url`; it connects with its first call.
 
-        with tuff.connect("http://127.0.0.1:7411") as client:
+        with tuff.Client("http://127.0.0.1:7411") as client:
             client.publish(tuff.TopicId("shop", "orders"), "hello")
 
-    `client`: the name that others see in conflicts and listings (default: host and process id).
-    `timeout`: seconds until the whole answer is there, on top of what a call waits for itself.
-    `connect_timeout`: seconds to reach it, before that. `retries`: how often a call is sent again,
-    after waits that grow from 0.1 to 2 seconds, where that is safe: reads, what the server says it
-    did not do, and what has no second effect (protocol §1, Idempotence); never a plain publish that
-    may have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With
-    `https` the server's certificate is checked against the authorities that this machine trusts;
-    the environment variable SSL_CERT_FILE names another file of them.
+    Safe to share between threads. `topics`, `transactions` and `sinks` hold the calls about those.
+
+    `client_id`: the name that others see in conflicts and listings (default: host and process id).
+    `timeout`: how long to wait for the whole reply, in addition to what a call waits for at the
+    server. `connect_timeout`: how long to wait for the connection. Both are seconds or a timedelta,
+    as are all durations here. `retries`: how often a call is sent again, after pauses that grow
+    from 0.1 to 2 seconds, if that is safe: reads, calls that the server says it did not carry out,
+    and calls that have no second effect (protocol §1, Idempotence); never a plain publish that may
+    have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With `https`
+    the certificate of the server is checked against the authorities that this machine trusts, or
+    by `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
 
     Raises:
-        BadRequestError: `url` is no address, or a number is out of its range.
-    """
-    address = Address(url=url, timeout_s=timeout, connect_timeout_s=connect_timeout, token=token)
-    return Client(Transport(address), client_name(client), retries_of(retries))
-
-
-class Client:
-    """One server's topics, messages and transactions. Safe to share between threads.
-
-    `topics`, `transactions` and `sinks` hold the calls about those.
+        ValueError: `url` is no address, or a number is out of its range.
     """
 
-    def __init__(self, transport: Transport, name: str, retries: Retries) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        client_id: str | None = None,
+        timeout: Duration = 30.0,
+        connect_timeout: Duration = 5.0,
+        retries: int = 5,
+        token: str | None = None,
+        ssl_context: SSLContext | None = None,
+    ) -> None:
+        address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
+        self._set(Transport(address), client_name(client_id), retries_of(retries))
+
+    @classmethod
+    def _over(cls, transport: Transport, client_id: str, retries: Retries) -> "Client":
+        """A client over a transport that is there already; for tests."""
+        client = cls.__new__(cls)
+        client._set(transport, client_id, retries)  # noqa: SLF001 - of the same class
+        return client
+
+    def _set(self, transport: Transport, client_id: str, retries: Retries) -> None:
         self._transport = transport
         self._driver = Driver(transport)
         self._retries = retries
-        self.name = name
+        self.client_id = client_id
         self.topics = Topics(self._send)
-        self.transactions = Transactions(self._send, name)
-        self.sinks = Sinks(self._send, name)
+        self.transactions = Transactions(self._send, client_id)
+        self.sinks = Sinks(self._send, client_id)
 
     @property
     def url(self) -> str:
@@ -108,46 +110,57 @@ class Client:
     def publish(
         self,
         topic: TopicId,
-        messages: Payloads,
-        *,
+        *messages: Payload,
         transaction: Transaction | int | None = None,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> Published:
-        """Put one message, or an iterable of them, into a topic, durably, adjacent and in order.
+        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
 
-            client.publish(orders, ["sold one apple", b"\\x00\\xff"], ttl=3600)
+            client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
+            client.publish(orders, *messages)
 
-        Without `transaction` they are visible to everybody once this returns; with one, when it
-        commits, and `rollback` of the answer is then what `Client.rollback` takes. A string is its
-        UTF-8 bytes. `ttl`: whole seconds that they live, at most the topic's.
+        Without `transaction` they are visible to every reader once this returns. With one, they
+        become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
+        A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
 
         Raises:
             TopicNotFoundError: create it first.
-            EmptyPublishError, InvalidTtlError: kinds of BadRequestError.
+            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8.
+            EmptyPublishError: there are no messages; see `publish_stored`.
+            InvalidTtlError: the ttl is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
             ConnectionLostError: where it says `outcome_unknown`, they may be there.
             TransactionNotInProgressError: its kind says how the transaction ended.
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
-        payloads = calls.payloads_of(messages)
-        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl))
+        payloads = calls.payloads_of(topic, messages)
+        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
 
     def store(
         self,
         topic: TopicId,
-        messages: Payloads,
-        *,
+        *messages: Payload,
         transaction: Transaction | int,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> None:
-        """Put messages aside, durably: nobody sees them until the transaction publishes without
-        messages, which brings them all at that place (protocol §3.2).
+        """Store messages durably without publishing them: `publish_stored` publishes all of them,
+        in one place (protocol §3.2).
 
         Raises: as `publish`.
         """
         pointer = write_pointer_of(transaction)
-        payloads = calls.payloads_of(messages)
-        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=ttl))
+        payloads = calls.payloads_of(topic, messages)
+        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+
+    def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
+        """Publish, in one place, everything that `store` put aside in this transaction for the
+        topic since the last time (protocol §3.2). It becomes visible when the transaction commits.
+
+        Raises:
+            TransactionNotInProgressError: its kind says how the transaction ended.
+        """
+        pointer = write_pointer_of(transaction)
+        return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
 
     def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever; a client that
@@ -167,25 +180,25 @@ class Client:
         inclusive: bool = True,
         limit: int | None = None,
         transaction: Transaction | int | None = None,
-        isolation: str | None = None,
+        isolation: IsolationLike | None = None,
         undecided: str = "hold",
-        wait: float = 0,
+        wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
         """Read messages from a place on; nothing moves by it, so they can be read again.
 
-            poll = client.poll(orders, isolation="committed", limit=100)
-            more = client.poll(orders, poll.next_id, inclusive=False, isolation="committed")
+            poll = client.poll(orders, limit=100)
+            more = client.poll(orders, poll.next_id, inclusive=False)
 
         `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
         or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
         messages, at most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
-        `isolation`: `all`, the default, is everything that was published, also by transactions that
-        have not ended or were undone; `committed` is what is committed, and ends before the first
-        message that is undecided. `transaction`: read in the snapshot of a transaction instead: the
-        value itself, or the pointer of one in progress; at a message that is undecided for it,
-        `undecided` says `hold` (stop there) or `skip`. `wait`: seconds, up to 60, to wait where
-        there is nothing. `through`: the last id to deliver.
+        `isolation`: `committed`, the default, reads what is committed, and ends before the first
+        message that is undecided; `all` reads everything that was published, also by transactions
+        that are in progress or were rolled back. `transaction`: read in the snapshot of this
+        transaction instead: the value itself, or the pointer of one in progress. At a message that
+        is undecided for it, `undecided` says `hold` (stop there) or `skip`. `wait`: how long to
+        wait for messages if there are none, up to 60 seconds. `through`: the last id to deliver.
 
         The answer is a sequence of messages. Its `next_id` leads on, also when it is empty;
         `caught_up`: nothing is left; `blocked_by`: the transaction that holds the reader back;
@@ -193,7 +206,7 @@ class Client:
 
         Raises:
             TopicNotFoundError: there is none of that name.
-            BadRequestError: a parameter can't be so.
+            ValueError, BadRequestError: a parameter is wrong, here or for the server.
             DamagedRecordError: the first one fails its checksum; `members["next"]` is behind it.
             TransactionsUnavailableError: `committed` can't be told now; `all` can.
             TransactionNotInProgressError: the pointer's transaction has ended.
@@ -205,7 +218,7 @@ class Client:
             transaction=transaction,
             isolation=isolation,
             undecided=undecided,
-            wait_s=wait,
+            wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
         )
         return self._send(calls.poll(topic, question))
@@ -220,9 +233,9 @@ class Client:
         topic: TopicId,
         start: Start | None = None,
         *,
-        isolation: str = "committed",
+        isolation: IsolationLike = "committed",
         limit: int = 1_000,
-        wait: float = 30.0,
+        wait: Duration = 30.0,
     ) -> Iterator[Message]:
         """All messages from a place on, and then each new one when it comes; it never ends.
 
@@ -241,7 +254,12 @@ class Client:
             DamagedRecordError: as `poll`.
             ConnectionLostError: only when this client is closed.
         """
-        question = PollQuestion(start=start, isolation=isolation, limit=limit, wait_s=wait)
+        question = PollQuestion(
+            start=start,
+            isolation=isolation,
+            limit=limit,
+            wait_s=calls.seconds_of(wait, what="wait"),
+        )
         subscription = Subscription(topic, question)
         while True:
             yield from self._driver.run(subscription.poll())
@@ -250,9 +268,9 @@ class Client:
         self,
         topic: TopicId,
         *,
-        linger_ms: float = LINGER_MS,
+        linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
-        ttl: int | None = None,
+        ttl: Duration | None = None,
     ) -> Publisher:
         """Sends messages one by one, publishes them in batches, and acknowledges each of them.
 
@@ -262,17 +280,17 @@ class Client:
 
         For many small messages of one program: one durable publish for a whole batch is many times
         as fast. A batch goes out when the one before is acknowledged, and `batch_bytes` are full
-        (64 bytes per message included; up to 1 MiB) or `linger_ms` are over since its first
+        (64 bytes per message included; up to 1 MiB) or `linger` seconds are over since its first
         message was sent. `ttl`: as `publish` has it.
 
         Raises:
-            BadRequestError: a number is out of its range.
+            ValueError: a number is out of its range.
         """
-        delivery = Delivery(topic, ttl, self._retries)
-        linger_s = linger_ms / 1000
+        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
+        linger_s = calls.seconds_of(linger, what="linger")
         return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
 
-    def offsets(self, topic: TopicId, *, isolation: str = "all") -> Offsets:
+    def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and how far it is decided for this reader (protocol §3.6).
 
         Raises:
@@ -291,8 +309,8 @@ class Client:
     def transaction(
         self,
         *participants: TransactionAware,
-        type: str | TransactionType = "short",
-        timeout: float | None = None,
+        type: TransactionTypeLike = "short",
+        timeout: Duration | None = None,
     ) -> TransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
@@ -308,7 +326,9 @@ class Client:
             OutcomeUnknownError: it may have committed, and nothing was undone.
             Exception: whatever the block or a participant raised, after all was rolled back.
         """
-        return self._open(participants, type=type, timeout_s=timeout).context
+        return self._open(
+            participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
+        ).context
 
     def run(
         self,
@@ -340,9 +360,9 @@ class Client:
         *,
         positions: Positions,
         start: Start | None = None,
-        isolation: str = "committed",
+        isolation: IsolationLike = "committed",
         batch: int = 100,
-        wait: float = 30.0,
+        wait: Duration = 30.0,
         attempts: int = 5,
         dead_letters: TopicId | None = None,
     ) -> Subscriber:
@@ -365,12 +385,13 @@ class Client:
         away count for nothing.
 
         Raises:
-            BadRequestError: `attempts` is below 1, `process` a coroutine function, the topic's name
-                too long for `.dlq`, or `positions` are those of another topic.
+            TypeError, ValueError: `process` is a coroutine function, `attempts` is below 1, the
+                topic's name too long for `.dlq`, or `positions` are those of another topic.
         """
+        wait_s = calls.seconds_of(wait, what="wait")
         plan = Plan(
             topic=topic,
-            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait),
+            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
             process=process,
             open_one=lambda: self._open((positions,)),
             load=positions.load,
@@ -389,13 +410,31 @@ class Client:
         self,
         participants: Collection[TransactionAware],
         *,
-        type: str | TransactionType = "short",
+        type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(
-            self._retries, participants, type=type, timeout_s=timeout_s, client=self.name
+            self._retries, participants, type=type, timeout_s=timeout_s, client=self.client_id
         )
         return Opened(protocol, TransactionContext(protocol, self._driver))
+
+
+def address_of(
+    url: str,
+    timeout: Duration,
+    connect_timeout: Duration,
+    *,
+    token: str | None,
+    ssl_context: SSLContext | None,
+) -> Address:
+    """The server that a client speaks to. Raises: ValueError: as `Client`."""
+    return Address(
+        url=url,
+        timeout_s=calls.seconds_of(timeout, what="timeout"),
+        connect_timeout_s=calls.seconds_of(connect_timeout, what="connect_timeout"),
+        token=token,
+        ssl_context=ssl_context,
+    )
 
 
 def client_name(given: str | None) -> str:
@@ -404,7 +443,7 @@ def client_name(given: str | None) -> str:
 
 
 def retries_of(count: int) -> Retries:
-    """Raises: BadRequestError: the count is below 0, or absurd."""
+    """Raises: ValueError: the count is below 0, or absurd."""
     if not 0 <= count <= RETRY_COUNT_MAX:
-        raise BadRequestError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
+        raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
     return Retries(count)

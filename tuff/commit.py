@@ -6,26 +6,207 @@
 An error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import calls, transaction_calls
-from tuff.calls import Payload, PollQuestion, payloads_of
-from tuff.endings import Ending, did_not_happen, raise_unknown
-from tuff.flows import Flow, attempt, run_all, unless
-from tuff.outgoing import Outgoing
-from tuff.participants import AsyncTransactionAware, hook_of
+from tuff.calls import Call, Payload, PollQuestion, payloads_of
+from tuff.flows import Backoff, Flow, attempt, hook, run_all, unless
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionConflictError,
+    TuffError,
 )
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
-from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
+from tuff.transport import ConnectionLostError
+
+# Most hooks have no argument that says whose they are, and two transactions over one participant
+# may end in any order.
+_hook_of: ContextVar[int | None] = ContextVar("transaction whose hook runs", default=None)
+
+
+def hook_transaction_id() -> int | None:
+    """Which transaction the hook that runs is about; None outside of a context's hooks.
+
+    A participant that keeps something for each transaction finds it by this, and not by which of
+    them began last.
+    """
+    return _hook_of.get()
+
+
+def hook_of(transaction: Transaction, function: Callable[[], object]) -> Flow[Any]:
+    """Run a hook of a participant, which can ask whose it is."""
+    around = _hook_of.get()
+    _hook_of.set(transaction.transaction_id)
+    try:
+        return (yield from hook(function))
+    finally:
+        # A flow that is dropped half-way may end in the context of somebody else.
+        if _hook_of.get() == transaction.transaction_id:
+            _hook_of.set(around)
+
+
+class TransactionAware(Protocol):
+    """A participant: any object with these, whatever it keeps its writes in.
+
+    `start_tx`: a transaction begins; read what is visible in it.
+    `update_tx`: after a checkpoint there is a new `write_pointer`; what was written stays.
+    `tx_changes`: the keys of what was written, for the detection of conflicts.
+    `commit_tx`: make the writes durable, under the write pointer; they are not visible yet.
+    `post_commit`: the transaction has committed.
+    `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
+
+    Several transactions may use one participant at once, in one task too, and end in any order: a
+    generator that holds a `with` block is ended by whoever drops it. `tuff.hook_transaction_id()`
+    says inside of a hook which one it is about.
+
+    A participant may also have `leave_tx()`: it is called where a transaction is over and none of
+    the last two is (another one's start failed; the outcome is unknown), and undoes nothing.
+    """
+
+    name: str
+
+    def start_tx(self, transaction: Transaction) -> None: ...
+    def update_tx(self, transaction: Transaction) -> None: ...
+    def tx_changes(self) -> Collection[bytes]: ...
+    def commit_tx(self) -> None: ...
+    def post_commit(self) -> None: ...
+    def rollback_tx(self) -> None: ...
+
+
+class AsyncTransactionAware(Protocol):
+    """A participant of an asyncio client: as `TransactionAware`, and each hook may be a coroutine
+    function. Every `TransactionAware` is one."""
+
+    name: str
+
+    def start_tx(self, transaction: Transaction) -> Awaitable[None] | None: ...
+    def update_tx(self, transaction: Transaction) -> Awaitable[None] | None: ...
+    def tx_changes(self) -> Awaitable[Collection[bytes]] | Collection[bytes]: ...
+    def commit_tx(self) -> Awaitable[None] | None: ...
+    def post_commit(self) -> Awaitable[None] | None: ...
+    def rollback_tx(self) -> Awaitable[None] | None: ...
+
+
+BUFFER_BYTES_MAX = 1 << 20  # bytes in memory; as JSON at most six times that, and a request has 16
+MESSAGE_BYTES = 64  # bytes; what a message costs beside its payload, so that empty ones count too
+
+
+@dataclass(slots=True)
+class _Held:
+    """The messages of one topic under one write pointer."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    ttls_s: list[int | None] = field(default_factory=list)
+    is_spilled: bool = False
+
+
+class Outgoing:
+    """The messages of one transaction, by topic and write pointer, in their order (protocol §3.2).
+
+    Up to `BUFFER_BYTES_MAX` wait here and travel in the commit. What comes after that is stored at
+    once, and the commit only refers to it; so a long transaction holds little in memory.
+    """
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._by_place: dict[tuple[TopicId, int], _Held] = {}
+
+    def add(
+        self, topic: TopicId, pointer: int, payloads: Sequence[bytes], *, ttl_s: int | None
+    ) -> list[Call[None]]:
+        """Take messages in; answers the calls that store what does not fit, to be sent in order."""
+        held = self._by_place.setdefault((topic, pointer), _Held())
+        spilled: list[bytes] = []
+        for payload in payloads:
+            size_bytes = self._size_bytes + _cost_bytes(payload)
+            # Once one message of a place is stored, the later ones follow it there: the reference
+            # comes after what is inline, so going back to the buffer would overtake it.
+            if held.is_spilled or size_bytes > BUFFER_BYTES_MAX:
+                held.is_spilled = True
+                spilled.append(payload)
+            else:
+                self._size_bytes = size_bytes
+                held.payloads.append(payload)
+                held.ttls_s.append(ttl_s)
+        return [
+            calls.store(topic, batch, pointer=pointer, ttl_s=ttl_s) for batch in _batches(spilled)
+        ]
+
+    def entries(self) -> list[PublishEntry]:
+        """What the commit carries: of each place its messages, then the reference to the stored."""
+        entries: list[PublishEntry] = []
+        for (topic, pointer), held in self._by_place.items():
+            if held.payloads:
+                entries.append(
+                    PublishEntry(
+                        topic=topic, payloads=held.payloads, ttls_s=held.ttls_s, pointer=pointer
+                    )
+                )
+            if held.is_spilled:
+                entries.append(PublishEntry(topic=topic, payloads=(), pointer=pointer))
+        return entries
+
+
+def _cost_bytes(payload: bytes) -> int:
+    return len(payload) + MESSAGE_BYTES
+
+
+def _batches(payloads: Sequence[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size_bytes = 0
+    for payload in payloads:
+        size_bytes += _cost_bytes(payload)
+        if batch and size_bytes > BUFFER_BYTES_MAX:
+            yield batch
+            batch, size_bytes = [], _cost_bytes(payload)
+        batch.append(payload)
+    if batch:
+        yield batch
+
+
+class OutcomeUnknownError(ConnectionLostError):
+    """Neither `rollback_tx` nor `post_commit` has run: the transaction may have committed."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, outcome_unknown=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a commit went: `committed` is None while nobody knows; `error` is what it raised."""
+
+    committed: bool | None
+    error: BaseException | None
+
+
+def did_not_happen(error: BaseException) -> bool:
+    """Whether the server, or the want of one, proves that this commit did not happen."""
+    if isinstance(error, ConnectionLostError):
+        return not error.outcome_unknown
+    return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
+
+
+def raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
+    """Tell which transaction it is. Raises: OutcomeUnknownError, or the interrupt that it was."""
+    sentence = (
+        f"whether transaction {transaction.transaction_id} committed can't be learned now; ask "
+        f"`tuff tx show {transaction.transaction_id}` before going on"
+    )
+    if not isinstance(cause, Exception):
+        cause.add_note(sentence)
+        raise cause
+    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause
 
 
 class CommitProtocol:
@@ -39,7 +220,7 @@ class CommitProtocol:
         retries: Retries,
         participants: Collection[AsyncTransactionAware],
         *,
-        type: str | TransactionType,
+        type: TransactionTypeLike,
         timeout_s: float | None,
         client: str,
     ) -> None:
@@ -56,13 +237,13 @@ class CommitProtocol:
         self._has_committed = False
         self._interrupts: list[BaseException] = []  # that are notes on another error
         self._messages = Outgoing()
-        self._doom: BadRequestError | None = None  # why the transaction can't commit any more
+        self._doom: RuntimeError | None = None  # why the transaction can't commit any more
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: BadRequestError: there is none."""
+        """The current transaction. Raises: RuntimeError: there is none."""
         if self._current is None:
-            raise BadRequestError(
+            raise RuntimeError(
                 "the context is not in a transaction; enter it with `with client.transaction(…)`"
             )
         return self._current
@@ -87,11 +268,11 @@ class CommitProtocol:
         """Start a transaction for the block `entry`, and let every participant know.
 
         Raises:
-            BadRequestError: another block is in it, and goes on as if nobody had asked.
+            RuntimeError: another block is in it, and goes on as if nobody had asked.
             StoppedError: `stop` was set before there was a transaction; nobody heard of it.
         """
         if self._entry is not None:
-            raise BadRequestError(
+            raise RuntimeError(
                 "the context is in a transaction already, whose block has not ended; use another "
                 "context, as each belongs to one thread or task at a time"
             )
@@ -137,7 +318,7 @@ class CommitProtocol:
     def finish(self) -> Flow[None]:
         """Commit; after an error that came before it, roll back, and raise that error.
 
-        Raises: BadRequestError: the transaction is over, and it was not this block that aborted it.
+        Raises: RuntimeError: the transaction is over, and it was not this block that aborted it.
         """
         try:
             yield from self._finish()
@@ -156,7 +337,7 @@ class CommitProtocol:
         if transaction is None:
             if self._was_aborted:
                 return
-            raise BadRequestError(
+            raise RuntimeError(
                 "the transaction of this block was ended by somebody else, who used the same "
                 "context; nothing was committed"
             )
@@ -221,9 +402,9 @@ class CommitProtocol:
         self._participants.append(participant)
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
-        """Whether the participant was there. Raises: BadRequestError: inside a transaction."""
+        """Whether the participant was there. Raises: RuntimeError: inside a transaction."""
         if self._current is not None:
-            raise BadRequestError(f"{participant.name} can't leave in the middle of a transaction")
+            raise RuntimeError(f"{participant.name} can't leave in the middle of a transaction")
         before = len(self._participants)
         self._participants = [other for other in self._participants if other is not participant]
         return len(self._participants) < before
@@ -248,7 +429,7 @@ class CommitProtocol:
     ) -> Flow[None]:
         """Have the commit publish these; what does not fit into memory is stored now."""
         pointer = self.transaction.write_pointer
-        for call in self._messages.add(topic, pointer, payloads_of(messages), ttl_s=ttl_s):
+        for call in self._messages.add(topic, pointer, payloads_of(topic, messages), ttl_s=ttl_s):
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:
@@ -362,7 +543,69 @@ class CommitProtocol:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
-def _doomed(what: str, call: str, cause: BaseException) -> BadRequestError:
-    error = BadRequestError(f"{what}, so it is rolled back; let the error of {call} end the block")
+def _doomed(what: str, call: str, cause: BaseException) -> RuntimeError:
+    error = RuntimeError(f"{what}, so it is rolled back; let the error of {call} end the block")
     error.__cause__ = cause
     return error
+
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Generic[C]):
+    """A context as the program sees it, and the protocol behind it."""
+
+    protocol: CommitProtocol
+    context: C
+
+
+def during(protocol: CommitProtocol, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
+    """What the flow `work` returns, run in a transaction that is committed after it.
+
+    An interrupt that came while an error was cleaned up after is raised in place of that error,
+    since who asks may go on after errors.
+
+    Raises: StoppedError: `stop` was set before it began.
+    """
+    try:
+        yield from protocol.begin(work, stop)
+        try:
+            result = yield from work
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from protocol.undo(error)
+            raise
+        yield from protocol.finish()
+    except Exception as error:
+        if protocol.interrupt is not None:
+            raise protocol.interrupt from error
+        raise
+    return result
+
+
+def rerun(
+    open_one: Callable[[], Opened[C]],
+    work: Callable[[C], object],
+    *,
+    attempts: int,
+    backoff: Backoff,
+) -> Flow[Any]:
+    """What `work` returns in a transaction; in a new one after each conflict, `attempts` in all.
+
+    A conflict that a `post_commit` raises comes too late for that: the work is done.
+    """
+    if attempts < 1:
+        raise ValueError(f"attempts is a number from 1 on, not {attempts}")
+    failed_count = 0
+    while True:
+        opened = open_one()
+        try:
+            return (yield from during(opened.protocol, hook(partial(work, opened.context))))
+        except TransactionConflictError:
+            failed_count += 1
+            if opened.protocol.has_committed or failed_count >= attempts:
+                raise
+        yield backoff.pause(failed_count)

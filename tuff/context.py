@@ -3,12 +3,11 @@
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tuff.calls import Payload, PollQuestion, Start
-from tuff.commit import CommitProtocol
+from tuff import calls
+from tuff.calls import Duration, Payload, PollQuestion, Start
+from tuff.commit import AsyncTransactionAware, CommitProtocol, TransactionAware
 from tuff.driver import Driver
-from tuff.participants import AsyncTransactionAware, TransactionAware
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
 
@@ -31,7 +30,7 @@ class TransactionContext:
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: BadRequestError: there is none."""
+        """The current transaction. Raises: RuntimeError: there is none."""
         return self._protocol.transaction
 
     def __enter__(self) -> "TransactionContext":
@@ -63,7 +62,7 @@ class TransactionContext:
         self._driver.run(self._protocol.add(participant))
 
     def remove(self, participant: TransactionAware) -> bool:
-        """Whether the participant was there. Raises: BadRequestError: inside a transaction."""
+        """Whether the participant was there. Raises: RuntimeError: inside a transaction."""
         return self._protocol.remove(participant)
 
     def checkpoint(self) -> None:
@@ -71,7 +70,7 @@ class TransactionContext:
         tell what was written before from what comes after. Nothing that was written is lost."""
         self._driver.run(self._protocol.checkpoint())
 
-    def publish(self, topic: TopicId, *messages: Payload, ttl: int | None = None) -> None:
+    def publish(self, topic: TopicId, *messages: Payload, ttl: Duration | None = None) -> None:
         """Have the commit publish these: they become visible with the rows, or never.
 
         The messages of one topic keep their order. Up to 1 MiB of them waits in memory; what comes
@@ -82,7 +81,7 @@ class TransactionContext:
             EmptyPublishError: there are none.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl))
+        self._driver.run(self._protocol.publish(topic, messages, ttl_s=calls.ttl_of(ttl)))
 
     def poll(
         self,
@@ -92,7 +91,7 @@ class TransactionContext:
         inclusive: bool = True,
         limit: int | None = None,
         undecided: str = "hold",
-        wait: float = 0,
+        wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
         """Read in the transaction's snapshot; the rest is as `tuff.Client.poll` has it.
@@ -105,7 +104,7 @@ class TransactionContext:
             limit=limit,
             transaction=self.transaction.transaction_id,
             undecided=undecided,
-            wait_s=wait,
+            wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
         )
         return self._driver.run(self._protocol.poll(topic, question))
@@ -128,7 +127,7 @@ class AsyncTransactionContext:
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: BadRequestError: there is none."""
+        """The current transaction. Raises: RuntimeError: there is none."""
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncTransactionContext":
@@ -163,9 +162,11 @@ class AsyncTransactionContext:
         """As `TransactionContext.checkpoint`."""
         await self._driver.run(self._protocol.checkpoint())
 
-    async def publish(self, topic: TopicId, *messages: Payload, ttl: int | None = None) -> None:
+    async def publish(
+        self, topic: TopicId, *messages: Payload, ttl: Duration | None = None
+    ) -> None:
         """As `TransactionContext.publish`."""
-        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl))
+        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=calls.ttl_of(ttl)))
 
     async def poll(
         self,
@@ -175,7 +176,7 @@ class AsyncTransactionContext:
         inclusive: bool = True,
         limit: int | None = None,
         undecided: str = "hold",
-        wait: float = 0,
+        wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
         """As `TransactionContext.poll`."""
@@ -185,7 +186,7 @@ class AsyncTransactionContext:
             limit=limit,
             transaction=self.transaction.transaction_id,
             undecided=undecided,
-            wait_s=wait,
+            wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
         )
         return await self._driver.run(self._protocol.poll(topic, question))

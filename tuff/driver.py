@@ -78,6 +78,6 @@ def _no_coroutine(result: object) -> object:
         # It has not run, so nothing of what it was to write is written: that is a failure.
         getattr(result, "close", lambda: None)()
         raise TypeError(
-            "a participant of a blocking client has a coroutine function; use tuff.connect_async"
+            "a participant of a blocking client has a coroutine function; use tuff.AsyncClient"
         )
     return result

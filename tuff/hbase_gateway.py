@@ -1,7 +1,7 @@
-"""Calls to HBase through its Thrift gateways: a connection for each thread, and what errors mean.
+"""Calls to HBase through Thrift gateways: one connection per thread, retries, and error texts.
 
-A connection that two threads share hands each the other's answers, silently. One that failed in any
-way is never used again: after a time-out it would serve the answer to the call before.
+Two threads that shared a connection would silently get each other's answers. A connection that
+failed is never used again: after a time-out it would return the answer to the previous call.
 """
 
 import os
@@ -15,25 +15,49 @@ from time import sleep
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tuff.disk.failures import StoreError
-from tuff.disk.users import Users
-from tuff.hbase_wire import (
+import happybase
+from Hbase_thrift import (  # happybase makes this module when it is loaded, so not before it
     AlreadyExists,
-    HBaseError,
+    BatchMutation,
+    ColumnDescriptor,
     IllegalArgument,
-    TException,
-    thrift1_connection,
+    Mutation,
+    TScan,
 )
+from Hbase_thrift import IOError as HBaseError
+from thriftpy2.thrift import TException
+
+from tuff.disk.engine_calls import CallsInFlight, StoreError
+
+__all__ = [
+    "ANSWERS",
+    "Addresses",
+    "AlreadyExists",
+    "BatchMutation",
+    "ColumnDescriptor",
+    "Connection",
+    "Gateways",
+    "HBaseError",
+    "IllegalArgument",
+    "Mutation",
+    "TException",
+    "TScan",
+    "UnansweredError",
+    "happybase",
+    "is_passing",
+    "sentence",
+    "thrift1_connection",
+]
 
 T = TypeVar("T")
 Connection = Any  # happybase has no types
 Connect = Callable[..., Connection]  # of host, port and `timeout` in milliseconds; not open yet
 
-PAUSES_S = (0.05, 0.4)  # seconds before the second try and the third; then others decide
-ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # HBase said no: the connection is fine
+PAUSES_S = (0.05, 0.4)  # seconds before the second and the third attempt; the last ones
+ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # refusals; the connection stays usable
 REASON_LENGTH_MAX = 300  # characters; HBase answers with a whole stack trace
 
-# What passes by itself: a region that moves, a master that starts. The gateway waited already.
+# Transient errors, as of a region that moves or a master that starts. The gateway has waited, too.
 _PASSING = (
     "NotServingRegionException",
     "RegionTooBusyException",
@@ -53,15 +77,20 @@ _ADVICE = (
 _EXCEPTION = re.compile(r"(?:[a-z0-9]+\.)+([A-Z]\w*(?:Exception|Error))")
 
 
+def thrift1_connection(host: str, port: int, *, timeout: int) -> happybase.Connection:
+    """A connection that is not open yet; `timeout`: milliseconds of one call."""
+    return happybase.Connection(host, port, timeout=timeout, autoconnect=False)
+
+
 class UnansweredError(StoreError):
-    """The connection failed during a call, which may have been carried out, or still will be."""
+    """The connection failed during a call. The call may have been carried out, or may be later."""
 
 
 class Addresses:
-    """Where the gateways of one HBase are; who asks is given one after the other.
+    """The addresses of the gateways of one HBase, handed out in turn.
 
-    It outlives a store that is closed and opened again: begun anew each time, a gateway that hangs
-    would be asked first each time.
+    One object serves all openings of a store. With a new one for each opening, a hanging gateway at
+    the first address would be tried first each time.
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
@@ -69,14 +98,14 @@ class Addresses:
         self._next = cycle(addresses)
 
     def next(self) -> tuple[str, int]:
-        """Host and port of the next one; any thread may ask."""
+        """Host and port of the next gateway; any thread may call."""
         return next(self._next)
 
 
 class Gateways:
-    """Thrift gateways that serve one HBase; each new connection goes to the next of them.
+    """The Thrift gateways of one HBase; each new connection goes to the next of them.
 
-    `_lock` guards the list of open connections, and whether it is over with them.
+    `_lock` guards the set of open connections and `_is_over`.
     """
 
     def __init__(
@@ -89,8 +118,8 @@ class Gateways:
         connect: Connect = thrift1_connection,
         answers: tuple[type[Exception], ...] = ANSWERS,
     ) -> None:
-        """`idle_s`: a connection that rested for longer is replaced before a gateway ends it;
-        `answers`: what is raised where HBase said no, and the connection is fine."""
+        """`idle_s`: a connection that was idle for longer is replaced, before a gateway closes it;
+        `answers`: errors by which HBase refuses a call; the connection stays usable."""
         self._addresses = addresses
         self._connect = connect
         self._answers = answers
@@ -99,39 +128,39 @@ class Gateways:
         self._elapsed_s = elapsed_s
         self._mine = threading.local()
         self._lock = threading.Lock()
-        # Weakly: with the thread that used it a connection goes too, and closes by itself.
+        # Weak references: a connection ends with the thread that used it, and closes by itself.
         self._open: WeakSet[Connection] = WeakSet()
         self._is_over = False
         self._users = _users()
         _all.add(self)
 
     def connections(self) -> list[Connection]:
-        """All that are open."""
+        """All open connections."""
         with self._lock:
             return list(self._open)
 
     def leave_inherited(self) -> None:
-        """In a process that was forked: open connections of its own. What either of the two reads
-        from one that they share the other lacks."""
+        """In a forked child: forget the parent's connections, and open own ones. On a shared
+        connection, an answer that one process reads is lost for the other."""
         self._mine = threading.local()
         self._lock = threading.Lock()
         self._open = WeakSet()
         self._users = _users()
 
     def call(self, work: Callable[[Connection], T]) -> T:
-        """What `work` makes of this thread's connection; tried again where that can help, so it
-        must do no harm when it is done twice.
+        """Call `work` with this thread's connection and return its result. It is retried where that
+        can help, so `work` must be idempotent.
 
         Raises:
-            UnansweredError: nobody knows whether it was done.
-            StoreError: HBase refused it; one clear sentence.
+            UnansweredError: the outcome is unknown.
+            StoreError: HBase refused the call; one clear sentence.
         """
         for pause_s in PAUSES_S:
             try:
                 return self.call_once(work)
             except UnansweredError as error:
                 if self._is_over or isinstance(error.__cause__, TimeoutError):
-                    raise  # a gateway that hangs would hang again
+                    raise  # a hanging gateway would hang again
             except StoreError as error:
                 if not is_passing(error):
                     raise
@@ -139,7 +168,7 @@ class Gateways:
         return self.call_once(work)
 
     def call_once(self, work: Callable[[Connection], T]) -> T:
-        """The same, and tried once. Raises: UnansweredError, StoreError."""
+        """As `call`, without retries. Raises: UnansweredError, StoreError."""
         with self._users.using():
             connection = self._connection()
             try:
@@ -154,19 +183,19 @@ class Gateways:
             pass
 
     def is_mine(self, connection: Connection) -> bool:
-        """Whether this thread may use a connection, still."""
+        """Whether this thread can still use a connection."""
         return connection is not None and getattr(self._mine, "connection", None) is connection
 
     def interrupt(self) -> None:
-        """End every connection, and with them the calls under way, without a wait; later calls
-        are refused. Any thread may call."""
+        """Shut all connections down at once, which ends the calls in flight, and refuse later
+        calls. Any thread may call."""
         with self._lock:
             self._is_over = True
             for connection in self._open:
                 _cut(connection)
 
     def close(self) -> None:
-        """The same, and wait until nobody is in a call any more."""
+        """As `interrupt`, and wait until all calls have ended."""
         self.interrupt()
         if self._users.close():
             with self._lock:
@@ -182,11 +211,11 @@ class Gateways:
         except (TException, OSError, EOFError) as error:
             self._drop(connection)
             raise UnansweredError(
-                f"the HBase gateway did not answer ({_text(error)}), and what it was asked for may "
-                "or may not be done"
+                f"the HBase gateway did not answer ({_text(error)}); the call may or may not have "
+                "been carried out"
             ) from error
         except BaseException:
-            self._drop(connection)  # half a call may have gone out
+            self._drop(connection)  # a part of the call may have been sent
             raise
 
     def _connection(self) -> Connection:
@@ -207,7 +236,7 @@ class Gateways:
         except (TException, OSError) as error:
             self._drop(connection)
             raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
-        if self._is_over:  # while it was opened
+        if self._is_over:  # `interrupt` was called meanwhile
             _cut(connection)
         return connection
 
@@ -219,7 +248,8 @@ class Gateways:
 
 
 _all: WeakSet[Gateways] = WeakSet()
-_forking: list[Connection] = []  # kept over a fork, or those of other threads closed themselves
+# Held during a fork, or the child would close connections of other threads by garbage collection.
+_forking: list[Connection] = []
 
 
 def _keep() -> None:
@@ -230,7 +260,7 @@ def _leave_inherited() -> None:
     for gateways in list(_all):
         gateways.leave_inherited()
     for connection in _forking:
-        # Closed without a shutdown, which would end the parent's connection too.
+        # Without a shutdown, which would end the parent's connection, too.
         with suppress(OSError, AttributeError):
             os.close(connection.transport.sock.detach())
     _forking.clear()
@@ -240,13 +270,13 @@ os.register_at_fork(before=_keep, after_in_parent=_forking.clear, after_in_child
 
 
 def is_passing(error: StoreError) -> bool:
-    """Whether HBase's answer says that it may be asked again soon."""
+    """Whether HBase's error is transient, so that a retry can help."""
     text = _text(error.__cause__) if error.__cause__ is not None else ""
     return any(name in text for name in _PASSING)
 
 
 def sentence(error: Exception) -> str:
-    """What HBase's stack trace says, in a sentence."""
+    """The reason in HBase's stack trace, as one sentence."""
     text = _text(error)
     for name, advice in _ADVICE:
         if name in text:
@@ -264,12 +294,12 @@ def _text(error: BaseException) -> str:
     return str(message or error)
 
 
-def _users() -> Users:
-    return Users(closed=lambda: StoreError("the store is closed"))
+def _users() -> CallsInFlight:
+    return CallsInFlight(closed=lambda: StoreError("the store is closed"))
 
 
 def _cut(connection: Connection) -> None:
-    # Shut down and not closed: the thread that waits on the socket wakes, and closes it.
+    # Shut down, not closed: the thread that waits on the socket wakes and closes it.
     with suppress(OSError, AttributeError):
         connection.transport.sock.shutdown(SHUT_RDWR)
 

@@ -1,7 +1,7 @@
-"""What the server's own code reads in its files and tables, as rows of JSON.
+"""The content of the server's files and tables, as rows of JSON, read by the server's own code.
 
-It runs in a process of its own (`server.py inspect …`, which prints one object per line), as the
-library imports no room of the server.
+It runs in a process of its own (`server.py inspect …`, which prints one object per line), since the
+library imports nothing of the server.
 """
 
 import json
@@ -16,17 +16,17 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError, InternalEr
 Row = dict[str, object]
 
 EXIT_USAGE = 2  # of `server.py inspect`
-SAID_BYTES_MAX = 64 << 10  # bytes; of what it says on standard error, the end matters
-DAMAGE = "damage"  # the kind of a row that tells where a file stops being readable
+SAID_BYTES_MAX = 64 << 10  # bytes; only the end of its standard error is read
+DAMAGE = "damage"  # the kind of a row that reports corruption
 
 
 def inspect(what: str, argument: str) -> Generator[Row, None, None]:
-    """The rows of what an argument names: a file, a directory, or a place in HBase.
+    """The rows in what the argument names: a file, a directory, or a location in HBase.
 
     Raises:
         LaunchError: there is no server beside this package.
-        BadRequestError: it is something else than what was asked for.
-        DamagedRecordError: it could not be read at all; the sentence is the server's.
+        BadRequestError: it is of another kind than `what`, or in use.
+        DamagedRecordError: it could not be read at all.
     """
     command = server_command(["inspect", what, argument])
     # Errors go to a file: a process that fills one pipe waits for the reader of the other.
@@ -39,7 +39,7 @@ def inspect(what: str, argument: str) -> Generator[Row, None, None]:
             for line in process.stdout:
                 yield _row(line)
         except GeneratorExit:
-            process.kill()  # who wants no more rows waits for none
+            process.kill()  # the caller wants no more rows
             raise
         code = process.wait()
         errors.seek(max(0, errors.seek(0, SEEK_END) - SAID_BYTES_MAX))

@@ -1,7 +1,7 @@
-"""Where the server is, and how to start one as a process of its own (protocol §8).
+"""Finds the server's file and starts a server as a process of its own (protocol §8).
 
-The library imports nothing of the server; it starts `server.py` by its resolved path, with
-`python -P`, so that no `tx.py` in somebody's directory can stand in for a room of it.
+The library imports nothing of the server. It starts `server.py` by its resolved path, with
+`python -P`, so that a user's own `tx.py` in the working directory can't replace the server's.
 """
 
 import os
@@ -33,8 +33,8 @@ def server_file() -> Path:
         LaunchError: it is in neither place.
     """
     for place in _PLACES:
-        # A checkout is told by its rooms: a foreign server.py in site-packages is none of ours.
-        if place.is_file() and (place.parent / "process" / "rooms.py").is_file():
+        # A foreign server.py in site-packages is not ours: ours has its components beside it.
+        if place.is_file() and (place.parent / "process" / "components.py").is_file():
             return place
     raise LaunchError(
         f"no server is installed beside {_HERE}; install the tuff-messaging package whole"

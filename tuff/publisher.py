@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,23 +11,142 @@ from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - who sends goes on while a batch is on its way
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
-from tuff.accumulator import Accumulator, Batch
 from tuff.calls import Payload
+from tuff.commit import BUFFER_BYTES_MAX, MESSAGE_BYTES
 from tuff.driver import Driver
 from tuff.flows import Flow
-from tuff.protocol.errors import BadRequestError, InternalError
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.errors import InternalError
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.replies import Published
 from tuff.retries import Retries
 from tuff.transport import ConnectionLostError
 
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+BATCHES_HELD_MAX = 8  # times `batch_bytes` are held in memory; then who sends has to wait
+LINGER_S_MAX = 60.0  # seconds; more is no publisher but a schedule
+
+
+class _Waiting(NamedTuple, Generic[R]):
+    payload: bytes
+    receipt: R
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[R_co]):
+    """Messages of one publish, and for each the receipt that its sender holds."""
+
+    payloads: list[bytes]
+    receipts: Sequence[R_co]
+    size_bytes: int
+
+
+class Accumulator(Generic[R]):
+    """Decides which messages make a batch, and when it is sent; it has no clock and no thread.
+
+    One batch is in flight at a time, so that messages keep the order in which they were sent. What
+    is sent meanwhile makes the next batch; the linger time counts only while no batch is in flight.
+
+    `claim` says of a receipt whether its message is still wanted; if not, it is
+    left out. Times are seconds of any clock that does not step."""
+
+    def __init__(self, *, batch_bytes: int, linger_s: float, claim: Callable[[R], bool]) -> None:
+        """Raises: ValueError: a number is out of its range."""
+        if not 1 <= batch_bytes <= BUFFER_BYTES_MAX:
+            raise ValueError(
+                f"batch_bytes is a number from 1 to {BUFFER_BYTES_MAX}, not {batch_bytes}"
+            )
+        if not 0 <= linger_s <= LINGER_S_MAX:
+            raise ValueError(
+                f"linger is a number of seconds from 0 to {LINGER_S_MAX:g}, not {linger_s:g}"
+            )
+        self._batch_bytes = batch_bytes
+        self._linger_s = linger_s
+        self._claim = claim
+        self._waiting: deque[_Waiting[R]] = deque()
+        self._waiting_bytes = 0
+        self._under_way_bytes = 0
+        self._due_count = 0  # of those that wait, so many go without waiting for company
+        self.added_count = 0
+        self.settled_count = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits; a batch may be on its way."""
+        return not self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what waits fills a batch."""
+        return self._waiting_bytes >= self._batch_bytes
+
+    def has_room(self, payload: bytes) -> bool:
+        """Whether this one may be added; nothing is too large where nothing else is held."""
+        held_bytes = self._waiting_bytes + self._under_way_bytes
+        most_bytes = BATCHES_HELD_MAX * self._batch_bytes
+        return not held_bytes or held_bytes + _cost_bytes(payload) <= most_bytes
+
+    def add(self, payload: bytes, receipt: R, *, now_s: float) -> None:
+        """Take a message in, behind all others."""
+        self._waiting.append(_Waiting(payload, receipt, now_s))
+        self._waiting_bytes += _cost_bytes(payload)
+        self.added_count += 1
+
+    def flush(self) -> None:
+        """Have all that waits now go without waiting for company."""
+        self._due_count = len(self._waiting)
+
+    def due_in_s(self, *, now_s: float) -> float | None:
+        """How long until a batch is due, 0 if one is; None: nothing waits."""
+        if not self._waiting:
+            return None
+        if self._due_count or self.is_full:
+            return 0.0
+        return max(0.0, self._waiting[0].since_s + self._linger_s - now_s)
+
+    def take(self) -> Batch[R]:
+        """The next batch, to be given back by `settled`; empty where nobody wants its messages.
+
+        A message that is larger than a batch goes alone, so that it fails alone.
+        """
+        payloads: list[bytes] = []
+        receipts: list[R] = []
+        size_bytes = 0
+        while self._waiting:
+            payload, receipt, _ = self._waiting[0]
+            cost_bytes = _cost_bytes(payload)
+            if payloads and size_bytes + cost_bytes > self._batch_bytes:
+                break
+            self._waiting.popleft()
+            self._waiting_bytes -= cost_bytes
+            self._due_count = max(0, self._due_count - 1)
+            if self._claim(receipt):
+                payloads.append(payload)
+                receipts.append(receipt)
+                size_bytes += cost_bytes
+            else:
+                self.settled_count += 1
+        self._under_way_bytes = size_bytes
+        return Batch(payloads, receipts, size_bytes)
+
+    def settled(self, batch: Batch[R]) -> None:
+        """It is known what became of a batch."""
+        self._under_way_bytes -= batch.size_bytes
+        self.settled_count += len(batch.receipts)
+
+
+def _cost_bytes(payload: bytes) -> int:
+    return len(payload) + MESSAGE_BYTES
+
+
 log = logging.getLogger(__name__)
 
-LINGER_MS = 2.0  # milliseconds; about what a sync takes, so that it costs who is alone little
+LINGER_S = 0.002  # seconds; about what a sync takes, so that it costs who is alone little
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
 
 
@@ -122,11 +242,11 @@ class Publisher:
         The messages after a failed one are published all the same.
 
         Raises:
-            BadRequestError: it is neither a string nor bytes, or the publisher is closed, or of
-                another process.
+            TypeError, ValueError: it is neither a str nor bytes, or has no UTF-8.
+            RuntimeError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
-        (data,) = calls.payloads_of([payload])
+        data = calls.payload_of(payload)
         receipt = _Receipt()
         with self._added:
             # A callback of a future runs in the publisher's own thread, which is the one that makes
@@ -202,13 +322,11 @@ class Publisher:
 
     def _refuse_own_thread(self) -> None:
         if self._is_own_thread:
-            raise BadRequestError(
-                "a callback of a future can't wait for the publisher it is run by"
-            )
+            raise RuntimeError("a callback of a future can't wait for the publisher it is run by")
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise BadRequestError("the publisher is closed; make another one")
+            raise RuntimeError("the publisher is closed; make another one")
         if self._thread is None:
             # A daemon, as a publisher that nobody closed would keep the program from its end.
             self._thread = _Thread(
@@ -306,9 +424,9 @@ class _Receipt(Future[MessageId]):
 
 
 def require_own_process(process_id: int) -> None:
-    """Raises: BadRequestError: a publisher is of another process, where its thread, or task, is."""
+    """Raises: RuntimeError: a publisher is of another process, where its thread, or task, is."""
     if os.getpid() != process_id:
-        raise BadRequestError(
+        raise RuntimeError(
             "the publisher was made before this process was forked, and works in its parent alone; "
             "make another one here"
         )
@@ -316,14 +434,14 @@ def require_own_process(process_id: int) -> None:
 
 def _ids(published: Published, count: int) -> Iterator[MessageId]:
     """The ids of one publish: its places follow each other without a gap (protocol §3.1)."""
-    first, last = published.first_id.place.to_int(), published.last_id.place.to_int()
+    first, last = published.first_id.offset.to_int(), published.last_id.offset.to_int()
     if last - first + 1 != count:
         raise InternalError(
             f"{count} messages were published, and the server names {last - first + 1} places; the "
             "messages are there, and their ids are not known"
         )
     for number in range(first, last + 1):
-        yield MessageId(*Place.from_int(number))
+        yield MessageId(*Offset.from_int(number))
 
 
 def fail(batch: Batch[Receipt], error: BaseException) -> None:

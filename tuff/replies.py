@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import Transaction
 

@@ -1,6 +1,7 @@
 """`client.sinks`: the calls of protocol §5.3, blocking and for asyncio."""
 
-from tuff import sink_calls
+from tuff import transaction_calls
+from tuff.calls import Duration, maybe_seconds_of
 from tuff.replies import Epoch, Sink
 from tuff.topics import AsyncSend, Send
 
@@ -21,7 +22,7 @@ class Sinks:
         epoch: int,
         run_id: str,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
         client: str | None = None,
     ) -> Epoch:
         """The transaction in which to write this epoch, the same for every task of a run.
@@ -44,15 +45,19 @@ class Sinks:
             TooManySinksError: as many as may be are recorded.
         """
         name = self._name if client is None else client
-        return self._send(sink_calls.begin(sink, epoch, run_id, lease_s=lease, client=name))
+        return self._send(
+            transaction_calls.begin_epoch(
+                sink, epoch, run_id, lease_s=maybe_seconds_of(lease, what="lease"), client=name
+            )
+        )
 
     def get(self, sink: str) -> Sink:
         """The newest epoch, and what became of it. Raises: SinkNotFoundError."""
-        return self._send(sink_calls.get(sink))
+        return self._send(transaction_calls.get_sink(sink))
 
     def list(self) -> Found:
         """All sinks, by name."""
-        return self._send(sink_calls.list_sinks())
+        return self._send(transaction_calls.list_sinks())
 
     def delete(self, sink: str) -> None:
         """Forget it, durably: whatever epoch comes next is its first.
@@ -61,7 +66,7 @@ class Sinks:
             SinkNotFoundError: nothing is recorded of it.
             SinkInUseError: its transaction is in progress.
         """
-        self._send(sink_calls.delete(sink))
+        self._send(transaction_calls.delete_sink(sink))
 
 
 class AsyncSinks:
@@ -77,21 +82,25 @@ class AsyncSinks:
         epoch: int,
         run_id: str,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
         client: str | None = None,
     ) -> Epoch:
         """As `Sinks.begin`."""
         name = self._name if client is None else client
-        return await self._send(sink_calls.begin(sink, epoch, run_id, lease_s=lease, client=name))
+        return await self._send(
+            transaction_calls.begin_epoch(
+                sink, epoch, run_id, lease_s=maybe_seconds_of(lease, what="lease"), client=name
+            )
+        )
 
     async def get(self, sink: str) -> Sink:
         """As `Sinks.get`."""
-        return await self._send(sink_calls.get(sink))
+        return await self._send(transaction_calls.get_sink(sink))
 
     async def list(self) -> Found:
         """As `Sinks.list`."""
-        return await self._send(sink_calls.list_sinks())
+        return await self._send(transaction_calls.list_sinks())
 
     async def delete(self, sink: str) -> None:
         """As `Sinks.delete`."""
-        await self._send(sink_calls.delete(sink))
+        await self._send(transaction_calls.delete_sink(sink))

@@ -1,10 +1,18 @@
-"""Processes every message of a topic exactly once, with respect to one participant.
+"""Consumers of a topic: `subscribe` reads on, `subscriber` processes each message exactly once.
 
-    step := poll from the place; in one transaction: is that place still the stored one?, process,
-            store the new place
+    step := poll from the stored position; in one transaction: check that the stored position has
+            not moved, process, store the new position
 
-Two subscribers of one name, or one that is killed and started again, can't both take a batch: the
-second finds the stored place changed, or its commit conflicts with the first's.
+Exactly once is with respect to one participant. If two subscribers have the same name, or one is
+killed and started again, only one of them can take a batch: the second finds that the stored
+position has moved, or its commit conflicts with that of the first.
+
+    dead letter := {"topic", "id", "timestamp", "payload", "reason", "attempts"}
+                 | {"topic", "id", "timestamp", "size", "reason", "attempts"}
+
+A dead letter is JSON in UTF-8. The second form is for a message that does not fit into a dead
+letter. `payload` is text, or `{"base64": …}` where it is not UTF-8, or where base64 is shorter: a
+control character takes six bytes of JSON.
 """
 
 import logging
@@ -17,16 +25,12 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
-from tuff.attempts import Opened, during
 from tuff.calls import PollQuestion
+from tuff.commit import AsyncTransactionAware, Opened, OutcomeUnknownError, TransactionAware, during
 from tuff.context import AsyncTransactionContext, TransactionContext
 from tuff.driver import Driver
-from tuff.endings import OutcomeUnknownError
 from tuff.flows import Backoff, Flow, Hook, paused, unless
-from tuff.letters import letter, letter_without_payload
-from tuff.participants import AsyncTransactionAware, TransactionAware
 from tuff.protocol.errors import (
-    BadRequestError,
     RequestTooLargeError,
     TopicExistsError,
     TopicNotFoundError,
@@ -34,16 +38,24 @@ from tuff.protocol.errors import (
     TransactionInvalidatedError,
     TuffError,
 )
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import Retries, is_passing
 from tuff.stopping import Stop, StoppedError
-from tuff.subscription import located
 
 if TYPE_CHECKING:
     from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
+
+import json
+from base64 import b64encode
+from collections.abc import Collection, Mapping
+
+from tuff.calls import LATEST, Call
+from tuff.flows import ask
+from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.transaction import Transaction
+from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +124,7 @@ class Plan(Generic[C]):
         if self.dead_letters is not None:
             calls.checked_topic(self.dead_letters)
         if self.attempts < 1:
-            raise BadRequestError(f"attempts is a number from 1 on, not {self.attempts}")
+            raise ValueError(f"attempts is a number from 1 on, not {self.attempts}")
 
 
 class Consumption(Generic[C]):
@@ -143,13 +155,13 @@ class Consumption(Generic[C]):
         self._stop.set()
 
     def refuse_coroutines(self) -> None:
-        """Raises: BadRequestError: what it runs is a coroutine function. Where nobody awaits it,
+        """Raises: TypeError: what it runs is a coroutine function. Where nobody awaits it,
         it does nothing, and each message would end up in the dead letters."""
         for function in (self._plan.process, self._plan.load, self._plan.save):
             if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
-                raise BadRequestError(
+                raise TypeError(
                     f"{function!r} is a coroutine function, which only a subscriber of "
-                    "tuff.connect_async runs"
+                    "tuff.AsyncClient runs"
                 )
 
     def run(self) -> Flow[None]:
@@ -267,7 +279,7 @@ class Consumption(Generic[C]):
         yield from self._require_place()
         yield Hook(partial(self._plan.process, poll.messages, opened.context))
         if not opened.protocol.is_in_transaction:
-            raise BadRequestError("process ended its transaction, by tx.abort()")
+            raise RuntimeError("process ended its transaction, by tx.abort()")
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
 
     def _require_place(self) -> Flow[None]:
@@ -289,11 +301,11 @@ class Consumption(Generic[C]):
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
         place = (self._plan.topic, poll[0])
         try:
-            whole = letter(*place, reason=reason, attempts=self._failed_count)
+            whole = dead_letter(*place, reason=reason, attempts=self._failed_count)
             yield from self._deliver(poll, whole)
         except RequestTooLargeError:
             # It would fail for ever, and what comes after it would never be read.
-            short = letter_without_payload(*place, reason=reason, attempts=self._failed_count)
+            short = dead_letter_without_payload(*place, reason=reason, attempts=self._failed_count)
             yield from self._deliver(poll, short)
         return self._passed(poll)
 
@@ -403,3 +415,168 @@ class AsyncSubscriber:
     def stop(self) -> None:
         """As `Subscriber.stop`."""
         self._consumption.stop()
+
+
+ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
+
+
+class Table(Protocol):
+    """A participant with rows: what `tuff.TransactionalTable` is."""
+
+    name: str
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes, /) -> None: ...
+    def start_tx(self, transaction: Transaction) -> None: ...
+    def update_tx(self, transaction: Transaction) -> None: ...
+    def tx_changes(self) -> Collection[bytes]: ...
+    def commit_tx(self) -> None: ...
+    def post_commit(self) -> None: ...
+    def rollback_tx(self) -> None: ...
+
+
+class TablePositions:
+    """The position of the subscriber `name` in one topic, as a row of `table`.
+
+    Each topic has a row of its own, so a program that reads several makes one of these for each of
+    them, all of the same name if it likes.
+
+    It brings the table into the transaction: `process` reads and writes the table's rows without
+    adding it, and they commit together with the position.
+    """
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.name = f"position of {name} in {table.name}"
+        self._table = table
+        self._name = name
+        self._topic: TopicId | None = None
+        self.start_tx = table.start_tx
+        self.update_tx = table.update_tx
+        self.tx_changes = table.tx_changes
+        self.commit_tx = table.commit_tx
+        self.post_commit = table.post_commit
+        self.rollback_tx = table.rollback_tx
+        self.leave_tx = getattr(table, "leave_tx", None)
+
+    def keep_for(self, topic: TopicId) -> None:
+        """Keep the position in this topic; `client.subscriber` says it.
+
+        Raises: ValueError: it is kept for another one already.
+        """
+        if self._topic not in (None, topic):
+            raise ValueError(
+                f"{self.name} is kept for {self._topic}, and a position in one topic is none in "
+                f"{topic}; make a tuff.TablePositions for each"
+            )
+        self._topic = topic
+
+    def load(self) -> MessageId | None:
+        """The position that the current transaction sees; None: there is none yet."""
+        stored = self._table.get(self._key())
+        return None if stored is None else MessageId.from_bytes(stored)
+
+    def save(self, id: MessageId, tx: object) -> None:
+        """Keep the position, as a row that the current transaction writes."""
+        self._table.put(self._key(), id.to_bytes())
+
+    def _key(self) -> bytes:
+        if self._topic is None:
+            raise RuntimeError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
+        # No name of a topic has a colon, so the first two parts end where they should.
+        return ROW_PREFIX + f"{self._topic}:{self._name}".encode()
+
+
+AWAY_FIRST_S = 0.1  # seconds; a server that restarts is back within one or two
+AWAY_MOST_S = 5.0  # seconds; what a reader adds to the time that a server is away
+
+
+def located(
+    topic: TopicId, question: PollQuestion, ask: Callable[[Call[Offsets]], Flow[Offsets]]
+) -> Flow[PollQuestion]:
+    """The question with a start that stays where it is: `latest` becomes the place that this reader
+    can read up to now. What was published before and is decided later still comes."""
+    if question.start != LATEST:
+        return question
+    offsets = yield from ask(calls.offsets(topic, isolation=question.isolation))
+    return replace(question, start=offsets.end, inclusive=offsets.end is None)
+
+
+class Subscription:
+    """Reads on from a position, over long polls and restarts of the server (protocol §3.4). Belongs
+    to one thread or task.
+
+    The position after each reply is its `Tuff-Next`: the next reply begins with exactly what that
+    one left out, skipped or held back, and a reply that is lost is asked for again. So no
+    message is skipped, and none comes twice.
+    """
+
+    def __init__(
+        self,
+        topic: TopicId,
+        question: PollQuestion,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._topic = topic
+        self._question = question
+        self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, chance)
+
+    def poll(self) -> Flow[Poll]:
+        """The next messages, or none when the wait was over; however long the server is away."""
+        failed_count = 0
+        while True:
+            try:
+                self._question = yield from located(self._topic, self._question, ask)
+                poll = yield from ask(calls.poll(self._topic, self._question))
+            except TuffError as error:
+                if not is_passing(error):
+                    raise
+                failed_count += 1
+                at_least_s = min(error.retry_after_s, AWAY_MOST_S)
+            else:
+                self._question = replace(self._question, start=poll.next_id, inclusive=False)
+                return poll
+            yield self._backoff.pause(failed_count, at_least_s=at_least_s)
+
+
+REASON_LENGTH_MAX = 4_000  # characters; a letter is about the message, not about a stack
+
+
+def dead_letter(topic: TopicId, message: Message, *, reason: str, attempts: int) -> bytes:
+    """A letter that holds the message."""
+    return _dead_letter(topic, message, {"payload": _form(message.payload)}, reason, attempts)
+
+
+def dead_letter_without_payload(
+    topic: TopicId, message: Message, *, reason: str, attempts: int
+) -> bytes:
+    """A letter that says how many bytes the message has; it can be read from its topic by its id,
+    until its time to live is over."""
+    return _dead_letter(topic, message, {"size": len(message.payload)}, reason, attempts)
+
+
+def _dead_letter(
+    topic: TopicId, message: Message, told: Mapping[str, object], reason: str, attempts: int
+) -> bytes:
+    # Half a surrogate pair, as a file name in a reason may have, has no UTF-8.
+    shown = reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
+    return _json(
+        {
+            "topic": str(topic),
+            "id": message.id.hex(),
+            "timestamp": message.timestamp,
+            **told,
+            "reason": shown,
+            "attempts": attempts,
+        }
+    )
+
+
+def _form(payload: bytes) -> object:
+    plain = payload_to_json(payload)
+    base64 = {"base64": b64encode(payload).decode("ascii")}
+    return plain if len(_json(plain)) <= len(_json(base64)) else base64
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8")

@@ -43,7 +43,7 @@ def tuff_client(
     tuff_server: ServerProcess, request: pytest.FixtureRequest
 ) -> Iterator["tuff.Client"]:
     """A client of that server, which others see under the name of the test."""
-    with tuff.connect(tuff_server.url, client=_name(request)) as client:
+    with tuff.Client(tuff_server.url, client_id=_name(request)) as client:
         yield client
 
 
@@ -53,7 +53,7 @@ def tuff_async_client(
 ) -> "tuff.AsyncClient":
     """The same for asyncio, to be opened by the test, in whichever loop that runs:
     `async with tuff_async_client as client: …`."""
-    return tuff.connect_async(tuff_server.url, client=_name(request))
+    return tuff.AsyncClient(tuff_server.url, client_id=_name(request))
 
 
 @pytest.fixture

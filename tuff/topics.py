@@ -1,12 +1,10 @@
 """`client.topics`: the calls of protocol §2, blocking and for asyncio."""
 
-from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from tuff import calls, job_calls
-from tuff.calls import Call, Start
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff import calls
+from tuff.calls import Call, Duration, Properties, Start
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import Hold, NamedPosition, Splits, TopicInfo
 
 T = TypeVar("T")
@@ -15,7 +13,6 @@ T = TypeVar("T")
 Names = list[str]
 Holds = list[Hold]
 NamedPositions = list[NamedPosition]
-Properties = Mapping[str, str | int]
 
 
 class Send(Protocol):
@@ -37,7 +34,7 @@ class Topics:
         self._send = send
 
     def create(
-        self, topic: TopicId, *, ttl: int | None = None, properties: Properties | None = None
+        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
     ) -> None:
         """Create a topic, durably.
 
@@ -47,17 +44,17 @@ class Topics:
         Raises:
             TopicExistsError: there is one of that name.
         """
-        self._send(calls.create_topic(topic, _properties(ttl, properties)))
+        self._send(calls.create_topic(topic, calls.topic_properties(ttl, properties)))
 
     def update(
-        self, topic: TopicId, *, ttl: int | None = None, properties: Properties | None = None
+        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
     ) -> None:
         """Replace *all* properties, the ttl included. A longer ttl brings nothing back.
 
         Raises:
             TopicNotFoundError: there is none of that name.
         """
-        self._send(calls.update_topic(topic, _properties(ttl, properties)))
+        self._send(calls.update_topic(topic, calls.topic_properties(ttl, properties)))
 
     def delete(self, topic: TopicId) -> None:
         """Delete a topic with its messages; created again, it begins empty.
@@ -89,7 +86,7 @@ class Topics:
         Raises:
             TopicNotFoundError: there is none of that name.
         """
-        return self._send(job_calls.splits(topic, count, start=start, end=end))
+        return self._send(calls.splits(topic, count, start=start, end=end))
 
     def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
         """Remove everything before a place (an id, its hex, or a publish time), durably and for
@@ -100,10 +97,10 @@ class Topics:
             TopicNotFoundError: there is none of that name.
             TopicHeldError: somebody holds what would be removed.
         """
-        newest = self._send(job_calls.newest_place(topic))
-        return self._send(job_calls.truncate(topic, before, newest=newest))
+        newest = self._send(calls.newest_place(topic))
+        return self._send(calls.truncate(topic, before, newest=newest))
 
-    def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
+    def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time
         to live, for `max_age` seconds; durably. Set it again to renew it, or to move it on.
 
@@ -114,11 +111,13 @@ class Topics:
             TopicNotFoundError: there is none of that name.
             BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
         """
-        return self._send(job_calls.set_hold(topic, name, start, max_age_s=max_age))
+        return self._send(
+            calls.set_hold(topic, name, start, max_age_s=calls.seconds_of(max_age, what="max_age"))
+        )
 
     def holds(self, topic: TopicId) -> Holds:
         """The holds of a topic that are not over, by name."""
-        return self._send(job_calls.list_holds(topic))
+        return self._send(calls.list_holds(topic))
 
     def release(self, topic: TopicId, name: str) -> None:
         """End a hold: the topic's time to live counts again at once.
@@ -126,23 +125,23 @@ class Topics:
         Raises:
             HoldNotFoundError: there is none of that name, or it is over.
         """
-        self._send(job_calls.delete_hold(topic, name))
+        self._send(calls.delete_hold(topic, name))
 
     def set_position(self, topic: TopicId, name: str, position: MessageId | str) -> NamedPosition:
         """Record how far somebody has read, durably. It holds nothing back."""
-        return self._send(job_calls.set_position(topic, name, position))
+        return self._send(calls.set_position(topic, name, position))
 
     def position(self, topic: TopicId, name: str) -> NamedPosition:
         """How far somebody says to have read. Raises: PositionNotFoundError."""
-        return self._send(job_calls.get_position(topic, name))
+        return self._send(calls.get_position(topic, name))
 
     def positions(self, topic: TopicId) -> NamedPositions:
         """The named positions of a topic, by name."""
-        return self._send(job_calls.list_positions(topic))
+        return self._send(calls.list_positions(topic))
 
     def delete_position(self, topic: TopicId, name: str) -> None:
         """Forget a position. Raises: PositionNotFoundError."""
-        self._send(job_calls.delete_position(topic, name))
+        self._send(calls.delete_position(topic, name))
 
     def namespaces(self) -> Names:
         """The namespaces that hold a topic, in byte order."""
@@ -156,16 +155,16 @@ class AsyncTopics:
         self._send = send
 
     async def create(
-        self, topic: TopicId, *, ttl: int | None = None, properties: Properties | None = None
+        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
     ) -> None:
         """As `Topics.create`."""
-        await self._send(calls.create_topic(topic, _properties(ttl, properties)))
+        await self._send(calls.create_topic(topic, calls.topic_properties(ttl, properties)))
 
     async def update(
-        self, topic: TopicId, *, ttl: int | None = None, properties: Properties | None = None
+        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
     ) -> None:
         """As `Topics.update`."""
-        await self._send(calls.update_topic(topic, _properties(ttl, properties)))
+        await self._send(calls.update_topic(topic, calls.topic_properties(ttl, properties)))
 
     async def delete(self, topic: TopicId) -> None:
         """As `Topics.delete`."""
@@ -188,50 +187,45 @@ class AsyncTopics:
         end: MessageId | str | None = None,
     ) -> Splits:
         """As `Topics.splits`."""
-        return await self._send(job_calls.splits(topic, count, start=start, end=end))
+        return await self._send(calls.splits(topic, count, start=start, end=end))
 
     async def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
         """As `Topics.truncate`."""
-        newest = await self._send(job_calls.newest_place(topic))
-        return await self._send(job_calls.truncate(topic, before, newest=newest))
+        newest = await self._send(calls.newest_place(topic))
+        return await self._send(calls.truncate(topic, before, newest=newest))
 
-    async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: float) -> Hold:
+    async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
         """As `Topics.hold`."""
-        return await self._send(job_calls.set_hold(topic, name, start, max_age_s=max_age))
+        return await self._send(
+            calls.set_hold(topic, name, start, max_age_s=calls.seconds_of(max_age, what="max_age"))
+        )
 
     async def holds(self, topic: TopicId) -> Holds:
         """As `Topics.holds`."""
-        return await self._send(job_calls.list_holds(topic))
+        return await self._send(calls.list_holds(topic))
 
     async def release(self, topic: TopicId, name: str) -> None:
         """As `Topics.release`."""
-        await self._send(job_calls.delete_hold(topic, name))
+        await self._send(calls.delete_hold(topic, name))
 
     async def set_position(
         self, topic: TopicId, name: str, position: MessageId | str
     ) -> NamedPosition:
         """As `Topics.set_position`."""
-        return await self._send(job_calls.set_position(topic, name, position))
+        return await self._send(calls.set_position(topic, name, position))
 
     async def position(self, topic: TopicId, name: str) -> NamedPosition:
         """As `Topics.position`."""
-        return await self._send(job_calls.get_position(topic, name))
+        return await self._send(calls.get_position(topic, name))
 
     async def positions(self, topic: TopicId) -> NamedPositions:
         """As `Topics.positions`."""
-        return await self._send(job_calls.list_positions(topic))
+        return await self._send(calls.list_positions(topic))
 
     async def delete_position(self, topic: TopicId, name: str) -> None:
         """As `Topics.delete_position`."""
-        await self._send(job_calls.delete_position(topic, name))
+        await self._send(calls.delete_position(topic, name))
 
     async def namespaces(self) -> Names:
         """As `Topics.namespaces`."""
         return await self._send(calls.list_namespaces())
-
-
-def _properties(ttl: int | None, properties: Properties | None) -> dict[str, object]:
-    given: dict[str, object] = dict(properties or {})
-    if ttl is not None:
-        given["ttl"] = ttl
-    return given

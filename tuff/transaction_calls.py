@@ -1,7 +1,8 @@
-"""The calls of the transaction service, as values (protocol §5.2)."""
+"""The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
+from urllib.parse import quote
 
 from tuff.calls import (
     Call,
@@ -16,7 +17,7 @@ from tuff.calls import (
     texts,
 )
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.forms import (
+from tuff.protocol.json_forms import (
     payload_to_json,
     pointer_from_json,
     pointer_to_json,
@@ -24,18 +25,20 @@ from tuff.protocol.forms import (
     publish_entry_to_json,
     rollback_detail_from_json,
     seconds_from_json,
+    shown,
     transaction_from_json,
     whole_number,
 )
-from tuff.protocol.media import shown
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import (
+    Epoch,
     Invalids,
     OpenTransaction,
     Outcome,
     Overview,
     Renewed,
+    Sink,
     SnapshotFile,
     Truncated,
 )
@@ -47,12 +50,12 @@ _ROOT = "/v1/transactions"
 
 def start(
     *,
-    type: str | TransactionType,
+    type: TransactionTypeLike,
     timeout_s: float | None,
     client: str | None,
     lease_s: float | None = None,
 ) -> Call[Transaction]:
-    kind = type.value if isinstance(type, TransactionType) else type
+    kind = str(type)
     body: dict[str, object] = {"type": kind}
     if timeout_s is not None:
         body["timeout"] = timeout_s
@@ -167,10 +170,10 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
     what has become invalid since.
 
     Raises:
-        BadRequestError: not exactly one of the two is given.
+        ValueError: not exactly one of the two is given.
     """
     if (ids is None) == (before_ms is None):
-        raise BadRequestError("a truncation takes ids or before, and exactly one of them")
+        raise ValueError("a truncation takes ids or before, and exactly one of them")
     form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
 
     def read(response: Response) -> Truncated:
@@ -205,10 +208,10 @@ def _post(
 
 
 def _changes_form(changes: Collection[bytes]) -> list[object]:
-    """Raises: BadRequestError: one of them is not bytes."""
+    """Raises: TypeError: one of them is not bytes."""
     for key in changes:
         if not isinstance(key, bytes):
-            raise BadRequestError(f"a change is a key, as bytes, and not {shown(key)}")
+            raise TypeError(f"a change is a key, as bytes, and not {shown(key)}")
     return [payload_to_json(key) for key in changes]
 
 
@@ -270,3 +273,70 @@ def _maybe_seconds(value: object) -> float | None:
 
 def _maybe_number(value: object, *, what: str) -> int | None:
     return None if value is None else whole_number(value, what=what)
+
+
+_SINKS = "/v1/sinks"
+
+
+def begin_epoch(
+    sink: str, epoch: int, run_id: str, *, lease_s: float | None, client: str
+) -> Call[Epoch]:
+    body: dict[str, object] = {"runId": run_id, "client": client}
+    if lease_s is not None:
+        body["lease"] = lease_s
+
+    def read(response: Response) -> Epoch:
+        found = json_object(response)
+        begun = found["transaction"]
+        if begun is not None and not isinstance(begun, dict):
+            raise BadRequestError(f"a transaction is an object, not {shown(begun)}")
+        encoded = None if begun is None else text(begun["encoded"])
+        return Epoch(
+            sink=text(found["sink"]),
+            epoch=whole_number(found["epoch"], what="epoch"),
+            run_id=text(found["runId"]),
+            transaction=None if encoded is None else transaction_from_json(encoded),
+        )
+
+    # The same run is told the same transaction again.
+    request = Request(
+        method="POST",
+        path=f"{_sink_path(sink)}/epochs/{epoch}",
+        body=json_body(body),
+        is_repeatable=True,
+    )
+    return Call(request, read)
+
+
+def get_sink(sink: str) -> Call[Sink]:
+    request = Request(method="GET", path=_sink_path(sink), is_read=True)
+    return Call(request, lambda response: _read_sink(json_object(response)))
+
+
+def list_sinks() -> Call[list[Sink]]:
+    def read(response: Response) -> list[Sink]:
+        found = json_array(json_object(response)["sinks"])
+        return [_read_sink(item) for item in found]
+
+    return Call(Request(method="GET", path=_SINKS, is_read=True), read)
+
+
+def delete_sink(sink: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_sink_path(sink)), nothing)
+
+
+def _sink_path(sink: str) -> str:
+    return f"{_SINKS}/{quote(sink, safe='')}"
+
+
+def _read_sink(item: object) -> Sink:
+    if not isinstance(item, Mapping):
+        raise BadRequestError(f"a sink is an object, not {shown(item)}")
+    return Sink(
+        sink=text(item["sink"]),
+        epoch=whole_number(item["epoch"], what="epoch"),
+        run_id=text(item["runId"]),
+        state=text(item["state"]),
+        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
+        updated_at_ms=whole_number(item["updatedAt"], what="updatedAt"),
+    )

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
-from tuff.protocol.errors import BadRequestError
-from tuff.protocol.media import shown
+from tuff.calls import Duration, maybe_seconds_of
+from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
 from tuff.topics import AsyncSend, Send
 
@@ -28,11 +28,11 @@ class Transactions:
 
     def start(
         self,
-        type: str | TransactionType = "short",
+        type: TransactionTypeLike = "short",
         *,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         client: str | None = None,
-        lease: float | None = None,
+        lease: Duration | None = None,
     ) -> Transaction:
         """A new transaction, with the snapshot it reads in.
 
@@ -43,7 +43,12 @@ class Transactions:
         """
         name = self._name if client is None else client
         return self._send(
-            transaction_calls.start(type=type, timeout_s=timeout, client=name, lease_s=lease)
+            transaction_calls.start(
+                type=type,
+                timeout_s=maybe_seconds_of(timeout, what="timeout"),
+                client=name,
+                lease_s=maybe_seconds_of(lease, what="lease"),
+            )
         )
 
     def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
@@ -152,16 +157,21 @@ class AsyncTransactions:
 
     async def start(
         self,
-        type: str | TransactionType = "short",
+        type: TransactionTypeLike = "short",
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
         client: str | None = None,
-        lease: float | None = None,
+        lease: Duration | None = None,
     ) -> Transaction:
         """As `Transactions.start`."""
         name = self._name if client is None else client
         return await self._send(
-            transaction_calls.start(type=type, timeout_s=timeout, client=name, lease_s=lease)
+            transaction_calls.start(
+                type=type,
+                timeout_s=maybe_seconds_of(timeout, what="timeout"),
+                client=name,
+                lease_s=maybe_seconds_of(lease, what="lease"),
+            )
         )
 
     async def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
@@ -229,18 +239,18 @@ class AsyncTransactions:
 
 
 def id_of(tx: Tx) -> int:
-    """The pointer to ask about it with. Raises: BadRequestError: it is no transaction."""
+    """The pointer to ask about it with. Raises: TypeError: it is no transaction."""
     return tx if isinstance(tx, int) else _checked(tx).transaction_id
 
 
 def write_pointer_of(tx: Tx) -> int:
-    """The pointer to write under in it. Raises: BadRequestError: it is no transaction."""
+    """The pointer to write under in it. Raises: TypeError: it is no transaction."""
     return tx if isinstance(tx, int) else _checked(tx).write_pointer
 
 
 def _checked(tx: object) -> Transaction:
     if not isinstance(tx, Transaction):
-        raise BadRequestError(
+        raise TypeError(
             f"a transaction is a tuff.Transaction or one of its pointers, and not {shown(tx)}"
         )
     return tx

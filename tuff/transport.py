@@ -4,24 +4,100 @@ It sends each call once: what was lost is reported as `ConnectionLostError`, nev
 since what may be repeated is known to `tuff.retries` alone.
 """
 
+import io
 import os
 import re
 import select
-from collections.abc import Iterable
+import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ssl import SSLContext, SSLError, create_default_context
+from ssl import SSLContext, SSLError, SSLSocket, create_default_context
 from threading import Lock
 from time import perf_counter
 from typing import TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from tuff.bounded import BoundedSocket
 from tuff.calls import Call, Request, Response
-from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.stopping import Stop
+from tuff.protocol.errors import TuffError
+from tuff.stopping import Stop, wait_for
+
+
+class BoundedSocket:
+    """A socket that limits the time of a whole exchange. Belongs to one thread at a time.
+
+    The timeout of a socket is for each read, so a server that sends a byte a second would be waited
+    for without end. This has what `http.client` needs of a socket.
+    """
+
+    def __init__(self, sock: socket.socket, *, elapsed_s: Callable[[], float]) -> None:
+        self._socket = sock
+        self._elapsed_s = elapsed_s
+        self._deadline_s = 0.0
+        self._stop: Stop | None = None
+
+    def begin(self, seconds: float, *, stop: Stop | None) -> None:
+        """What is sent and received from now on has so many seconds in all.
+
+        Every call after that raises TimeoutError, and StoppedError once `stop` is set.
+        """
+        self._deadline_s = self._elapsed_s() + seconds
+        self._stop = stop
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            self._socket.settimeout(self._left_s())
+            view = view[self._socket.send(view) :]
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        assert mode == "rb", "an answer is read, and it is bytes"
+        raw = self._socket.makefile("rb", buffering=0)
+        return io.BufferedReader(_Answer(raw, self._before_reading))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _before_reading(self) -> None:
+        if self._stop is not None and not self._holds_bytes():
+            wait_for(self.fileno(), self._stop, self._left_s())
+        self._socket.settimeout(self._left_s())
+
+    def _holds_bytes(self) -> bool:
+        # What TLS has decrypted already is not seen by waiting for the descriptor.
+        return isinstance(self._socket, SSLSocket) and self._socket.pending() > 0
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - self._elapsed_s()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        return left_s
+
+
+class _Answer(io.RawIOBase):
+    """The reading side, which asks before each read how long it may take."""
+
+    def __init__(self, raw: socket.SocketIO, before_reading: Callable[[], None]) -> None:
+        super().__init__()
+        self._raw = raw
+        self._before_reading = before_reading
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview | bytearray") -> int | None:  # type: ignore[override]  # of all buffers, those it is given
+        self._before_reading()
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
 
 T = TypeVar("T")
 
@@ -65,32 +141,33 @@ class ServerNotTrustedError(ConnectionLostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Which server to speak to, how long to wait for it, and as whom; see `tuff.connect`."""
+    """Which server to speak to, how long to wait for it, and as which user; see `tuff.Client`."""
 
     url: str
     timeout_s: float
     connect_timeout_s: float
-    token: str | None
+    token: str | None = None
+    ssl_context: SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Raises: BadRequestError: one of them can't be."""
+        """Raises: ValueError: one of them can't be."""
         if _has_credentials(self.url):
             # It is not shown: what ends up in a log is no secret any more.
-            raise BadRequestError(
+            raise ValueError(
                 "the address of a server has no user and no password in it; give a `token` instead"
             )
         if not _is_address(self.url):
-            raise BadRequestError(
+            raise ValueError(
                 f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
             )
         if not (_is_timeout(self.timeout_s) and _is_timeout(self.connect_timeout_s)):
-            raise BadRequestError(
+            raise ValueError(
                 f"timeouts are seconds above 0, up to {TIMEOUT_S_MAX:,.0f}, and not "
                 f"{self.timeout_s} and {self.connect_timeout_s}"
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
             # It is not shown: what ends up in a log is no secret any more.
-            raise BadRequestError("a token is printable ASCII, as it travels in a header")
+            raise ValueError("a token is printable ASCII, as it travels in a header")
 
     def answer_within_s(self, request: Request) -> float:
         """How long sending a request and receiving all of its answer may take."""
@@ -186,7 +263,7 @@ class Transport:
         self.url = address.url.rstrip("/")
         self._address = address
         # One for all connections: to make one is to read all authorities that the machine trusts.
-        self._ssl = _ssl_context() if parts.scheme == "https" else None
+        self._ssl = (address.ssl_context or _ssl_context()) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port
         self._prefix = parts.path.rstrip("/")
         self._lock = Lock()

@@ -1,1 +1,1 @@
-"""The transaction room: who writes, who reads, which writes a reader may see."""
+"""The transaction service: snapshot isolation, conflicts, and which writes a reader may see."""

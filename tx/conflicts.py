@@ -1,4 +1,5 @@
-"""Who committed a change last, and whether a transaction can see that (design §4, Conflicts).
+"""Conflict detection: the last committer of each change, and whether a transaction sees it (design
+§4, Conflicts).
 
 A check costs one look-up for each change of the transaction at hand. Comparing pointers with a
 "commit pointer" would miss a commit that was decided, and not yet durable, when the transaction
@@ -24,7 +25,7 @@ class CommittedChanges:
 
 
 class Committers:
-    """The last committer of each change that somebody may still have to be refused for."""
+    """The last committer of each change for which a transaction may still have to be refused."""
 
     def __init__(self, commits: Iterable[CommittedChanges] = ()) -> None:
         self._last: dict[bytes, CommittedChanges] = {}

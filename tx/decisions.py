@@ -1,7 +1,7 @@
 """What may be done to a transaction: pure decisions that return an edit, or raise (design §4).
 
-A refusal for good (a conflict, a deadline) is an edit itself: the shell records it and raises what
-it stands for. Nothing here changes the state.
+A permanent refusal (a conflict, a deadline) is an edit too: the caller records it and raises its
+error. Nothing here changes the state.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,16 +22,15 @@ from tx.edits import (
     InvalidReason,
     Refused,
     Started,
-    StartedWithLease,
     Truncated,
 )
-from tx.records import EndedState, OpenTransaction, Outcome, conflict_error
 from tx.settings import (
     CLIENT_LENGTH_MAX,
     REQUEST_ID_LENGTH_MAX,
     TransactionSettings,
 )
 from tx.state import TransactionState
+from tx.transactions import EndedState, OpenTransaction, Outcome, conflict_error
 
 Topics = Callable[[Collection[int]], list[str]]
 
@@ -117,14 +116,9 @@ def start(
     client: str,
     now_ms: int,
     lease_ms: int | None = None,
-) -> Started | StartedWithLease:
-    """A transaction that reads in the snapshot of this moment."""
-    expires_at_ms = now_ms + lives_ms
-    if lease_ms is None:
-        return Started(now_ms, pointer, kind, lives_ms, expires_at_ms, client, state.seen)
-    return StartedWithLease(
-        now_ms, pointer, kind, lives_ms, expires_at_ms, client, state.seen, lease_ms
-    )
+) -> Started:
+    """Start a transaction, whose read snapshot is the present view."""
+    return Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, state.seen, lease_ms)
 
 
 def invalidated(
@@ -137,8 +131,9 @@ def invalidated(
 def abort(
     opened: OpenTransaction, *, is_carried: Callable[[int], bool], topics: Topics, now_ms: int
 ) -> Aborted | Invalidated:
-    """The first step of an abort. Nobody tracked what a long one wrote, so it ends as invalid; one
-    with rows is invalid until they are marked, since they must not become visible between."""
+    """The first step of an abort. A long transaction ends as invalid, since its changes were not
+    tracked. One with rows is invalid until they are marked, since they must not become visible in
+    between."""
     if not opened.is_short:
         return invalidated(opened, InvalidReason.ABORT_OF_LONG, topics=topics, now_ms=now_ms)
     if any(map(is_carried, opened.pointers)):
@@ -154,14 +149,14 @@ def can_commit(
     settings: TransactionSettings,
     now_ms: int,
 ) -> Committing | Refused:
-    """Note the changes, if nobody whom this transaction can't see committed one of them.
+    """Note the changes, unless a transaction that this one can't see committed one of them.
 
     Raises:
         TransactionConflictError: it was refused before.
         ChangeSetTooLargeError: with those named before, there are too many, or too large ones.
     """
     if not opened.is_short:
-        # Long transactions take no part in conflict detection, by rule and not by convention.
+        # Long transactions take no part in conflict detection.
         return Committing(now_ms, opened.transaction_id, frozenset())
     every = all_changes(opened, changes, settings=settings)
     conflict = state.committers.conflict(opened.transaction, every)
@@ -173,7 +168,7 @@ def can_commit(
 def all_changes(
     opened: OpenTransaction, changes: frozenset[bytes], *, settings: TransactionSettings
 ) -> frozenset[bytes]:
-    """What the transaction named before, and names now; a long one names nothing.
+    """All changes that the transaction has named, before and now; none of a long one.
 
     Raises:
         TransactionConflictError: the transaction was refused before.
@@ -201,8 +196,8 @@ def all_changes(
 def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
     """Whether a commit would skip the check of changes that a crash made the service forget.
 
-    A can-commit waits for no disk. Were its changes lost in a crash, a commit that leaves it to
-    them would pass unchecked, and overwrite somebody's update.
+    A can-commit waits for no disk. If a crash lost its changes, a commit that leaves its changes to
+    the can-commit would pass unchecked, and overwrite another transaction's update.
     """
     return (
         opened.survived_crash and opened.is_short and opened.changes is None and not names_changes
@@ -266,8 +261,8 @@ def may_be_aborted(outcome: Outcome) -> bool:
 def truncate(
     state: TransactionState, pointers: Collection[int], *, keeps: Callable[[int], bool], now_ms: int
 ) -> tuple[Truncated, list[int]]:
-    """Take these off the invalid list, except those that `keeps` says rows still carry: these are
-    the second part of the answer. Pointers that are not on the list don't matter."""
+    """Take these pointers off the invalid list, except those for which `keeps` says that rows still
+    carry them: the second part of the answer. Pointers that are not on the list are ignored."""
     listed = sorted({pointer for pointer in pointers if pointer in state.invalid})
     kept = [pointer for pointer in listed if keeps(pointer)]
     return Truncated(now_ms, tuple(sorted(set(listed) - set(kept)))), kept

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tuff.protocol.values import value
-from tx.packing import (
+from tx.encoding import (
     BLOB,
     COUNT,
     FLAG,
@@ -68,8 +68,8 @@ class PointerRange:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a transaction was refused: an equal change of somebody it can't see, who committed at
-    `committer_lsn`."""
+    """Why a transaction was refused: an equal change of a transaction that it can't see, which
+    committed at `committer_lsn`."""
 
     key: bytes
     committer: int
@@ -102,7 +102,12 @@ class BlockReturned:
 
 @value()
 class Started:
-    """A transaction started. `seen` is the LSN up to which endings were in its snapshot."""
+    """A transaction started. `seen` is the LSN up to which ends of transactions were in its
+    snapshot.
+
+    With `lease_ms` it ends when it is not renewed for that long. The log has no renewals: when a
+    service comes up, every lease begins anew.
+    """
 
     at_ms: int
     pointer: int
@@ -111,25 +116,7 @@ class Started:
     expires_at_ms: int
     client: str
     seen: int
-
-    @property
-    def lease_ms(self) -> None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class StartedWithLease:
-    """As `Started`, of one that ends when nobody renews it in time. Of renewals the log knows
-    nothing: a service that comes up gives everybody one whole lease."""
-
-    at_ms: int
-    pointer: int
-    type: TransactionType
-    timeout_ms: int
-    expires_at_ms: int
-    client: str
-    seen: int
-    lease_ms: int
+    lease_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +230,6 @@ Edit = (
     | BlockKept
     | BlockReturned
     | Started
-    | StartedWithLease
     | EpochBegun
     | SinkForgotten
     | Checkpointed
@@ -257,13 +243,13 @@ Edit = (
 )
 
 
-def _unpack_place(data: object) -> Place:
+def _unpack_offset(data: object) -> Offset:
     timestamp_ms, seq_id = items(data, count=2)
-    return Place(TIME_MS.unpack(timestamp_ms), SEQ_ID.unpack(seq_id))
+    return Offset(TIME_MS.unpack(timestamp_ms), SEQ_ID.unpack(seq_id))
 
 
-PLACE: Form[Place] = Form(as_it_is, _unpack_place)
-ROLLBACK_DETAIL = record(RollbackDetail, POINTER, PLACE, PLACE)
+OFFSET: Form[Offset] = Form(as_it_is, _unpack_offset)
+ROLLBACK_DETAIL = record(RollbackDetail, POINTER, OFFSET, OFFSET)
 POINTER_RANGE = record(PointerRange, POINTER, POINTER)
 CONFLICT = record(Conflict, BLOB, POINTER, TEXT, COUNT)
 REASON = enum_of(InvalidReason)
@@ -274,7 +260,10 @@ PUBLISHED = tuple_of(ROLLBACK_DETAIL)
 _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
     1: (BlockReserved, record(BlockReserved, TIME_MS, POINTER_RANGE)),
     2: (BlockReturned, record(BlockReturned, TIME_MS)),
-    3: (Started, record(Started, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT)),
+    3: (
+        Started,
+        record(Started, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT)),
+    ),
     4: (Checkpointed, record(Checkpointed, TIME_MS, POINTER, POINTER)),
     5: (Committing, record(Committing, TIME_MS, POINTER, KEYS)),
     6: (Refused, record(Refused, TIME_MS, POINTER, CONFLICT)),
@@ -287,10 +276,6 @@ _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
     10: (Truncated, record(Truncated, TIME_MS, tuple_of(POINTER))),
     11: (Restarted, record(Restarted, TIME_MS, FLAG, tuple_of(POINTER_RANGE))),
     12: (
-        StartedWithLease,
-        record(StartedWithLease, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, COUNT),
-    ),
-    13: (
         EpochBegun,
         record(
             EpochBegun,
@@ -306,8 +291,8 @@ _FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
             TEXT,
         ),
     ),
-    14: (SinkForgotten, record(SinkForgotten, TIME_MS, TEXT)),
-    15: (BlockKept, record(BlockKept, TIME_MS, POINTER_RANGE)),
+    13: (SinkForgotten, record(SinkForgotten, TIME_MS, TEXT)),
+    14: (BlockKept, record(BlockKept, TIME_MS, POINTER_RANGE)),
 }
 _TAGS: Mapping[type[Any], int] = {kind: tag for tag, (kind, _) in _FORMS.items()}
 

@@ -1,4 +1,4 @@
-"""The files of the transaction room: their names, their headers, and which of them there are.
+"""The transaction files: their names, their headers, and which of them a directory holds.
 
     snapshot.<ms>, txlog.<ms>
     file   := magic(8) version(2) frame*        big-endian; frames as in tuff.disk.records
@@ -18,11 +18,10 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
-from tuff.disk.findings import NEWER
 from tuff.disk.records import Damage, pack_frame, read_frame
-from tx.packing import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
+from tx.encoding import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
 
-HEADER_BYTES_MAX = 4096  # bytes; as much as is read of a file to know its place
+HEADER_BYTES_MAX = 4096  # bytes that are read of a file to get its header
 
 _NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
@@ -39,27 +38,21 @@ class FileKind(Enum):
     LOG = "txlog"
 
 
-FORMAT_VERSION = 1
-# A snapshot that holds leases or sinks; one that doesn't keeps version 1, which older servers read.
-JOBS_VERSION = 2
-_VERSIONS = {
-    FileKind.SNAPSHOT: (FORMAT_VERSION, JOBS_VERSION),
-    FileKind.LOG: (FORMAT_VERSION,),
-}
+FORMAT_VERSION = 1  # of both kinds
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
 assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
 
 
 def kind_of(name: str, head: bytes) -> FileKind | None:
-    """The kind that a file says it is by how it begins, or else by its name; None: it is none of
-    ours. A damaged file of ours has still one of them."""
+    """The kind of a transaction file, by its first bytes or else by its name; None for any other
+    file. A damaged transaction file still has one of the two."""
     begins = (kind for kind, magic in _MAGIC.items() if head.startswith(magic))
     matched = _NAME.fullmatch(name)
     return next(begins, FileKind(matched[1]) if matched else None)
 
 
 class DamagedFilesError(Exception):
-    """The files can't be trusted; the sentence names the file, the place and the tool."""
+    """The files can't be trusted; the sentence names the file, the byte and the tool."""
 
 
 class ContradictionError(DamagedFilesError):
@@ -70,6 +63,7 @@ class NewerFilesError(DamagedFilesError):
     """A file is whole, and says what this version can't read; so it is refused, and left alone."""
 
 
+NEWER = "use the version of tuff that wrote it, or a later one"
 _REPAIR = (
     "read what is whole with `tuff salvage`, or restore the file, then start the transaction "
     "service again"
@@ -103,7 +97,7 @@ def unreadable(name: str, offset: int, error: MalformedError) -> DamagedFilesErr
 
 
 def without_advice(error: DamagedFilesError) -> str:
-    """What is wrong, for those who say themselves what to do."""
+    """What is wrong, without the advice, for callers that give their own."""
     return str(error).removesuffix(f"; {_REPAIR}").removesuffix(f"; {NEWER}")
 
 
@@ -135,9 +129,9 @@ class KnownFile:
     header: FileHeader
 
 
-def pack_header(kind: FileKind, header: FileHeader, *, version: int = FORMAT_VERSION) -> bytes:
+def pack_header(kind: FileKind, header: FileHeader) -> bytes:
     """How a file begins."""
-    return _MAGIC[kind] + _VERSION.pack(version) + pack_frame(to_bytes(asdict(header)))
+    return _MAGIC[kind] + _VERSION.pack(FORMAT_VERSION) + pack_frame(to_bytes(asdict(header)))
 
 
 def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int]:
@@ -150,10 +144,10 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
     (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
-    if version not in _VERSIONS[kind]:
-        known = f"up to {_VERSIONS[kind][-1]}"
-        tell = newer if version > _VERSIONS[kind][-1] else damaged
-        raise tell(name, _MAGIC_SIZE, f"it has format {version}, and this server reads {known}")
+    if version != FORMAT_VERSION:
+        tell = newer if version > FORMAT_VERSION else damaged
+        reason = f"it has format {version}, and this server reads {FORMAT_VERSION}"
+        raise tell(name, _MAGIC_SIZE, reason)
     frame = read_frame(data, HEAD_SIZE)
     if isinstance(frame, Damage):
         raise damaged(name, frame.offset, frame.reason)
@@ -180,7 +174,7 @@ def _unpack_header(data: object) -> FileHeader:
 
 
 def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
-    """Every file with a name of ours, ordered by name."""
+    """Every file with the name of a transaction file, ordered by name."""
     found = []
     for path in sorted(directory.iterdir()):
         matched = _NAME.fullmatch(path.name)

@@ -1,48 +1,42 @@
-"""The transaction service: starts, ends and shows transactions (protocol §5, design §4).
+"""The transaction service as a whole: makes its parts, and opens, runs and closes them.
 
-Decide, record, apply: the decisions are `tx.decisions`, the record is `tx.ledger`, and what has to
-wait for what is `tx.endings`. This is what `server.py` and the routes talk to.
+Callers use the parts: `starts` and `completion` for single transactions, `runs`, `epochs`,
+`invalid_list`, `maintenance` and `monitoring`; the message store uses `write_permits`.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tuff.disk.group import Arrivals, InThread
+from tuff.disk.batch_loop import Arrivals, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
-from tuff.protocol.requests import PublishEntry
-from tuff.protocol.transaction import Transaction, TransactionType
-from tx.claims import Claims
-from tx.counters import TransactionCounters
-from tx.edits import BlockReturned, InvalidReason
-from tx.endings import CommitRequest, Endings
-from tx.epochs import Epochs
-from tx.events import LedgerEvents
-from tx.gates import Gates
-from tx.inquiries import Figures, InvalidList, Invalids, Overview, SweepMark, overview
-from tx.leases import Leases
-from tx.ledger import Ledger, ServiceState, ServiceStatus
-from tx.log import DiskFile, OpenFile
-from tx.markings import Markings
-from tx.records import OpenTransaction, Outcome
+from tx.autocommit import Runs
+from tx.commit_and_abort import Completion
+from tx.durable_state import DurableState, ServiceState, ServiceStatus
+from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
+from tx.in_flight_writes import EndedRows, InFlightWrites, Spawn
+from tx.invalid_list import InvalidList, SweepMark
+from tx.maintenance import Maintenance
+from tx.message_rows import MessageRows
+from tx.monitoring import Monitoring, TransactionCounters
 from tx.recovery import StoreMark
-from tx.resumption import Resumption
-from tx.rows import MessageRows
-from tx.runs import Runs
 from tx.settings import TransactionSettings
-from tx.starts import Starts
-from tx.state import StateImage
-from tx.surroundings import Spawn, Surroundings
-from tx.upkeep import Upkeep
-from tx.view import VisibilityState
-from tx.writes import Permit, Writes
+from tx.sink_fencing import Epochs
+from tx.start_and_checkpoint import Starts
+from tx.state import TransactionState
+from tx.timeouts import Leases
+from tx.transactions import EndedState, lost_outcome
+from tx.view import ViewChange
+from tx.wal import DiskFile, OpenFile
+from tx.write_permits import WritePermits
 
 log = logging.getLogger(__name__)
 
 
 class TransactionManager:
-    """Lives on one event loop, without locks. All async methods, and those that messages use,
-    raise TransactionsUnavailableError while the service is down or stopped, at once."""
+    """Lives on one event loop, without locks. All async methods of its parts, and those that the
+    message store uses, raise TransactionsUnavailableError while the service is down or stopped, at
+    once."""
 
     def __init__(
         self,
@@ -63,18 +57,13 @@ class TransactionManager:
         open_file: OpenFile = DiskFile,
     ) -> None:
         self._settings = settings
-        self._rows = rows
         self._now_ms = now_ms
-        self._last_sweep = last_sweep
-        # Not before `open`: until then nobody knows what the message store remembers, nor which
+        # Not before `open`: until then it is not known what the message store remembers, nor which
         # pointers its rows carry, and the invalid list would be pruned of them.
         self._may_recover = False
-        self.counters = TransactionCounters()
-        self._gates = Gates()
-        self._markings = Markings(self._gates, rows, spawn=spawn)
-        self._ledger = Ledger(
+        self.durable = DurableState(
             directory,
-            retain=settings.snapshot_retain,
+            settings,
             now_ms=now_ms,
             elapsed_s=elapsed_s,
             in_thread_log=in_thread_log,
@@ -82,66 +71,47 @@ class TransactionManager:
             arrivals=arrivals,
             store_id=store_id,
             open_file=open_file,
-            events=self._events(observe, status_changed),
+            status_changed=status_changed,
+            observe=observe,
         )
-        self.leases = Leases(now_ms=now_ms)
-        self._join(spawn)
+        self._make_parts(rows, spawn=spawn, last_sweep=last_sweep)
 
-    def _join(self, spawn: Spawn) -> None:
-        around = Surroundings(
-            settings=self._settings,
-            rows=self._rows,
-            now_ms=self._now_ms,
-            spawn=spawn,
-            leases=self.leases,
-            counters=self.counters,
+    def _make_parts(
+        self, rows: MessageRows, *, spawn: Spawn, last_sweep: Callable[[], SweepMark | None]
+    ) -> None:
+        settings, now_ms = self._settings, self._now_ms
+        durable, in_flight = self.durable, InFlightWrites()
+        self.counters = counters = TransactionCounters()
+        self.leases = leases = Leases(now_ms=now_ms)
+        ended_rows = EndedRows(durable, in_flight, rows, spawn=spawn)
+        self.completion = completion = Completion(
+            durable, in_flight, ended_rows, leases, rows, settings, counters, now_ms=now_ms
         )
-        claims = Claims()
-        self._endings = Endings(self._ledger, self._gates, claims, self._markings, around)
-        self._starts = Starts(self._ledger, self._endings, around)
-        self.epochs = Epochs(self._ledger, self._endings, self._starts, around)
-        self._resumption = Resumption(claims, self._markings, self._starts, around)
-        self._runs = Runs(self._ledger, self._endings, start=self._start_run)
-        self._invalid_list = InvalidList(
-            self._ledger, self._gates, around.rows, now_ms=around.now_ms
+        self.starts = starts = Starts(
+            durable, completion, leases, rows, settings, counters, now_ms=now_ms, spawn=spawn
         )
-        self._upkeep = Upkeep(self._ledger, self._invalid_list, around)
-        self._writes = Writes(self._ledger, self._gates)
-
-    def require_running(self) -> None:
-        """Raises: TransactionsUnavailableError: the service is not running."""
-        self._ledger.require_running()
+        self.runs = Runs(durable, starts, completion)
+        self.epochs = Epochs(durable, completion, starts, settings, counters, now_ms=now_ms)
+        self.invalid_list = InvalidList(
+            durable, in_flight, rows, now_ms=now_ms, last_sweep=last_sweep
+        )
+        self.maintenance = Maintenance(
+            durable, self.invalid_list, rows, settings, counters, now_ms=now_ms, spawn=spawn
+        )
+        self.monitoring = Monitoring(durable, leases, now_ms=now_ms)
+        self.write_permits = WritePermits(durable, in_flight)
+        self._resumption = Resumption(in_flight, ended_rows, starts, leases, rows, now_ms=now_ms)
 
     @property
     def status(self) -> ServiceStatus:
         """Whether transactions can be used, and why not."""
-        return self._ledger.status
-
-    @property
-    def notes(self) -> list[str]:
-        """What an operator should know of the last recovery."""
-        return self._ledger.notes
-
-    def figures(self) -> Figures:
-        """What is in progress and invalid now; nothing while the service is not running."""
-        if self.status.state is not ServiceState.RUNNING:
-            return Figures()
-        return Figures.of(self._ledger.state, leased_count=len(self.leases), now_ms=self._now_ms())
-
-    @property
-    def store_id(self) -> str:
-        """Of the transaction files; empty until the service was up once."""
-        return self._ledger.store_id
-
-    async def stored_id(self) -> str | None:
-        """The store id of the transaction files that are there, None where none can be read."""
-        return await self._ledger.stored_id()
+        return self.durable.status
 
     def put_off(self, reason: str) -> None:
         """Say why `open` is not called yet."""
         status = self.status
         if self._settings.enabled and status.state is ServiceState.DOWN and status.reason != reason:
-            self._ledger.disable(reason)
+            self.durable.disable(reason)
 
     async def open(self, mark: StoreMark | None) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.
@@ -150,219 +120,46 @@ class TransactionManager:
         """
         if not self._settings.enabled:
             if mark is not None:
-                await self._ledger.begin_unused(mark)
-            self._ledger.disable("transactions are switched off (tx.enabled=false)")
+                await self.durable.begin_unused(mark)
+            self.durable.disable("transactions are switched off (tx.enabled=false)")
             return
         self._may_recover = True
-        await self._ledger.open(mark)
+        await self.durable.open(mark, self._resumption)
 
     async def run(self) -> None:
         """Write the log, until `close`."""
-        await self._ledger.run()
+        await self.durable.run()
 
     async def tick(self) -> None:
         """What is due: time-outs, forgetting, pruning, snapshots, and coming back from a failure.
         To be called several times a second."""
         if self.status.state is ServiceState.DOWN:
-            await self._ledger.retry()
+            await self.durable.retry()
             return
-        self._ledger.prove()
+        self.durable.prove()
         if self.status.state is not ServiceState.RUNNING:
             return
-        self._endings.expire()
-        self._starts.tick()
-        self._upkeep.tick()
+        self.completion.expire()
+        self.starts.tick()
+        self.maintenance.tick()
 
     async def close(self) -> None:
         """A clean stop: give back what was reserved, write a snapshot, let go of the files. Needs
         `run` to be running."""
         if self.status.state is not ServiceState.DOWN:
-            self._ledger.stop("the server is stopping")
+            self.durable.stop("the server is stopping")
             try:
-                self._ledger.record(BlockReturned(self._now_ms()))
-                await self._ledger.snapshot()
+                self.durable.record(BlockReturned(self._now_ms()))
+                await self.durable.snapshot()
             except (TransactionsUnavailableError, OSError) as error:
                 log.warning("no snapshot at the stop, the log has it all: %s", error)
-        await self._ledger.close()
-
-    async def start(
-        self,
-        kind: TransactionType,
-        timeout_s: float | None,
-        client: str,
-        *,
-        lease_s: float | None = None,
-    ) -> OpenTransaction:
-        """Start a transaction that reads what has durably ended. Waits for no disk.
-
-        Raises:
-            InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or so of
-                the lease, which only a long one takes.
-        """
-        self._ledger.require_running()
-        return await self._starts.start(kind, timeout_s, client, lease_s=lease_s)
-
-    async def renew(self, pointer: int) -> OpenTransaction:
-        """Let the transaction's lease begin anew. Waits for no disk.
-
-        Raises:
-            BadRequestError: it has no lease.
-            TransactionNotInProgressError (its kinds).
-        """
-        self._ledger.require_running()
-        return await self._endings.renew(pointer)
-
-    async def checkpoint(self, pointer: int) -> OpenTransaction:
-        """Give the transaction a new write pointer, durably: a lost one under a transaction that
-        survives would be half a commit."""
-        self._ledger.require_running()
-        return await self._starts.checkpoint(pointer)
-
-    async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
-        """Check these changes, and those named before, and remember them. Waits for no disk.
-
-        Raises:
-            TransactionConflictError: somebody committed one of them since this one started.
-            ChangeSetTooLargeError, TransactionNotInProgressError (its kinds).
-        """
-        self._ledger.require_running()
-        await self._endings.can_commit(pointer, frozenset(changes))
-
-    async def commit(
-        self,
-        pointer: int,
-        *,
-        changes: Collection[bytes] | None = None,
-        publish: Sequence[PublishEntry] = (),
-        read_only: bool = False,
-    ) -> Outcome:
-        """Commit, durably, and publish as a part of it (protocol §5.2). A repeat gives the first
-        outcome. `changes` None leaves them to the can-commits before.
-
-        Raises:
-            TransactionConflictError, ChangeSetTooLargeError, TransactionNotInProgressError (its
-            kinds), what `MessageRows.check_entries` raises, BadRequestError: nothing was written.
-            StorageUnavailableError: rows could not be written, and the transaction is invalid.
-        """
-        self._ledger.require_running()
-        request = CommitRequest(
-            changes=None if changes is None else frozenset(changes),
-            publish=publish,
-            is_read_only=read_only,
-        )
-        return await self._endings.commit(pointer, request)
-
-    async def run_once(
-        self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
-    ) -> Outcome:
-        """Start, publish and commit in one; a repeated request id gives the first outcome of a run
-        that committed. A run that fails ends as aborted. Raises: as `commit`."""
-        self._ledger.require_running()
-        return await self._runs.run(publish, client=client, request_id=request_id)
-
-    async def abort(self, pointer: int) -> Outcome:
-        """End without committing; what was published is taken back before this returns. The
-        outcome is aborted, or invalid (protocol §6).
-
-        Raises:
-            TransactionCommittedError, TransactionUnknownError.
-        """
-        self._ledger.require_running()
-        return await self._endings.abort(pointer)
-
-    async def invalidate(
-        self, pointer: int, reason: InvalidReason = InvalidReason.INVALIDATED
-    ) -> Outcome:
-        """End as invalid, durably; its rows are taken back in the background.
-
-        Raises:
-            TransactionCommittedError, TransactionAbortedError, TransactionUnknownError.
-        """
-        self._ledger.require_running()
-        return await self._endings.invalidate(pointer, reason)
-
-    def release_readers(self, pointers: Collection[int]) -> list[int]:
-        """Invalidate the transactions of these, whose rows have held readers back for too long;
-        their ids. Waits for no disk. One that is just committing, or has ended, is left alone."""
-        self._ledger.require_running()
-        return self._endings.release_readers(pointers)
-
-    async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
-        """What became of a transaction; an ending is only told once it is durable.
-
-        Raises:
-            TransactionUnknownError: it never was, or ended too long ago.
-        """
-        found = self._ledger.state.find(pointer)
-        if isinstance(found, Outcome):
-            await self._endings.durable_soon(found.lsn)
-        return found
-
-    def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
-        """`ns:topic` of what the transaction published to or stored for, sorted."""
-        recorded = transaction.topics if isinstance(transaction, Outcome) else ()
-        return sorted({*recorded, *self._rows.topics(transaction.pointers)})
-
-    async def overview(self) -> Overview:
-        """The pointers, and who is in progress, with every ending decided so far durable."""
-        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
-        return overview(self._ledger.state)
-
-    async def invalids(self) -> Invalids:
-        """The invalid list, and which of it no row carries."""
-        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
-        return self._invalid_list.shown(self._last_sweep())
-
-    async def truncate(
-        self, *, pointers: Collection[int] = (), before_ms: int | None = None
-    ) -> tuple[int, list[int]]:
-        """Take these pointers, and those of transactions started before that time, off the invalid
-        list, durably, except for those that rows still carry. How many, and those that were kept.
-
-        Raises:
-            TransactionsInProgressError: one that started before that time is still in progress.
-        """
-        removed_count, kept = self._invalid_list.truncate(pointers, before_ms=before_ms)
-        await self._endings.durable_soon(self._ledger.state.lsn)
-        return removed_count, kept
-
-    async def take_snapshot(self) -> tuple[str, int]:
-        """Write the state to a file, durably: its name, and its size in bytes.
-
-        Raises:
-            TransactionsUnavailableError: the service is down, or the file can't be written.
-        """
-        self._ledger.require_running()
-        try:
-            taken = await self._ledger.snapshot()
-        except OSError as error:
-            raise TransactionsUnavailableError(f"the snapshot can't be written: {error}") from error
-        self.counters.snapshots += 1
-        return taken
-
-    async def snapshot_state(self) -> StateImage:
-        """The newest state, as a snapshot file would hold it, with all of it durable."""
-        await self._endings.durable_soon(self._ledger.state.last_pending_lsn)
-        return self._ledger.state.image()
-
-    def image(self) -> StateImage:
-        """Everything decided up to this very moment, also of a stopped service; what it holds is
-        durable once `durable` of it returned. Raises: TransactionsUnavailableError: down."""
-        return self._ledger.image()
-
-    async def durable(self, image: StateImage) -> None:
-        """Wait until nothing that the image holds can be undone by a crash any more.
-
-        Raises:
-            TransactionsUnavailableError: the log failed, so that some of it may never have been.
-        """
-        await self._ledger.durable(image.lsn)
+        await self.durable.close()
 
     async def stop_service(self) -> None:
         """Refuse everything until `start_service`. Raises: TransactionsUnavailableError: down."""
         if self.status.state is ServiceState.DOWN:
             raise TransactionsUnavailableError(self.status.reason)
-        self._ledger.stop(
+        self.durable.stop(
             "the transaction service is stopped; start it with POST /v1/transactions/service/start"
         )
 
@@ -373,46 +170,75 @@ class TransactionManager:
             TransactionsUnavailableError: it is down, and stays so for the reason that this says.
         """
         was_stopped = self.status.state is ServiceState.STOPPED
-        self._ledger.resume()
+        self.durable.resume()
         if self.status.state is ServiceState.DOWN and self._may_recover:
-            await self._ledger.reopen()
-        self._ledger.require_running()
+            await self.durable.reopen()
+        self.durable.require_running()
         if was_stopped:
-            # While it was stopped nobody could renew anything.
-            self.leases.begin_all(self._ledger.state)
-        self._endings.expire()
+            # While it was stopped no lease could be renewed.
+            self.leases.begin_all(self.durable.state.open.values())
+        self.completion.expire()
 
-    def enter(self, pointer: int) -> Permit:
-        return self._writes.enter(pointer)
 
-    def enter_rollback(self, pointer: int) -> Permit | None:
-        return self._writes.enter_rollback(pointer)
+class Resumption:
+    """Between a recovered state and the first call: what the log goes on with, and what is made
+    good for transactions that ended while the service was down. Lives on one event loop."""
 
-    def snapshot(self) -> Transaction:
-        return self._writes.snapshot()
+    def __init__(
+        self,
+        in_flight: InFlightWrites,
+        ended_rows: EndedRows,
+        starts: Starts,
+        leases: Leases,
+        rows: MessageRows,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._in_flight = in_flight
+        self._ended_rows = ended_rows
+        self._starts = starts
+        self._leases = leases
+        self._rows = rows
+        self._now_ms = now_ms
 
-    def snapshot_of(self, pointer: int) -> Transaction:
-        return self._writes.snapshot_of(pointer)
+    def first_edits(self, state: TransactionState) -> Iterator[Edit]:
+        """The edits with which the log goes on; each is asked for when the one before was
+        applied."""
+        now_ms = self._now_ms()
+        yield Restarted(now_ms, not state.is_clean, state.blocks)
+        # A commit that was cut off: its rows are there, or on their way, and its record is not.
+        cut_off = self._rows.final_pointers() | self._in_flight.claimed_pointers()
+        for opened in list(state.open.values()):
+            if not cut_off.isdisjoint(opened.pointers):
+                topics = tuple(self._rows.topics(opened.pointers))
+                reason = InvalidReason.LOST_IN_CRASH
+                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
+        yield self._starts.first_block(state)
 
-    def holder(self, pointer: int) -> int | None:
-        return self._writes.holder(pointer)
+    def came_up(self, state: TransactionState) -> None:
+        """The service is up, and all that the state holds is durable."""
+        self._rows.note_durable(state.lsn)
+        self._starts.came_up(state)
+        self._leases.begin_all(state.open.values())
+        # A crash may have kept the rows of ended transactions from being settled or marked, and
+        # readers from being woken. This looks at the rows, since few have any left, and a million
+        # transactions may have ended.
+        ended: set[int] = set()
+        for pointer in self._ended_rows.concerned():
+            outcome = state.outcomes.find(pointer)
+            if outcome is None and pointer in state.invalid:
+                outcome = lost_outcome(pointer)
+            if outcome is None:
+                continue
+            ended.update(outcome.pointers)
+            if outcome.state is EndedState.COMMITTED:
+                self._rows.settle(outcome.pointers)
+            else:
+                self._ended_rows.mark_if_needed(outcome.transaction_id, outcome.pointers)
+        # A log that failed, and has an ending all the same, left readers asleep behind it.
+        self._rows.wake_readers(ended)
 
-    def visibility_state(self) -> VisibilityState | None:
-        return self._writes.visibility_state()
-
-    async def _start_run(self, client: str) -> OpenTransaction:
-        return await self._starts.start(TransactionType.SHORT, None, client)
-
-    def _events(
-        self, observe: Callable[[str, float], None], status_changed: Callable[[], None]
-    ) -> LedgerEvents:
-        return LedgerEvents(
-            # It is made after the ledger, and before anything is opened.
-            opening=lambda state: self._resumption.edits(state),
-            opened=lambda state: self._resumption.opened(state),
-            failed=lambda: self._resumption.failed(),
-            status_changed=status_changed,
-            durable=self._rows.note_durable,
-            ended=self._markings.ended,
-            observe=observe,
-        )
+    def synced(self, lsn: int, changes: list[ViewChange]) -> None:
+        """Edits up to this LSN are durable, and these ends of transactions are in the view."""
+        self._rows.note_durable(lsn)
+        self._ended_rows.ended(changes)

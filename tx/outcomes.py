@@ -1,12 +1,12 @@
-"""How transactions ended, for as long as somebody may ask (protocol §5.2, Commit after a lost
+"""How transactions ended, for as long as a client may ask (protocol §5.2, Commit after a lost
 reply).
 
-The memory is bounded by time, by count and by size. What it drops is no edit: a replay remembers a
-little longer, and the next tick drops it again.
+The memory is bounded by time, by count and by size. Dropping is no edit: after a replay more is
+remembered, and the next tick drops it again.
 
-All but the newest are kept as the bytes that a snapshot file has for them. As values, a million of
-them were looked at again and again by the garbage collector, which stopped everything for that long
-each time, and packed anew for each snapshot (decision 0026).
+All but the newest are kept as the bytes that a snapshot file has for them. When a million of them
+were kept as values, the garbage collector visited them again and again, with a pause each time, and
+every snapshot packed them anew (decision 0026).
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 from tx.edits import PUBLISHED, REASON, TOPICS, TYPE, InvalidReason
-from tx.packing import (
+from tx.encoding import (
     COUNT,
     POINTER,
     TEXT,
@@ -29,12 +29,12 @@ from tx.packing import (
     to_bytes,
     tuple_of,
 )
-from tx.records import EndedState, Outcome
+from tx.transactions import EndedState, Outcome
 
 OUTCOME_COUNT_MAX = 1_000_000  # outcomes
 OUTCOME_BYTES_MAX = 64 * 1024 * 1024  # bytes, as they are packed
 LOOKED_AT_COUNT_MAX = 2_000  # outcomes of one pass; keeps a tick to a few milliseconds
-NEWEST_COUNT_MAX = 256  # outcomes that are kept as values: whoever waits for a commit looks at it
+NEWEST_COUNT_MAX = 256  # outcomes that are kept as values, since a commit that waited reads its own
 
 STATE = enum_of(EndedState)
 _FORMS = (
@@ -42,21 +42,19 @@ _FORMS = (
     tuple_of(POINTER), PUBLISHED, TOPICS, optional(TEXT), COUNT,
 )  # fmt: skip
 OUTCOME = record(Outcome, *_FORMS)
-# Places of fields in a packed outcome.
+# Indexes of fields in a packed outcome.
 _ID, _REASON, _STARTED, _ENDED, _CHECKPOINTS, _REQUEST, _LSN = 0, 2, 5, 7, 8, 11, 12
-_TAKEN_COUNT = (
-    1_000  # outcomes unpacked in one call of the library, which costs each next to nothing
-)
+_TAKEN_COUNT = 1_000  # outcomes unpacked in one call of msgpack, which makes each of them cheap
 
 
 def packed_outcomes(rows: Sequence[object]) -> list[bytes]:
-    """Outcomes as a file has them, each as it is kept. Raises: MalformedError."""
+    """Outcomes of a file, each packed as it is kept here. Raises: MalformedError."""
     check_rows(rows, _FORMS)
     return list(map(to_bytes, rows))
 
 
 class PackedOutcomes(Sequence[Outcome]):
-    """Outcomes as they were at one moment. Whoever looks at one has it unpacked."""
+    """Outcomes as they were at one moment. One is unpacked when it is read."""
 
     def __init__(self, kept: Iterable[Outcome | bytes]) -> None:
         self._kept = tuple(kept)
@@ -83,12 +81,12 @@ class PackedOutcomes(Sequence[Outcome]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedOutcomes) and self.packed() == other.packed()
 
-    __hash__ = None  # type: ignore[assignment]  # a list, that nobody looks up
+    __hash__ = None  # type: ignore[assignment]  # a list, never a key
 
 
-# Transaction id, LSN, and time of an ending. A plain tuple of numbers, since of these the garbage
-# collector knows that there is nothing behind them.
-_Place = tuple[int, int, int]
+# Transaction id, LSN, and time of an end. A plain tuple of numbers, since the garbage
+# collector does not track those.
+_Ended = tuple[int, int, int]
 
 
 class Outcomes:
@@ -102,16 +100,16 @@ class Outcomes:
         self._owners: dict[int, int] = {}
         self._requests: dict[int, str] = {}  # of the few that have one
         self._by_request: dict[str, int] = {}
-        self._in_order: deque[_Place] = deque()
-        # Too old, and yet needed: on the invalid list, or rows still carry them.
-        self._held: deque[_Place] = deque()
+        self._in_order: deque[_Ended] = deque()
+        # Due to be dropped, but still needed: on the invalid list, or carried by rows.
+        self._held: deque[_Ended] = deque()
         self.size_bytes = 0
         for outcome in outcomes:
             self.put(outcome)
 
     @classmethod
     def of(cls, image: PackedOutcomes) -> "Outcomes":
-        """What an image holds. A start takes a million, so that none is made a value for it."""
+        """The outcomes of an image. There may be a million, so none is made a value."""
         outcomes, packed = cls(), image.packed()
         for start in range(0, len(packed), _TAKEN_COUNT):
             outcomes._take(packed[start : start + _TAKEN_COUNT])
@@ -139,7 +137,7 @@ class Outcomes:
         return self._owners.get(pointer, pointer) in self._by_id
 
     def image(self) -> PackedOutcomes:
-        """All of them as they are; later endings don't change it."""
+        """All of them as they are; transactions that end later don't change it."""
         return PackedOutcomes(self._by_id.values())
 
     def put(self, outcome: Outcome) -> None:
@@ -198,7 +196,7 @@ class Outcomes:
         return None if transaction_id is None else self.find(transaction_id)
 
     def newest_first(self) -> Iterator[Outcome]:
-        """Each by the LSN of its ending, the highest first."""
+        """Each by the LSN of its end, the highest first."""
         for transaction_id, lsn, _ in reversed(self._in_order):
             if self._lsns.get(transaction_id) == lsn:
                 yield _unpack(self._by_id[transaction_id])
@@ -207,7 +205,7 @@ class Outcomes:
         self, *, ended_before_ms: int, is_needed: Callable[[int, tuple[int, ...]], bool]
     ) -> None:
         """Drop what ended before that time, and the oldest above the bounds, unless it is needed:
-        what `is_needed` says of the LSN of its ending, and its pointers.
+        what `is_needed` says of the LSN of its end, and its pointers.
 
         A pass looks at a bounded number, so that it may take several.
         """
@@ -218,8 +216,8 @@ class Outcomes:
                 return
             self._release(self._in_order.popleft(), is_needed)
 
-    def _is_due(self, place: _Place, ended_before_ms: int) -> bool:
-        transaction_id, lsn, ended_at_ms = place
+    def _is_due(self, ended: _Ended, ended_before_ms: int) -> bool:
+        transaction_id, lsn, ended_at_ms = ended
         return (
             ended_at_ms < ended_before_ms
             or self._lsns.get(transaction_id) != lsn
@@ -227,13 +225,13 @@ class Outcomes:
             or self.size_bytes > OUTCOME_BYTES_MAX
         )
 
-    def _release(self, place: _Place, is_needed: Callable[[int, tuple[int, ...]], bool]) -> None:
-        transaction_id, lsn, _ = place
+    def _release(self, ended: _Ended, is_needed: Callable[[int, tuple[int, ...]], bool]) -> None:
+        transaction_id, lsn, _ = ended
         if self._lsns.get(transaction_id) != lsn:
-            return  # it ended once more, and stands further behind
+            return  # it ended again, and is further behind in the order
         checkpoints = self._checkpoints.get(transaction_id, ())
         if is_needed(lsn, (transaction_id, *checkpoints)):
-            self._held.append(place)
+            self._held.append(ended)
         else:
             self._drop(transaction_id)
 

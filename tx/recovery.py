@@ -1,8 +1,8 @@
-"""From the files back to the state (design §4, Snapshots).
+"""Recovery: reads the state from the transaction files (design §4, Snapshots).
 
-The newest snapshot that can be read, by sequence number, and every log from there on. A torn tail
-beyond what was proven durable is cut; whatever else doesn't fit together is damage, and then the
-service stays down rather than go on with an older, or an empty, state.
+It starts from the newest readable snapshot, by sequence number, and replays every log after it. A
+torn tail beyond what was proven durable is cut. Everything else that doesn't fit together is
+damage: the service then stays down rather than continue with an older or an empty state.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from tuff.disk.files import make_directory, sync_directory, write_again
 from tuff.protocol.errors import TransactionUnknownError
-from tuff.protocol.ids import Place
-from tx.contradictions import contradiction
+from tuff.protocol.ids import Offset
+from tx.consistency import contradiction
 from tx.files import (
     DamagedFilesError,
     FileKind,
@@ -23,12 +24,12 @@ from tx.files import (
     known_file,
     list_files,
 )
-from tx.logfile import LogContents, read_log
-from tx.records import EndedState, Outcome
-from tx.snapshots import read_snapshot
+from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
+from tx.transactions import EndedState, Outcome
+from tx.wal import LogContents, read_log
 
-BEFORE_ALL = Place(0, 0)  # of messages
+BEFORE_ALL = Offset(0, 0)  # of messages
 _ADVICE = (
     "put files of one backup together, and start the transaction service again, or use "
     "`tuff salvage`"
@@ -40,14 +41,14 @@ class StoreMark:
     """What the message store remembers of the transaction files beside it: the store id of both,
     which it has before they are made, empty where it has none; the highest pointer they reserved,
     0 where it never saw any; and the edit up to which they were durable when it was last written,
-    None where it does not say. `last` is the place up to which it was written. `carried` are the
-    pointers of its rows that are neither settled nor marked, None where they are not to be looked
-    at."""
+    None where it does not say. `last` is the highest offset that it had given. `carried` are the
+    pointers of its rows that are neither settled nor marked, None where they are not to be
+    checked."""
 
     store_id: str
     highest_reserved: int = 0
     seen_lsn: int | None = None
-    last: Place = BEFORE_ALL
+    last: Offset = BEFORE_ALL
     carried: AbstractSet[int] | None = None
 
     @property
@@ -104,6 +105,29 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     return Recovered(state, newest.header.store_id, last_sequence, length, proven, files, notes)
 
 
+def recover_durably(directory: Path, mark: StoreMark | None) -> Recovered | None:
+    """As `recover`, for a server that continues from there: makes the directory if it is missing,
+    and makes everything durable that the answer rests on."""
+    make_directory(directory)
+    # A name whose sync failed, or was cut off, can be read and be gone after a power cut. The
+    # next log named it as the one before, and what was built on it was damaged then.
+    sync_directory(directory)
+    recovered = recover(directory, mark)
+    if recovered is not None:
+        _write_unproven_again(recovered)
+    return recovered
+
+
+def _write_unproven_again(recovered: Recovered) -> None:
+    # What no proof vouches for may be in the kernel's memory only, and the next files vouch for it.
+    # After a sync that failed the kernel calls it written, so that another sync would do nothing:
+    # a power cut between the next log and its snapshot left a log shorter than the next one said.
+    for known in recovered.files:
+        if known.header.sequence == recovered.log_sequence:
+            start, stop = recovered.proven_length, recovered.log_length
+            write_again(known.path, known.path.read_bytes()[start:stop], start=start)
+
+
 def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[KnownFile]:
     files = []
     for path, kind in paths:
@@ -134,7 +158,7 @@ def _newest_snapshot(files: list[KnownFile], notes: list[str]) -> tuple[KnownFil
 
 
 def _chain(files: list[KnownFile], snapshot: KnownFile, image: StateImage) -> list[KnownFile]:
-    """The logs behind a snapshot. One is always made before its snapshot is; only the very first
+    """The logs after a snapshot. A log is always made before its snapshot; only the very first
     snapshot, which holds nothing, may stand alone."""
     logs = [known for known in files if known.kind is FileKind.LOG]
     behind = [known for known in logs if known.header.lsn > image.lsn]
@@ -175,8 +199,8 @@ def _apply_all(state: TransactionState, name: str, contents: LogContents) -> Non
             reason = contradiction(state, edit)
             if reason is None:
                 state.apply(lsn, edit)
-        # Whatever it is, messages have to go on without transactions (promise 7), and a person has
-        # to be told which edit it was.
+        # Any error: messages have to work without transactions (promise 7), and the reason has to
+        # name the edit.
         except Exception as error:
             reason = f"it can't be applied ({type(error).__name__}: {error})"
             raise contradicting(name, offset, lsn, edit, reason) from error
@@ -221,13 +245,15 @@ def _check_store(
 
 
 def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
-    """Rows whose fate nobody knows would be shown as committed ones; and the rows of a commit are
-    carried until a batch has written that they are settled, which then has seen the commit."""
+    """Whether the messages are as new as the transactions. Rows of a transaction with an unknown
+    outcome would be shown as committed. And index rows of a commit stay until a write batch
+    settles them, and that batch records that it has seen the commit."""
     for pointer in carried:
         if not is_known(state, pointer):
             raise DamagedFilesError(
-                f"the message store has undecided rows of transaction {pointer}, and nobody knows "
-                f"how it ended: the messages are older than the transaction files; {_ADVICE}"
+                f"the message store has undecided rows of transaction {pointer}, whose "
+                "outcome is not known: the messages are older than the transaction files; "
+                f"{_ADVICE}"
             )
     for outcome in commits_without_rows(state, carried, seen=mark.seen_lsn, last=mark.last):
         raise DamagedFilesError(
@@ -238,10 +264,10 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: St
 
 
 def commits_without_rows(
-    state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Place
+    state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Offset
 ) -> Iterator[Outcome]:
-    """Those whose messages are not all there, the newest first: of a message store that had seen
-    edits up to this one, was written up to this place, and whose rows carry these pointers."""
+    """Commits whose messages are not all in the message store, the newest first. The store had
+    seen edits up to `seen` and given offsets up to `last`; its rows carry these pointers."""
     for outcome in state.outcomes.newest_first():
         if seen is None or outcome.lsn <= seen:
             return
@@ -252,8 +278,8 @@ def commits_without_rows(
 
 
 def is_known(state: TransactionState, pointer: int) -> bool:
-    """Whether the fate of a pointer is known, or is once the service is up: a start that did not
-    reach the log becomes invalid then."""
+    """Whether the outcome of a pointer is known, or will be once the service is up: a start that
+    did not reach the log becomes invalid then."""
     try:
         state.find(pointer)
     except TransactionUnknownError:

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 
-from tuff.protocol.forms import (
+from tuff.protocol.json_forms import (
     payload_to_json,
     pointer_to_json,
     rollback_detail_to_json,
     transaction_to_json,
 )
-from tx.inquiries import Invalids, Overview
-from tx.records import OpenTransaction, Outcome
+from tx.invalid_list import Invalids
+from tx.monitoring import Overview
 from tx.sinks import Sink
 from tx.state import StateImage
+from tx.transactions import OpenTransaction, Outcome
 
 
 def transaction_object(
@@ -30,7 +31,7 @@ def transaction_object(
 
 
 def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
-    """What is shown of a lease; nothing without one."""
+    """The members for a lease; none without one."""
     if opened.lease_ms is None:
         return {}
     return {"lease": _seconds(opened.lease_ms), "leaseExpiresAt": ends_at_ms}
@@ -42,7 +43,7 @@ def _seconds(duration_ms: int) -> float:
 
 
 def committed_object(outcome: Outcome) -> dict[str, object]:
-    """What a commit answers, the first time and every other."""
+    """The reply to a commit and to every repetition of it."""
     return {
         "state": outcome.state.value,
         "published": [rollback_detail_to_json(detail) for detail in outcome.published],

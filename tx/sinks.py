@@ -1,8 +1,7 @@
 """Sinks: which epoch of a writer was begun, by which run, and whether it committed (protocol §5.3).
 
-The record of a sink has an outcome of its own. It is set by the very edit that ends the
-transaction, so that it is there however long ago that was, and whatever was forgotten or truncated
-since.
+The record of a sink has an outcome of its own, set by the edit that ends the transaction. So it is
+still there when the outcome of the transaction was forgotten, or its pointer truncated.
 """
 
 import re
@@ -22,15 +21,17 @@ from tuff.protocol.errors import (
     TransactionNotInProgressError,
     TransactionTimedOutError,
 )
-from tuff.protocol.media import shown
-from tuff.protocol.names import SINK_NAME_LENGTH_MAX
+from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
+from tuff.protocol.json_forms import shown
 from tuff.protocol.pointers import POINTER_MAX
 from tx.edits import EpochBegun, InvalidReason
-from tx.records import EndedState, Outcome
+from tx.transactions import EndedState, Outcome
 
 EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has
-FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is seldom older than one
+FENCED_COUNT_MAX = (
+    16  # runs of a sink that are remembered; a zombie is seldom more than one run old
+)
 
 _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
 
@@ -38,7 +39,7 @@ _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
 @dataclass(frozen=True, slots=True)
 class Sink:
     """A writer's newest epoch. `state` None: its transaction is in progress. `fenced` are runs
-    whose place another one took, the newest last; `lsn` is the edit that changed it last."""
+    that lost the sink to another run, the newest last; `lsn` is the edit that changed it last."""
 
     name: str
     epoch: int
@@ -79,7 +80,7 @@ class EpochRequest:
 
 
 class Step(Enum):
-    """What comes next for a run that asks for an epoch."""
+    """The next step for a run that asks for an epoch."""
 
     NOTHING = "it has committed"
     GO_ON = "the run has begun it already"
@@ -98,12 +99,12 @@ def check_sink(name: str) -> str:
 
 
 def next_step(sink: Sink | None, asked: EpochRequest, *, count: int, count_max: int) -> Step:
-    """What comes next, by what is recorded of the sink.
+    """The next step, by the record of the sink.
 
     Raises:
         TooManySinksError: it would be one more than there may be.
         SinkEpochSupersededError: a later epoch was begun.
-        SinkFencedError: another run took the place of this one.
+        SinkFencedError: another run has fenced this one.
         SinkEpochOpenError: an earlier epoch did not commit.
         TransactionNotInProgressError (its kinds): this run has lost the epoch's transaction.
     """
@@ -143,7 +144,7 @@ def _step_of_open(sink: Sink, asked: EpochRequest) -> Step:
     if sink.state is None:
         return Step.GO_ON if is_same_run else Step.FENCE
     if is_same_run:
-        # Its tasks hold pointers of the first transaction, and would write them for nothing.
+        # Its tasks hold pointers of the first transaction, and their writes would be lost.
         raise _lost_error(sink)
     return Step.BEGIN
 
@@ -178,11 +179,11 @@ class Sinks:
         return iter(self._by_name.values())
 
     def find(self, name: str) -> Sink | None:
-        """None: nothing is recorded of it."""
+        """The record of a sink; None without one."""
         return self._by_name.get(name)
 
     def begin(self, lsn: int, edit: EpochBegun) -> None:
-        """Record an epoch; a run whose place another one takes is fenced from now on."""
+        """Record an epoch. If another run had the sink, it is fenced from now on."""
         self.lsn = lsn
         before = self._by_name.get(edit.sink)
         fenced = () if before is None else before.fenced
@@ -209,7 +210,7 @@ class Sinks:
             )
 
     def forget(self, lsn: int, name: str) -> None:
-        """Take it off the record."""
+        """Drop the record of a sink."""
         self.lsn = lsn
         sink = self._by_name.pop(name)
         self._of_transaction.pop(sink.transaction_id, None)

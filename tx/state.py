@@ -1,4 +1,4 @@
-"""The transaction state: everything that was decided, and the view of what is durable of it.
+"""The transaction state: everything that was decided, and the view of what is durable.
 
 `apply` is the only code that changes it, live and in a replay alike, and never refuses an edit that
 a decision produced (design §4). No clock, no I/O, no event loop.
@@ -12,7 +12,6 @@ from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
 from tx.conflicts import CommittedChanges, Committers
-from tx.deadlines import Deadlines
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -30,12 +29,12 @@ from tx.edits import (
     Restarted,
     SinkForgotten,
     Started,
-    StartedWithLease,
     Truncated,
 )
 from tx.outcomes import Outcomes, PackedOutcomes
-from tx.records import EndedState, OpenTransaction, Outcome, lost_outcome
 from tx.sinks import Sink, Sinks
+from tx.timeouts import Deadlines
+from tx.transactions import EndedState, OpenTransaction, Outcome, lost_outcome
 from tx.view import View, ViewChange, with_all
 
 _ENDED_STATES = {
@@ -160,7 +159,7 @@ class TransactionState:
 
     @property
     def blocks(self) -> tuple[PointerRange, ...]:
-        """What is reserved and not handed out yet, ascending."""
+        """The ranges of pointers that are reserved and not handed out yet, ascending."""
         lowest = self.last_pointer + 1
         return tuple(
             PointerRange(max(block.start, lowest), block.stop)
@@ -170,7 +169,7 @@ class TransactionState:
 
     @property
     def next_block_start(self) -> int:
-        """The lowest pointer that no block holds and that nobody was given."""
+        """The lowest pointer that is in no block and was not handed out."""
         return max(self.last_pointer + 1, *(block.stop for block in self._blocks), 0)
 
     def apply(self, lsn: int, edit: Edit) -> None:
@@ -179,7 +178,7 @@ class TransactionState:
         self.lsn = lsn
         self.is_clean = isinstance(edit, BlockReturned)
         match edit:
-            case Started() | StartedWithLease() | EpochBegun():
+            case Started() | EpochBegun():
                 self._start(edit)
             case Checkpointed():
                 self._checkpoint(edit)
@@ -197,7 +196,7 @@ class TransactionState:
                 assert_never(edit)
 
     def advance_view(self, lsn: int) -> list[ViewChange]:
-        """Let the view hold every ending up to this LSN, whose edits are durable now."""
+        """Take into the view every end of a transaction up to this LSN: these edits are durable."""
         reached = []
         while self._pending and self._pending[0][0] <= lsn:
             reached.append(self._pending.popleft()[1])
@@ -209,12 +208,12 @@ class TransactionState:
 
     @property
     def last_pending_lsn(self) -> int:
-        """The LSN of the newest ending that is not in the view yet, 0 when all are."""
+        """The LSN of the newest end of a transaction that is not in the view yet; 0: all are."""
         return self._pending[-1][0] if self._pending else 0
 
-    def _start(self, edit: Started | StartedWithLease | EpochBegun) -> None:
-        # What was durable when the snapshot was taken, and nothing more: a commit that was pending
-        # then must stay invisible to this transaction, and conflict with it, after a replay too.
+    def _start(self, edit: Started | EpochBegun) -> None:
+        # Exactly what was durable when the snapshot was taken: a commit that was pending then must
+        # stay invisible to this transaction, and conflict with it, after a replay too.
         if edit.seen > self.seen:
             self.advance_view(edit.seen)
         is_short = edit.type is TransactionType.SHORT
@@ -240,7 +239,7 @@ class TransactionState:
         transaction = opened.transaction.checkpointed(edit.pointer)
         self.open[edit.transaction_id] = replace(opened, transaction=transaction)
         self._owners[edit.pointer] = edit.transaction_id
-        # As its ancestor has it, a checkpoint pointer counts as short, also of a long transaction.
+        # As in Tephra, a checkpoint pointer counts as short, also of a long transaction.
         self._hand_out(edit.pointer, is_short=True)
 
     def _hand_out(self, pointer: int, *, is_short: bool) -> None:
@@ -281,7 +280,7 @@ class TransactionState:
             state,
             ended=pointers,
             invalidated=invalidated,
-            # An invalid long one ended without anybody having undone it: it moves nothing.
+            # An invalid long transaction was not undone, so it does not move the read pointer.
             read_pointer=0 if invalidated and not opened.is_short else pointers[-1],
         )
         if isinstance(edit, Committed) and edit.is_read_only:
@@ -292,7 +291,7 @@ class TransactionState:
 
     def _abort_invalid(self, edit: Aborted) -> None:
         outcome = self.outcomes.find(edit.transaction_id)
-        assert outcome is not None, f"{edit} is of a transaction that nobody knows"
+        assert outcome is not None, f"{edit} is of a transaction that is not recorded"
         aborted = replace(
             outcome,
             state=EndedState.ABORTED,
@@ -341,7 +340,7 @@ class TransactionState:
             self._pending.append((self.lsn, ViewChange(0, None, invalidated=lost)))
         self._deadlines = Deadlines()
         for opened in self.open.values():
-            # A clock that was set back must not keep what is open alive for longer than its time.
+            # A clock that was set back must not keep a transaction open beyond its time-out.
             expires_at_ms = min(opened.expires_at_ms, edit.at_ms + opened.timeout_ms)
             self._deadlines.set(opened.transaction_id, expires_at_ms)
             self.open[opened.transaction_id] = replace(
@@ -351,7 +350,7 @@ class TransactionState:
             )
 
     def _forget_commits(self) -> None:
-        # Starts come in the order of what they saw, so that the oldest one saw the least.
+        # Starts are in the order of `seen`, so the oldest open one saw the least.
         self.committers.forget(next(iter(self._seen_by_short.values()), self.seen))
 
 

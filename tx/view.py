@@ -1,18 +1,19 @@
-"""The durable view: what snapshots may read, behind what was decided (design §4, Two levels).
+"""The durable view: what read snapshots may see; it lags behind what was decided (design §4, Two
+levels).
 
 A start, a checkpoint and a commit that wrote nothing change the view when they are handed to the
-log: they exclude more, or concern nothing anybody could see. What makes writes visible, or stops
-excluding them, waits for its fsync, so that nobody is shown what a crash would undo.
+log: they exclude more, or concern nothing that a reader could see. An edit that makes writes
+visible, or stops excluding them, waits for its sync, so that no reader sees what a crash would
+undo.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, TransactionType
 from tuff.protocol.values import value
-from tx.records import EndedState
+from tx.transactions import EndedState
 
 # The transaction of a reader that has none. No pointer is 0, so that it owns nothing.
 READER_POINTER = 0
@@ -88,21 +89,6 @@ class View:
     def visibility_upper_bound(self) -> int:
         """The highest pointer such that it, and all below it, have ended."""
         return self.in_progress[0] - 1 if self.in_progress else self.read_pointer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisibilityState:
-    """The part of the transaction state that retention needs: pointers and the invalid list.
-
-    `source` names the newest snapshot file, for the record of what a sweep used; None before the
-    first. The messaging room has its own class of this shape.
-    """
-
-    read_pointer: int
-    write_pointer: int
-    in_progress: PointerList
-    invalid: PointerList
-    source: str | None
 
 
 def with_all(pointers: PointerList, more: Iterable[int]) -> PointerList:

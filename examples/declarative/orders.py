@@ -8,7 +8,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-LARGE = 100  # the amount from which somebody looks at an order
+LARGE = 100  # the amount from which an order is reviewed
 
 spark = SparkSession.active()
 url = spark.conf.get("tuff.url") or ""
@@ -30,8 +30,8 @@ def totals() -> DataFrame:
     return spark.read.table("orders").groupBy("item").agg(expr("sum(amount) as amount"))
 
 
-# With a name of its own: after a full refresh, which forgets the checkpoint, the epochs of the old
-# one are still known, and writing all of it once more is refused.
+# A fixed sink name: a full refresh deletes the checkpoint, but the server still knows the epochs of
+# the sink, and refuses to write all messages again.
 dp.create_sink(
     "large_orders",
     "tuff",

@@ -1,41 +1,44 @@
-"""LevelDB behind the seam: synced writes, and reads that verify every block.
+"""The LevelDB engine: synced writes, and reads that verify every block.
 
-A block that fails LevelDB's checksum is read again without it: every value of ours has a checksum
-of its own that covers its key, so what is whole in there can still be told from what is not. What
-LevelDB may leave out of it is told by `scan_told`.
+A block that fails LevelDB's checksum is read again without verification. Every row has a checksum
+of its own, over key and value, so whole rows of the block can be told from damaged ones.
+`scan_reporting_corruption` reports what LevelDB may leave out of such a block (decision 0036).
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 
 import plyvel
 
-from messaging.storage.chunks import next_count
-from messaging.storage.leveldb_holes import FirstWhole, Holes, Stretch
-from messaging.storage.seam import Rows, StoreDamagedError, StoreError
-from tuff.disk import leveldb_scan
+from messaging.storage.engine import Rows, StoreDamagedError, StoreError
+from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, Stretch
+from messaging.storage.read_ahead import next_count
+from tuff.disk.engine_calls import CallsInFlight
 from tuff.disk.files import make_directory
-from tuff.disk.leveldb_log import MalformedError
-from tuff.disk.leveldb_start import holds_database, start
 from tuff.disk.lock import DirectoryLock
-from tuff.disk.users import Users
+from tuff.leveldb.log import MalformedError
+from tuff.leveldb.opening import holds_database, start
+from tuff.leveldb.scan import scan as scan_database
+from tuff.leveldb.scan import scan_backward
 
 WRITE_BUFFER_BYTES = 16 << 20  # bytes, two of them; a second of heavy publishing between two files
-BLOCK_CACHE_BYTES = 16 << 20  # bytes; what is read again and again stands in messaging/tail.py
-OPEN_FILES_MAX = 512  # files; leaves most of a usual limit of 1,024 to connections
+BLOCK_CACHE_BYTES = (
+    16 << 20
+)  # bytes; what is read again and again stands in messaging/read/tail_cache.py
+OPEN_FILES_MAX = 512  # files; leaves half of a usual limit of 1,024 to connections
 
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
-class LevelDbStores:
-    """Opens one directory, again and again, for one server.
+class LevelDbOpener:
+    """Opens one directory for one server, and reopens it after failures.
 
-    A store is begun the first time only. One that was open and is not there any more was moved, or
-    its volume is gone; an empty one in its place would say that nothing was ever written. So would
-    one that an earlier server had, of which `why_not_begin` tells.
+    It creates a store only the first time. If a store that was open is gone, it was moved, or its
+    volume is not mounted; an empty store in its place would look like one that never had messages.
+    The same holds for a store of an earlier server; `why_not_begin` returns the reason then.
     """
 
     def __init__(
@@ -50,9 +53,8 @@ class LevelDbStores:
         self._why_not_begin = why_not_begin
         self._was_open = False
 
-    def __call__(self) -> "LevelDbTable":
-        """Raises: as LevelDbTable; StoreError: the store that was open, or once was there, is
-        gone."""
+    def __call__(self) -> "LevelDbStore":
+        """Raises: as LevelDbStore; StoreError: the store existed before and is gone."""
         if not self._is_there():
             if self._was_open:
                 raise StoreError(
@@ -61,7 +63,7 @@ class LevelDbStores:
                 )
             if (reason := self._why_not_begin()) is not None:
                 raise StoreError(reason)
-        table = LevelDbTable(self._directory, first_whole=self._first_whole)
+        table = LevelDbStore(self._directory, first_whole=self._first_whole)
         self._was_open = True
         return table
 
@@ -70,18 +72,18 @@ class LevelDbStores:
             return holds_database(self._directory)
 
 
-class LevelDbTable:
-    """One LevelDB directory, held by this process alone until `close`, for which long scans end
+class LevelDbStore:
+    """One LevelDB directory, locked for this process until `close`. `close` ends long scans
     early."""
 
     has_views = True
 
     def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
-        """Raises: DirectoryLockedError: somebody else has it open; StoreError: LevelDB can't open
-        it, since it is damaged or the disk fails."""
+        """Raises: DirectoryLockedError: another process has it open; StoreError: LevelDB can't open
+        it, since it is corrupt or the disk fails."""
         self._first_whole = first_whole
-        self._holes = Holes(directory, first_whole=first_whole)
-        self._users = Users(closed=lambda: StoreError("the store is closed"))
+        self._holes = CorruptRanges(directory, first_whole=first_whole)
+        self._users = CallsInFlight(closed=lambda: StoreError("the store is closed"))
         try:
             make_directory(directory)
             self._lock = DirectoryLock(directory)
@@ -94,19 +96,26 @@ class LevelDbTable:
             raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
 
     def get(self, key: bytes) -> bytes | None:
-        try:
-            with self._users.using(), _as_store_errors():
-                found: bytes | None = self._db.get(key, verify_checksums=True)
-                return found
-        except StoreDamagedError:
-            with closing(self.scan_told(key, key + b"\x00", are_rows_told=False)) as rows:
-                return next((value for _, value in rows), None)
+        found: bytes | None = None
+        with suppress(StoreDamagedError), self._users.using(), _as_store_errors():
+            found = self._db.get(key, verify_checksums=True)
+        if found is not None:
+            return found
+        # LevelDB answers "not found" for a key whose table file is gone, too; a scan raises.
+        with closing(
+            self.scan_reporting_corruption(key, key + b"\x00", report_damaged_rows=False)
+        ) as rows:
+            return next((value for _, value in rows), None)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         return self._scan(self._snapshot(), start, stop, reverse=reverse)
 
-    def scan_told(self, start: bytes, stop: bytes, *, are_rows_told: bool) -> Rows:
-        return self._scan_told(self._snapshot(), start, stop, are_rows_told=are_rows_told)
+    def scan_reporting_corruption(
+        self, start: bytes, stop: bytes, *, report_damaged_rows: bool
+    ) -> Rows:
+        return self._scan_told(
+            self._snapshot(), start, stop, report_damaged_rows=report_damaged_rows
+        )
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         with self._users.using(), _as_store_errors():
@@ -115,7 +124,8 @@ class LevelDbTable:
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._users.using(), _as_store_errors():
-            # LevelDB writes on to files that it has open, and makes the next ones by their names.
+            # LevelDB would go on writing to its open files in the old place, and create new files
+            # by name in whatever directory is there now.
             if not self._lock.is_in_place:
                 raise StoreError(f"{self._lock.directory} was moved, or is another one now")
             writes = self._db.write_batch(sync=True)
@@ -157,7 +167,7 @@ class LevelDbTable:
             yield from self._scan_unverified(snapshot, last, stop)
 
     def _scan_told(
-        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, are_rows_told: bool
+        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, report_damaged_rows: bool
     ) -> Rows:
         at = start
         with self._users.using(), closing(snapshot):
@@ -169,7 +179,7 @@ class LevelDbTable:
                             self._require_open()
                             at = chunk[-1][0] + b"\x00"
                 except StoreDamagedError:
-                    stretch = self._stretch(at, stop, are_rows_told=are_rows_told)
+                    stretch = self._stretch(at, stop, report_damaged_rows=report_damaged_rows)
                 else:
                     return
                 yield from self._up_to_hole(snapshot, at, stretch)
@@ -183,21 +193,21 @@ class LevelDbTable:
                     yield from chunk
                     self._require_open()
         except StoreDamagedError:
-            if hole is None:  # LevelDB looks ahead, into what it can't tell apart
+            if hole is None:  # else LevelDB read ahead into the corrupt range
                 raise
         if hole is not None:
             raise StoreDamagedError(
-                f"{hole.reason}; rows may be missing behind {hole.low!r}; `tuff salvage` reads "
-                "what is whole",
+                f"{hole.reason}; rows may be missing behind {hole.low!r}; `tuff salvage` keeps the "
+                "rows that are whole",
                 readable_from=hole.high,
             )
 
-    def _stretch(self, at: bytes, stop: bytes, *, are_rows_told: bool) -> Stretch:
+    def _stretch(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> Stretch:
         try:
-            return self._holes.stretch(at, stop, are_rows_told=are_rows_told)
+            return self._holes.stretch(at, stop, report_damaged_rows=report_damaged_rows)
         except (MalformedError, OSError) as error:
             raise StoreDamagedError(
-                f"a damaged block follows the key {at!r}, and where it ends can't be told: "
+                f"a damaged block follows the key {at!r}, and its end can't be found: "
                 f"{_text(error)}"
             ) from error
 
@@ -207,14 +217,14 @@ class LevelDbTable:
                 for key, value in chunk:
                     if start <= key < stop:
                         yield key, value
-                    # A flipped bit in a key can throw it, and those that share its beginning, out
-                    # of the range. Taken for its end, the rest of a topic was lost silently.
+                    # A flipped bit can move a key, and keys that share its prefix, out of the
+                    # range. Taken for the end of the range, it silently hid the rest of a topic.
                     elif self._is_whole(key, value):
                         return
                     else:
                         raise StoreDamagedError(
-                            f"a damaged block follows the key {start!r}; `tuff salvage` reads what "
-                            "is whole in it"
+                            f"a damaged block follows the key {start!r}; `tuff salvage` keeps the "
+                            "rows of it that are whole"
                         )
                 self._require_open()
 
@@ -232,10 +242,10 @@ def _forward(
 ) -> _Chunks:
     with (
         _as_store_errors(),
-        closing(leveldb_scan.scan(snapshot, start, stop, is_verified=is_verified)) as rows,
+        closing(scan_database(snapshot, start, stop, is_verified=is_verified)) as rows,
     ):
         chunk: list[tuple[bytes, bytes]] = []
-        count = 1  # who reads may want no more
+        count = 1  # the reader may need one row only
         try:
             while True:
                 chunk.extend(islice(rows, count))
@@ -244,19 +254,14 @@ def _forward(
                 yield chunk
                 count, chunk = next_count(chunk, count), []
         except plyvel.CorruptionError:
-            if chunk:  # what came before it
+            if chunk:  # the rows before the damaged block
                 yield chunk
             raise
 
 
 def _backward(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> _Chunks:
-    # plyvel's reverse iterator gives nothing at all when its first row is the start itself, so it
-    # is given none, and ended here.
-    with (
-        _as_store_errors(),
-        closing(snapshot.iterator(stop=stop, reverse=True, verify_checksums=True)) as rows,
-    ):
-        yield from ([row] for row in takewhile(lambda row: row[0] >= start, rows))
+    with _as_store_errors(), closing(scan_backward(snapshot, start, stop)) as rows:
+        yield from ([row] for row in rows)
 
 
 def _open(directory: Path) -> plyvel.DB:
@@ -267,7 +272,7 @@ def _open(directory: Path) -> plyvel.DB:
         write_buffer_size=WRITE_BUFFER_BYTES,
         lru_cache_size=BLOCK_CACHE_BYTES,
         max_open_files=OPEN_FILES_MAX,
-        # One flipped bit in a compressed block takes all of it; uncompressed it takes one row.
+        # One flipped bit destroys a whole compressed block, but one row of an uncompressed block.
         compression=None,
     )
 
@@ -283,7 +288,7 @@ def _as_store_errors() -> Iterator[None]:
 
 
 def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:  # of the system, or in its form
+    if isinstance(error, OSError) and error.strerror:  # plyvel's IOError is an OSError, too
         return error.strerror
     first = error.args[0] if error.args else error
     return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

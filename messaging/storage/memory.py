@@ -1,18 +1,18 @@
-"""An engine that keeps everything in memory: for tests, and for trying things out.
+"""An engine that keeps everything in memory, for tests and for trying things out.
 
-`MemoryTable.rows` outlives `close`, so that opening it again is what a restart is to a disk.
+`MemoryStore.rows` outlives `close`, so a test can open the same rows again like after a restart.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from threading import Lock
 
-from messaging.storage.seam import Rows, StoreError
+from messaging.storage.engine import Rows, StoreError
 
-SIZED_COUNT_MAX = 1_000  # rows; a size is asked for again and again, and takes no longer than that
+SIZED_COUNT_MAX = 1_000  # rows looked at for a size; splits ask for many sizes
 
 
-class MemoryTable:
+class MemoryStore:
     """Rows in a dictionary beside their sorted keys. `_lock` guards both and `_closed`."""
 
     has_views = True
@@ -36,7 +36,7 @@ class MemoryTable:
         return _rows(found[::-1] if reverse else found)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
-        """Exact up to `SIZED_COUNT_MAX` rows; of more, so many are looked at."""
+        """Exact up to `SIZED_COUNT_MAX` rows; of a larger range, that many rows are sampled."""
         with self._lock:
             self._require_open()
             first, end = bisect_left(self._keys, start), bisect_left(self._keys, stop)

@@ -89,7 +89,7 @@ def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
 def test_tail_starts_where_it_is_told(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("default", "starts")
     client.topics.create(topic)
-    second = client.publish(topic, ["one", "two"]).last_id
+    second = client.publish(topic, "one", "two").last_id
 
     def tailed(start: str) -> list[str]:
         lines = run("tail", "starts", "--from", start, "--json").stdout.splitlines()
@@ -168,7 +168,7 @@ def test_a_tail_whose_reader_has_enough_ends_quietly(
 ) -> None:
     topic = tuff.TopicId("default", "long")
     client.topics.create(topic)
-    client.publish(topic, ["x" * 1000] * 500)
+    client.publish(topic, *(["x" * 1000] * 500))
 
     with subprocess.Popen(
         [sys.executable, "-m", "tuff.cli", "tail", "long", "--url", server.url],

@@ -9,7 +9,7 @@ from tests.cli.conftest import Tuff
 def test_a_hold_is_set_listed_and_ended(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("cli", "held")
     client.topics.create(topic)
-    published = client.publish(topic, ["a", "b"])
+    published = client.publish(topic, "a", "b")
     last = published.last_id.hex()
 
     made = json.loads(

@@ -17,8 +17,7 @@ from tuff.cli.places import Latest, Place, parse_place
 from tuff.cli.program import EXIT_CODES, program
 from tuff.cli.publishing import cut, gather, read_lines
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 NOW_MS = 1480000000000
 

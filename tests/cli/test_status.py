@@ -24,7 +24,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_what_there_is_is_counted(tmp_path: Path) -> None:
-    with serve(tmp_path) as server, tuff.connect(server.url) as client:
+    with serve(tmp_path) as server, tuff.Client(server.url) as client:
         for name in ("a:one", "a:two", "b:one"):
             client.topics.create(tuff.TopicId(*name.split(":")))
         before = client.transactions.overview()
@@ -102,5 +102,5 @@ def test_a_server_that_is_not_there_is_exit_3() -> None:
 async def test_both_clients_are_told_how_a_server_does_that_is_not_ready(
     server: ServerProcess, client: tuff.Client
 ) -> None:
-    async with tuff.connect_async(server.url) as on_loop:
+    async with tuff.AsyncClient(server.url) as on_loop:
         assert (await on_loop.health()).checks.keys() == client.health().checks.keys()

@@ -84,7 +84,7 @@ def test_colours_are_switched_off_by_the_environment(
 def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:
     topic = tuff.TopicId("default", "outlives")
     server = serve(tmp_path)
-    with tuff.connect(server.url) as client:
+    with tuff.Client(server.url) as client:
         client.topics.create(topic)
         client.publish(topic, "before")
     with subprocess.Popen(
@@ -100,7 +100,7 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
 
         server.kill()
         assert follower.stderr.readline().startswith("tuff: waiting for the server: ")
-        with serve(tmp_path, port=server.port) as server, tuff.connect(server.url) as client:
+        with serve(tmp_path, port=server.port) as server, tuff.Client(server.url) as client:
             client.publish(topic, "after")
             assert follower.stdout.readline().endswith("  after\n")
             assert follower.stderr.readline() == "tuff: the server answers again\n"

@@ -56,10 +56,10 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
 ) -> None:
     topic = topic_of(client, "held")
     free = run("tx", "blockers", "held")
-    with tuff.connect(client.url, client="the slow one") as slow:
+    with tuff.Client(client.url, client_id="the slow one") as slow:
         first = slow.transactions.start()
     client.publish(topic, "early")
-    client.publish(topic, ["a", "b"], transaction=first)
+    client.publish(topic, "a", "b", transaction=first)
     second = client.transactions.start()
     client.publish(topic, "c", transaction=second)
     client.publish(topic, "waits")
@@ -93,7 +93,7 @@ def test_more_messages_than_are_counted_are_not_told_as_a_count(
     topic = topic_of(client, f"crowd-{published}")
     blocker = client.transactions.start()
     client.publish(topic, "first", transaction=blocker)
-    client.publish(topic, [b""] * published)
+    client.publish(topic, *([b""] * published))
 
     told = run("tx", "blockers", topic.name).stdout
     client.transactions.abort(blocker)

@@ -19,7 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(server.url, client="tests") as made:
+    with tuff.Client(server.url, client_id="tests") as made:
         yield made
 
 

@@ -47,7 +47,7 @@ def main() -> None:
             table.put(message.payload, b"%d" % (before + 1))
         tx.publish(tuff.TopicId(namespace, f"{name}-echo"), *(m.payload for m in messages))
 
-    with tuff.connect(url) as client:
+    with tuff.Client(url) as client:
         positions = TalkingPositions(table, "consumer")
         subscriber = client.subscriber(
             topic, process, positions=positions, batch=int(batch), wait=0

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tuff.calls import Call, Request
 from tuff.protocol.avro import decode_publish_request
-from tuff.protocol.media import MediaType
+from tuff.protocol.exchange import MediaType
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 

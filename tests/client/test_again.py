@@ -25,7 +25,7 @@ def test_a_step_takes_one_stop_and_the_next_one_works(
     client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     """Every later one did nothing, and said that nothing was there."""
-    client.publish(topic, ["a", "b"])
+    client.publish(topic, "a", "b")
     heard: list[bytes] = []
 
     def process(messages: list[tuff.Message], tx: tuff.TransactionContext) -> None:
@@ -45,7 +45,7 @@ async def test_a_step_on_a_loop_takes_one_stop_and_the_next_one_works(
     positions: tuff.TablePositions,
 ) -> None:
     client.publish(topic, "a")
-    async with tuff.connect_async(server.url) as on_loop:
+    async with tuff.AsyncClient(server.url) as on_loop:
         subscriber = on_loop.subscriber(topic, lambda *_: None, positions=positions, wait=60)
         subscriber.stop()
 
@@ -106,10 +106,10 @@ def test_one_that_does_not_know_its_last_commit_goes_on_with_what_is_true(
     heard: list[bytes] = []
     with (
         losing(server.url) as (url, losses),
-        tuff.connect(url, retries=0) as client,
+        tuff.Client(url, retries=0) as client,
         tuff.TransactionalTable(tmp_path / "rows") as rows,
     ):
-        client.publish(topic, ["a", "b"])
+        client.publish(topic, "a", "b")
 
         def process(messages: list[tuff.Message], tx: tuff.TransactionContext) -> None:
             heard.extend(payloads(messages))

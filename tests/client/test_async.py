@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 @pytest.fixture
 async def loop_client(server: ServerProcess) -> AsyncIterator[tuff.AsyncClient]:
-    async with tuff.connect_async(server.url, client="tasks") as made:
+    async with tuff.AsyncClient(server.url, client_id="tasks") as made:
         yield made
 
 
 async def test_a_client_can_be_awaited_and_closed(server: ServerProcess) -> None:
-    client = await tuff.connect_async(server.url)
+    client = await tuff.AsyncClient(server.url)
 
     await client.topics.namespaces()
     await client.close()
@@ -40,7 +40,7 @@ async def test_topics_and_messages_are_as_those_of_the_blocking_client(
     topic = tuff.TopicId("tasks", "one")
 
     await loop_client.topics.create(topic, ttl=60)
-    published = await loop_client.publish(topic, ["one", b"\xff"])
+    published = await loop_client.publish(topic, "one", b"\xff")
 
     assert await loop_client.topics.get(topic) == client.topics.get(topic)
     assert await loop_client.topics.list("tasks") == ["one"]
@@ -74,7 +74,7 @@ async def test_the_transaction_calls_answer_what_they_answer_a_thread(
     transactions = loop_client.transactions
     transaction = await transactions.start(timeout=20)
     await loop_client.store(topic, "aside", transaction=transaction)
-    published = await loop_client.publish(topic, [], transaction=transaction)
+    published = await loop_client.publish_stored(topic, transaction=transaction)
     assert published.rollback is not None
     await loop_client.rollback(topic, published.rollback)
     await transactions.can_commit(transaction, [b"async"])
@@ -145,7 +145,7 @@ async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: 
     """The loop had not heard of it while the program computed, and a publish was lost on it."""
     topic = tuff.TopicId("default", "restarts")
     with serve(tmp_path) as first:
-        client = await tuff.connect_async(first.url, retries=0)
+        client = await tuff.AsyncClient(first.url, retries=0)
         await client.topics.create(topic)
 
     with serve(tmp_path, port=first.port):
@@ -158,12 +158,12 @@ async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: 
 async def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
-    async with tuff.connect_async(server.url, timeout=1.0, retries=0) as client:
+    async with tuff.AsyncClient(server.url, timeout=1.0, retries=0) as client:
         assert len(await client.poll(topic, wait=1.2)) == 0
 
 
 async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async with tuff.connect_async("http://127.0.0.1:1", retries=0) as client:
+    async with tuff.AsyncClient("http://127.0.0.1:1", retries=0) as client:
         with pytest.raises(tuff.ConnectionLostError, match=r"127\.0\.0\.1:1") as caught:
             await client.topics.namespaces()
 
@@ -204,7 +204,7 @@ class StuckShelf(AsyncShelf):
 def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> None:
     """The loop is gone, so nothing can be awaited any more: Python refuses one that tries."""
     record = Record()
-    client = tuff.AsyncClient(SlowService(record), "tests", Retries(0))
+    client = tuff.AsyncClient._over(SlowService(record), "tests", Retries(0))
 
     async def transact() -> None:
         shelves = [StuckShelf(record, hook), AsyncShelf("b", record)]
@@ -246,7 +246,7 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
 ) -> None:
     record = Record()
     transport = CancelledTransport(loop_client._transport, when=when)
-    client = tuff.AsyncClient(transport, "tests", Retries(0))
+    client = tuff.AsyncClient._over(transport, "tests", Retries(0))
 
     with pytest.raises(asyncio.CancelledError):
         async with client.transaction(AsyncShelf("a", record, changes=[b"row"])):

@@ -12,11 +12,10 @@ import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
 from tuff.context import TransactionContext
 from tuff.protocol.errors import (
-    BadRequestError,
     EmptyPublishError,
     TransactionConflictError,
 )
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.retries import Retries
 
 ORDERS = TopicId("shop", "orders")
@@ -34,7 +33,7 @@ def service(record: Record) -> Service:
 
 @pytest.fixture
 def client(service: Service) -> tuff.Client:
-    return tuff.Client(service, "tests", Retries(0))
+    return tuff.Client._over(service, "tests", Retries(0))
 
 
 @pytest.fixture
@@ -108,10 +107,14 @@ def test_a_context_that_is_used_again_publishes_what_the_new_block_did_and_no_mo
     assert [entry["messages"] for entry in service.entries] == [["again"]]
 
 
+def test_a_context_that_never_began_has_not_committed(context: TransactionContext) -> None:
+    assert not context._protocol.has_committed
+
+
 def test_the_end_of_a_block_that_never_began_is_refused(
     context: TransactionContext, record: Record
 ) -> None:
-    with pytest.raises(BadRequestError, match="nothing was committed"):
+    with pytest.raises(RuntimeError, match="nothing was committed"):
         context.__exit__(None, None, None)
 
     assert record.steps == []
@@ -215,7 +218,7 @@ def test_a_block_that_somebody_else_ended_is_told_so_though_the_one_before_was_a
     context.__enter__()
     context._protocol._current = None  # as a second block over the same context leaves it
 
-    with pytest.raises(BadRequestError, match="ended by somebody else"):
+    with pytest.raises(RuntimeError, match="ended by somebody else"):
         context.__exit__(None, None, None)
 
 
@@ -297,7 +300,7 @@ def test_a_participant_that_missed_a_checkpoint_dooms_the_transaction(
     record.fail["a.update_tx"] = OSError("no")
 
     with (
-        pytest.raises(BadRequestError, match="could not follow a checkpoint") as caught,
+        pytest.raises(RuntimeError, match="could not follow a checkpoint") as caught,
         context as tx,
         pytest.raises(OSError, match="no"),
     ):
@@ -314,7 +317,7 @@ def test_a_doomed_transaction_dooms_none_that_its_context_is_used_for_after_it(
     context.__enter__().publish(ORDERS, "doomed")
     with pytest.raises(OSError, match="no"):
         context.checkpoint()
-    with pytest.raises(BadRequestError, match="could not follow a checkpoint"):
+    with pytest.raises(RuntimeError, match="could not follow a checkpoint"):
         context.__exit__(None, None, None)
     record.steps.clear()
 
@@ -340,7 +343,7 @@ def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, recor
     shelf = Shelf("a", record)
     context = client.transaction(shelf)
 
-    with context, pytest.raises(BadRequestError, match="a can't leave"):
+    with context, pytest.raises(RuntimeError, match="a can't leave"):
         context.remove(shelf)
 
     assert (context.remove(shelf), context.remove(shelf)) == (True, False)
@@ -348,7 +351,7 @@ def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, recor
 
 async def test_on_a_loop_it_is_told_as_well_who_was_there(client: tuff.Client) -> None:
     shelf = Shelf("a", Record())
-    async with tuff.connect_async("http://127.0.0.1:1") as on_loop:
+    async with tuff.AsyncClient("http://127.0.0.1:1") as on_loop:
         context = on_loop.transaction(shelf)
 
         assert (context.remove(shelf), context.remove(shelf)) == (True, False)
@@ -362,7 +365,7 @@ async def test_on_a_loop_it_is_told_as_well_who_was_there(client: tuff.Client) -
 def test_outside_of_a_transaction_its_calls_are_errors(
     context: TransactionContext, use: Callable[[TransactionContext], object]
 ) -> None:
-    with pytest.raises(BadRequestError, match="not in a transaction"):
+    with pytest.raises(RuntimeError, match="not in a transaction"):
         use(context)
 
 
@@ -380,7 +383,7 @@ def test_a_blocking_client_refuses_a_hook_that_would_never_run(
         async def commit_tx(self) -> None:
             raise AssertionError
 
-    with pytest.raises(TypeError, match="connect_async"), client.transaction(Careless("a", record)):
+    with pytest.raises(TypeError, match="AsyncClient"), client.transaction(Careless("a", record)):
         pass
 
     assert record.steps[-2:] == ["a.rollback_tx", "abort"]

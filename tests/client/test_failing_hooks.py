@@ -85,13 +85,13 @@ class Story:
     def work(self, tx: tuff.TransactionContext | tuff.AsyncTransactionContext) -> None:
         """The block: it lets another commit the same change, or fails."""
         if self.is_conflicting:
-            with tuff.connect(self.url) as other:
+            with tuff.Client(self.url) as other:
                 other.transactions.commit(other.transactions.start(), changes=[b"x"])
         self.record.note("body")
 
 
 def blocking(story: Story) -> BaseException | None:
-    with tuff.connect(story.url) as client:
+    with tuff.Client(story.url) as client:
         shelves = [Shelf(name, story.record, changes=[b"x"]) for name in "ab"]
         try:
             with client.transaction(*shelves) as tx:
@@ -103,7 +103,7 @@ def blocking(story: Story) -> BaseException | None:
 
 def on_a_loop(story: Story) -> BaseException | None:
     async def main() -> BaseException | None:
-        async with tuff.connect_async(story.url) as client:
+        async with tuff.AsyncClient(story.url) as client:
             shelves = [AsyncShelf(name, story.record, changes=[b"x"]) for name in "ab"]
             try:
                 async with client.transaction(*shelves) as tx:

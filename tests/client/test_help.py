@@ -8,16 +8,16 @@ import tuff
 
 BLOCKING = (
     tuff.Client, tuff.TransactionContext, tuff.Publisher, tuff.Subscriber,
-    type(tuff.connect().topics), type(tuff.connect().transactions), type(tuff.connect().sinks),
+    type(tuff.Client().topics), type(tuff.Client().transactions), type(tuff.Client().sinks),
 )  # fmt: skip
 TWINS = (
     (tuff.Client, tuff.AsyncClient),
     (tuff.TransactionContext, tuff.AsyncTransactionContext),
     (tuff.Subscriber, tuff.AsyncSubscriber),
     (tuff.Publisher, tuff.AsyncPublisher),
-    (type(tuff.connect().topics), type(tuff.connect_async().topics)),
-    (type(tuff.connect().transactions), type(tuff.connect_async().transactions)),
-    (type(tuff.connect().sinks), type(tuff.connect_async().sinks)),
+    (type(tuff.Client().topics), type(tuff.AsyncClient().topics)),
+    (type(tuff.Client().transactions), type(tuff.AsyncClient().transactions)),
+    (type(tuff.Client().sinks), type(tuff.AsyncClient().sinks)),
 )
 
 
@@ -67,7 +67,7 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(
 
 
 def test_both_ways_to_connect_take_the_same() -> None:
-    blocking = inspect.signature(tuff.connect)
-    on_a_loop = inspect.signature(tuff.connect_async)
+    blocking = inspect.signature(tuff.Client)
+    on_a_loop = inspect.signature(tuff.AsyncClient)
 
     assert blocking.parameters == on_a_loop.parameters

@@ -14,7 +14,7 @@ IMPORT_S_MAX = 0.15  # seconds of the processor; a command or a test run begins 
 
 
 def test_importing_and_connecting_loads_nothing_heavy() -> None:
-    program = "import sys, tuff; tuff.connect(); print(*sys.modules)"
+    program = "import sys, tuff; tuff.Client(); print(*sys.modules)"
 
     loaded = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
@@ -34,13 +34,13 @@ def loaded_by(program: str) -> set[str]:
 
 
 def test_a_transaction_and_a_subscriber_load_nothing_heavy_either() -> None:
-    program = "import tuff; tuff.connect().transaction(); tuff.Subscriber, tuff.TablePositions"
+    program = "import tuff; tuff.Client().transaction(); tuff.Subscriber, tuff.TablePositions"
 
     assert HEAVY & loaded_by(program) == set()
 
 
 def test_connecting_for_asyncio_loads_what_that_needs_and_no_more() -> None:
-    loaded = loaded_by("import tuff; tuff.connect_async()")
+    loaded = loaded_by("import tuff; tuff.AsyncClient()")
 
     assert HEAVY & loaded == {"aiohttp", "asyncio"}
 

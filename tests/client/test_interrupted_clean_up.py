@@ -17,6 +17,7 @@ from tests.client.recording import Record, Service, Shelf
 from tests.http.process import ServerProcess
 from tuff.protocol.errors import TransactionConflictError
 from tuff.retries import Retries
+from tuff.transport import ConnectionLostError
 
 CONFLICT = TransactionConflictError("somebody was faster")
 
@@ -24,7 +25,7 @@ CONFLICT = TransactionConflictError("somebody was faster")
 def test_run_takes_no_other_attempt_after_an_interrupt() -> None:
     record = Record()
     record.fail = {"can_commit": CONFLICT, "a.rollback_tx": KeyboardInterrupt()}
-    played = tuff.Client(Service(record), "tests", Retries(0))
+    played = tuff.Client._over(Service(record), "tests", Retries(0))
 
     with pytest.raises(KeyboardInterrupt) as caught:
         played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
@@ -34,11 +35,21 @@ def test_run_takes_no_other_attempt_after_an_interrupt() -> None:
     assert record.steps[-1] == "invalidate"
 
 
+def test_run_ends_for_an_interrupt_that_comes_while_it_asks_for_the_outcome() -> None:
+    lost = ConnectionLostError("the reply was lost", outcome_unknown=True)
+    record = Record()
+    record.fail = {"commit": lost, "invalidate": KeyboardInterrupt()}
+    played = tuff.Client._over(Service(record), "tests", Retries(0))
+
+    with pytest.raises(KeyboardInterrupt):
+        played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
+
+
 def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
     """A conflict that a `post_commit` meets in a transaction of its own sold the apple twice."""
     record = Record()
     record.fail = {"a.post_commit": CONFLICT}
-    played = tuff.Client(Service(record), "tests", Retries(0))
+    played = tuff.Client._over(Service(record), "tests", Retries(0))
 
     with pytest.raises(TransactionConflictError):
         played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
@@ -84,7 +95,7 @@ async def test_a_subscriber_that_is_cancelled_while_it_rolls_back_ends(
         calls.append(len(messages))
         raise ZeroDivisionError
 
-    async with tuff.connect_async(server.url) as loop_client:
+    async with tuff.AsyncClient(server.url) as loop_client:
         subscriber = loop_client.subscriber(
             topic, process, positions=cast(tuff.AsyncPositions, place), wait=0, attempts=3
         )

@@ -68,7 +68,7 @@ class FencedService(Service):
 def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> tuple[Record, bool]:
     """What had happened in the end, and whether the interrupt came at all."""
     record = Record()
-    client = tuff.Client(FencedService(record), "tests", Retries(0))
+    client = tuff.Client._over(FencedService(record), "tests", Retries(0))
     interrupter = Interrupter(line_number, is_watched)
     sys.settrace(interrupter)
     try:

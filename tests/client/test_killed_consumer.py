@@ -62,7 +62,7 @@ def test_every_message_is_processed_exactly_once(
     echo = tuff.TopicId(topic.namespace, f"{topic.name}-echo")
     client.topics.create(echo)
     published = [b"%05d" % number for number in range(message_count)]
-    client.publish(topic, published)
+    client.publish(topic, *published)
     chance = random.Random(kill_count)
     consumers = Consumers(
         server.url, tmp_path / "table", topic, message_count=message_count, batch=batch

@@ -32,7 +32,7 @@ def test_what_is_told_of_each_message_is_what_there_is(tmp_path: Path) -> None:
     server = ServerProcess(data, log=log)
     port = server.url.rpartition(":")[2]
     futures: list[Future[tuff.MessageId]] = []
-    client = tuff.connect(server.url)
+    client = tuff.Client(server.url)
     client.topics.create(TOPIC)
     publisher = client.publisher(TOPIC, batch_bytes=5_000)
 

@@ -9,7 +9,7 @@ import tuff
 from tests.client.proxy import Losses, losing
 from tests.client.recording import AsyncShelf, Record, Shelf
 from tests.http.process import ServerProcess
-from tuff.endings import OutcomeUnknownError
+from tuff.commit import OutcomeUnknownError
 
 FOR_EVER = 1_000
 
@@ -24,7 +24,7 @@ def proxied(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[t
 
 def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
     with (
-        tuff.connect(url, retries=retries) as client,
+        tuff.Client(url, retries=retries) as client,
         client.transaction(Shelf("a", record, changes=[topic.name.encode()])) as tx,
     ):
         tx.publish(topic, "once")
@@ -32,7 +32,7 @@ def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> Non
 
 def on_a_loop(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
     async def main() -> None:
-        async with tuff.connect_async(url, retries=retries) as client:
+        async with tuff.AsyncClient(url, retries=retries) as client:
             shelf = AsyncShelf("a", record, changes=[topic.name.encode()])
             async with client.transaction(shelf) as tx:
                 await tx.publish(topic, "once")
@@ -136,7 +136,7 @@ def test_a_plain_publish_whose_reply_is_lost_is_not_sent_again(
     url, losses = proxied
     losses.lose_reply("publish")
 
-    with tuff.connect(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
+    with tuff.Client(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
         through.publish(topic, "once")
 
     assert (caught.value.outcome_unknown, caught.value.retry_safe) == (True, False)
@@ -151,7 +151,7 @@ async def test_a_put_is_not_sent_again_behind_our_back(
     topic = tuff.TopicId("lost", "created")
     losses.lose_reply("created")
 
-    async with tuff.connect_async(url) as through:
+    async with tuff.AsyncClient(url) as through:
         await through.topics.namespaces()
         with pytest.raises(tuff.ConnectionLostError) as caught:
             await through.topics.create(topic)
@@ -167,7 +167,7 @@ def test_a_run_whose_reply_is_lost_publishes_once(
     url, losses = proxied
     losses.lose_reply("run", times=2)
 
-    with tuff.connect(url) as through:
+    with tuff.Client(url) as through:
         through.transactions.run([tuff.PublishEntry(topic=topic, payloads=[b"once"])])
 
     assert committed(client, topic) == [b"once"]
@@ -200,7 +200,7 @@ def test_a_truncation_whose_reply_is_lost_takes_nothing_that_came_after_it(
     client.publish(topic, "old")
     losses.lose_reply("truncate", meanwhile=lambda: client.publish(topic, "acknowledged"))
 
-    with tuff.connect(url) as through:
+    with tuff.Client(url) as through:
         left = through.topics.truncate(topic, before)
 
     assert losses.seen.count("truncate") == 2
@@ -214,7 +214,7 @@ async def test_the_asyncio_client_truncates_no_more_than_once(
     client.publish(topic, "old")
     losses.lose_reply("truncate", meanwhile=lambda: client.publish(topic, "acknowledged"))
 
-    async with tuff.connect_async(url) as through:
+    async with tuff.AsyncClient(url) as through:
         await through.topics.truncate(topic, "f" * 40)
 
     assert [message.payload for message in client.poll(topic)] == [b"acknowledged"]
@@ -232,7 +232,7 @@ def test_a_truncation_of_invalid_pointers_by_time_is_not_sent_again(
 
     losses.lose_reply("truncate", meanwhile=invalidate_one)
 
-    with tuff.connect(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
+    with tuff.Client(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
         through.transactions.truncate(before=2**50)
 
     assert caught.value.outcome_unknown
@@ -246,7 +246,7 @@ def test_a_store_whose_reply_is_lost_ends_its_transaction(
     losses.lose_reply("store")
 
     with (
-        tuff.connect(url) as through,
+        tuff.Client(url) as through,
         pytest.raises(tuff.ConnectionLostError),
         through.transaction() as tx,
     ):
@@ -262,5 +262,5 @@ def test_a_poll_that_is_lost_is_asked_again(
     client.publish(topic, "here")
     losses.lose_reply("poll", times=2)
 
-    with tuff.connect(url) as through:
+    with tuff.Client(url) as through:
         assert committed(through, topic) == [b"here"]

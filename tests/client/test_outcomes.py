@@ -7,8 +7,8 @@ import pytest
 
 import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
+from tuff.commit import OutcomeUnknownError
 from tuff.context import TransactionContext
-from tuff.endings import OutcomeUnknownError
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
@@ -16,7 +16,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.retries import Retries
 from tuff.transport import ConnectionLostError
 
@@ -40,7 +40,7 @@ def record() -> Record:
 
 @pytest.fixture
 def client(record: Record) -> tuff.Client:
-    return tuff.Client(Service(record), "tests", Retries(0))
+    return tuff.Client._over(Service(record), "tests", Retries(0))
 
 
 @pytest.fixture

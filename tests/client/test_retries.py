@@ -14,7 +14,7 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
     TuffError,
 )
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
 from tuff.retries import Retries
 from tuff.transport import ClientClosedError, ConnectionLostError

@@ -39,7 +39,7 @@ def test_a_topic_lives_its_life(client: tuff.Client) -> None:
 def test_messages_come_back_in_order_and_page_by_page(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    published = client.publish(topic, ["one", b"\xff\x00", "drei €"])
+    published = client.publish(topic, "one", b"\xff\x00", "drei €")
 
     first = client.poll(topic, limit=2)
     rest = client.poll(topic, first.next_id, inclusive=False)
@@ -107,7 +107,7 @@ def test_a_message_published_under_a_pointer_holds_committed_readers_back(
 
 def test_a_conflict_names_the_key_and_the_other(server: ServerProcess, client: tuff.Client) -> None:
     late = client.transactions.start()
-    with tuff.connect(server.url, client="faster") as other:
+    with tuff.Client(server.url, client_id="faster") as other:
         early = other.transactions.start()
         other.transactions.commit(early, changes=[b"apple"])
 
@@ -179,7 +179,7 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
     log = tmp_path / "log.txt"
     with LaunchedServer(tmp_path / "data", log=log) as first:
         port = first.url.rpartition(":")[2]
-        client = tuff.connect(first.url, retries=0)
+        client = tuff.Client(first.url, retries=0)
         client.topics.create(topic)
 
     with pytest.raises(ConnectionLostError) as caught:
@@ -195,7 +195,7 @@ def test_a_kept_connection_whose_server_was_restarted_costs_no_call(tmp_path: Pa
     """Nothing may be sent on it: a publish was lost there, and nobody knew its outcome."""
     topic = tuff.TopicId("default", "restarts")
     with serve(tmp_path) as first:
-        client = tuff.connect(first.url, retries=0)
+        client = tuff.Client(first.url, retries=0)
         client.topics.create(topic)
 
     with serve(tmp_path, port=first.port), client:
@@ -206,7 +206,7 @@ def test_a_kept_connection_whose_server_was_restarted_costs_no_call(tmp_path: Pa
 def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
-    with tuff.connect(server.url, timeout=1.0, retries=0) as client:
+    with tuff.Client(server.url, timeout=1.0, retries=0) as client:
         assert len(client.poll(topic, wait=1.2)) == 0
 
 
@@ -236,7 +236,7 @@ def hanging_up() -> Iterator[str]:
 
 def test_a_lost_answer_leaves_a_write_unknown_and_a_read_harmless(hanging_up: str) -> None:
     topic = tuff.TopicId("default", "t")
-    with tuff.connect(hanging_up, retries=0) as client:
+    with tuff.Client(hanging_up, retries=0) as client:
         with pytest.raises(ConnectionLostError) as written:
             client.publish(topic, "did it arrive?")
         with pytest.raises(ConnectionLostError) as read:
@@ -247,7 +247,7 @@ def test_a_lost_answer_leaves_a_write_unknown_and_a_read_harmless(hanging_up: st
 
 
 def test_a_closed_client_says_so(server: ServerProcess) -> None:
-    client = tuff.connect(server.url)
+    client = tuff.Client(server.url)
     client.close()
 
     with pytest.raises(ConnectionLostError, match="closed"):

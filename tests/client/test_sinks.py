@@ -3,7 +3,7 @@
 import pytest
 
 import tuff
-from tuff import sink_calls
+from tuff import transaction_calls
 from tuff.calls import Response
 
 
@@ -58,7 +58,7 @@ def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
 
 
 async def test_tasks_of_a_loop_use_sinks_as_well(client: tuff.Client) -> None:
-    async with tuff.connect_async(client.url) as other:
+    async with tuff.AsyncClient(client.url) as other:
         begun = await other.sinks.begin("async", 0, "a", client="me")
         assert begun.transaction is not None
         await other.transactions.commit(begun.transaction)
@@ -71,15 +71,15 @@ async def test_tasks_of_a_loop_use_sinks_as_well(client: tuff.Client) -> None:
 
 
 def test_a_begin_is_sent_again_after_a_lost_answer_and_names_are_escaped() -> None:
-    call = sink_calls.begin("a/b", 7, "r", lease_s=None, client="c")
+    call = transaction_calls.begin_epoch("a/b", 7, "r", lease_s=None, client="c")
 
     assert (call.request.method, call.request.path) == ("POST", "/v1/sinks/a%2Fb/epochs/7")
     assert call.request.is_repeatable
-    assert not sink_calls.delete("a/b").request.is_repeatable
+    assert not transaction_calls.delete_sink("a/b").request.is_repeatable
 
 
 def test_an_answer_that_is_no_epoch_is_an_internal_error() -> None:
-    call = sink_calls.begin("s", 7, "r", lease_s=None, client="c")
+    call = transaction_calls.begin_epoch("s", 7, "r", lease_s=None, client="c")
     body = b'{"sink":"s","epoch":7,"runId":"r","state":"begun","transaction":7}'
 
     with pytest.raises(tuff.InternalError):

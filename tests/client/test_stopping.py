@@ -45,7 +45,7 @@ def test_it_ends_within_a_poll_that_waits(
 ) -> None:
     pauses: list[float] = []
     with losing(server.url) as (url, losses):
-        with tuff.connect(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+        with tuff.Client(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
             client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
             subscriber = client.subscriber(topic, never, positions=positions, wait=1)
             signal.signal(signal.SIGUSR1, lambda *_: subscriber.stop())
@@ -70,7 +70,7 @@ def test_it_ends_where_a_transaction_does_not_start(
         return load()
 
     with losing(server.url) as (url, losses):
-        with tuff.connect(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+        with tuff.Client(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
             client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
             client.publish(topic, "not processed")
             if not is_first:
@@ -89,7 +89,7 @@ async def test_it_ends_within_a_poll_that_waits_on_a_loop(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     with losing(server.url) as (url, losses):
-        async with tuff.connect_async(url, timeout=HOUR_S, retries=0) as client:
+        async with tuff.AsyncClient(url, timeout=HOUR_S, retries=0) as client:
             subscriber = client.subscriber(topic, never, positions=positions, wait=1)
             losses.hold("poll", subscriber.stop)
 
@@ -102,7 +102,7 @@ async def test_it_ends_within_a_poll_that_waits_on_a_loop(
 def test_it_ends_while_the_server_is_away(
     topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
-    with tuff.connect(NOBODY, retries=0) as client:
+    with tuff.Client(NOBODY, retries=0) as client:
         subscriber = client.subscriber(topic, never, positions=positions)
 
         def stop_meanwhile(_seconds: float, stop: Stop | None) -> None:
@@ -117,7 +117,7 @@ def test_it_ends_while_the_server_is_away(
 async def test_it_ends_while_the_server_is_away_on_a_loop(
     topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
-    async with tuff.connect_async(NOBODY, retries=0) as client:
+    async with tuff.AsyncClient(NOBODY, retries=0) as client:
         subscriber = client.subscriber(topic, never, positions=positions)
 
         async def stop_meanwhile(_seconds: float) -> None:

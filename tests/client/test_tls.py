@@ -18,12 +18,12 @@ PAYLOAD = "x" * 100_000  # more than one record of TLS, so that some waits decry
 
 BLOCKING = """
 import sys, tuff
-from tuff.positions import TablePositions
+from tuff import TablePositions
 url, table, payload = sys.argv[1:]
 topic = tuff.TopicId("tls", "blocking")
-with tuff.connect(url, retries=5) as client, tuff.TransactionalTable(table) as rows:
+with tuff.Client(url, retries=5) as client, tuff.TransactionalTable(table) as rows:
     client.topics.create(topic)
-    client.publish(topic, [payload] * 3)
+    client.publish(topic, *[payload] * 3)
     def process(messages, tx):
         print([m.payload.decode() == payload for m in messages])
     client.subscriber(topic, process, positions=TablePositions(rows, "tls"), wait=5).step()
@@ -34,9 +34,9 @@ import asyncio, sys, tuff
 url, _, payload = sys.argv[1:]
 topic = tuff.TopicId("tls", "asyncio")
 async def main():
-    async with tuff.connect_async(url) as client:
+    async with tuff.AsyncClient(url) as client:
         await client.topics.create(topic)
-        await client.publish(topic, [payload] * 3)
+        await client.publish(topic, *[payload] * 3)
         print([m.payload.decode() == payload for m in await client.poll(topic)])
 asyncio.run(main())
 """
@@ -95,7 +95,7 @@ def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: s
 
 
 def test_who_is_not_trusted_is_not_asked_again(url: str) -> None:
-    with tuff.connect(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
+    with tuff.Client(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
         client.topics.namespaces()
 
 
@@ -112,7 +112,7 @@ def test_the_authorities_of_the_machine_are_read_once_for_a_client(
         load(context, *arguments)
 
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", counting)
-    with tuff.connect(url, retries=0) as client:
+    with tuff.Client(url, retries=0) as client:
         for _ in range(3):  # a connection each, as none of them gets as far as to be kept
             with pytest.raises(tuff.ServerNotTrustedError):
                 client.topics.namespaces()
@@ -125,7 +125,7 @@ async def test_the_authorities_are_read_no_more_often_on_a_loop(
 ) -> None:
     read: list[ssl.SSLContext] = []
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda one, *_: read.append(one))
-    async with tuff.connect_async(url, retries=0) as client:
+    async with tuff.AsyncClient(url, retries=0) as client:
         for _ in range(3):
             with pytest.raises(tuff.ServerNotTrustedError):
                 await client.topics.namespaces()

@@ -66,13 +66,13 @@ def dripping() -> Iterator[str]:
 
 
 def namespaces_blocking(url: str, **settings: Any) -> list[str]:
-    with tuff.connect(url, retries=0, **settings) as client:
+    with tuff.Client(url, retries=0, **settings) as client:
         return client.topics.namespaces()
 
 
 def namespaces_on_a_loop(url: str, **settings: Any) -> list[str]:
     async def main() -> list[str]:
-        async with tuff.connect_async(url, retries=0, **settings) as client:
+        async with tuff.AsyncClient(url, retries=0, **settings) as client:
             return await client.topics.namespaces()
 
     return asyncio.run(main())
@@ -163,7 +163,7 @@ def test_who_is_sent_elsewhere_is_told_where(namespaces: Namespaces) -> None:
         namespaces(url)
 
 
-@pytest.mark.parametrize("connect", [tuff.connect, tuff.connect_async])
+@pytest.mark.parametrize("connect", [tuff.Client, tuff.AsyncClient])
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -182,10 +182,10 @@ def test_who_is_sent_elsewhere_is_told_where(namespaces: Namespaces) -> None:
         ({"url": "http://" + "a" * 64}, "no address"),
         ({"url": "http://me:secret@127.0.0.1"}, "no user and no password"),
         ({"timeout": 0}, "above 0"),
-        ({"timeout": math.inf}, "up to 1,000,000"),
-        ({"timeout": math.nan}, "above 0"),
+        ({"timeout": math.inf}, "timeout is a number"),
+        ({"timeout": math.nan}, "timeout is a number"),
         ({"connect_timeout": 1e10}, "up to 1,000,000"),
-        ({"connect_timeout": -1}, "above 0"),
+        ({"connect_timeout": -1}, "connect_timeout is a number"),
         ({"retries": -1}, "from 0 to 100"),
         ({"token": "line\r\nX-Other: header"}, "printable"),
     ],
@@ -193,13 +193,13 @@ def test_who_is_sent_elsewhere_is_told_where(namespaces: Namespaces) -> None:
 def test_settings_that_can_not_be_are_refused(
     connect: Callable[..., object], settings: dict[str, object], match: str
 ) -> None:
-    with pytest.raises(tuff.BadRequestError, match=match):
+    with pytest.raises(ValueError, match=match):
         connect(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"token": "sécret"}, {"url": "http://me:secret@host:1"}])
 def test_a_refused_secret_is_not_shown(settings: dict[str, Any]) -> None:
-    with pytest.raises(tuff.BadRequestError) as caught:
-        tuff.connect(**settings)
+    with pytest.raises(ValueError) as caught:
+        tuff.Client(**settings)
 
     assert "cret" not in str(caught.value)

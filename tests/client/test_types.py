@@ -50,8 +50,8 @@ def sell(tx: tuff.TransactionContext) -> int:
 
 
 def blocking() -> None:
-    with tuff.connect(retries=2, token="secret") as client:
-        client.publish(orders, ["text", b"bytes"], ttl=60)
+    with tuff.Client(retries=2, token="secret") as client:
+        client.publish(orders, "text", b"bytes", ttl=60)
         with client.transaction(Rows(), timeout=3.5) as tx:
             tx.publish(orders, "one", b"two")
         sold: int = client.run(sell, Rows(), attempts=3)
@@ -68,13 +68,13 @@ async def sell_on_a_loop(tx: tuff.AsyncTransactionContext) -> int:
 
 
 async def on_a_loop() -> None:
-    async with tuff.connect_async() as client:
+    async with tuff.AsyncClient() as client:
         async with client.transaction(Rows(), LoopRows()) as tx:
             await tx.publish(orders, "one")
         sold: int = await client.run(sell_on_a_loop, LoopRows())
         async for message in client.subscribe(orders):
             payload: bytes = message.payload
-    other = await tuff.connect_async()
+    other = await tuff.AsyncClient()
     await other.close()
 
 
@@ -85,8 +85,8 @@ asyncio.run(on_a_loop())
 WRONG = """
 import tuff
 
-client = tuff.connect(timeout="30")  # E
-client = tuff.connect()
+client = tuff.Client(timeout="30")  # E
+client = tuff.Client()
 client.publish("shop:orders", "text")  # E
 client.publish(tuff.TopicId("shop", "orders"), 5)  # E
 client.transaction(object())  # E
@@ -94,7 +94,7 @@ client.run(lambda: 5)  # E
 client.poll(tuff.TopicId("shop", "orders"), tx=5)  # E
 text: str = client.poll(tuff.TopicId("shop", "orders"))[0].payload  # E
 client.transaction().publish(tuff.TopicId("shop", "orders"), 5)  # E
-with tuff.connect_async() as loop_client:  # E
+with tuff.AsyncClient() as loop_client:  # E
     pass
 """
 

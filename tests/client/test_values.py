@@ -8,13 +8,13 @@ import pytest
 
 import tuff
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 from tuff.transport import ConnectionLostError
 
 ID = tuff.MessageId(1, 2)
 VALUES = [
     tuff.Transaction(transaction_id=3, read_pointer=2, write_pointer=3, invalids=(1,)),
-    tuff.RollbackDetail(1, Place(1, 0), Place(1, 2)),
+    tuff.RollbackDetail(1, Offset(1, 0), Offset(1, 2)),
     tuff.PublishEntry(topic=tuff.TopicId("a", "b"), payloads=[b"x"]),
     tuff.Message(ID, b"x"),
     tuff.Offsets(generation=1, earliest=ID, end=None, blocked_by=None),

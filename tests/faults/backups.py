@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from process.backups import unpack
+from admin.backup import restore_archive
 from tests.faults.checker_history import BEGINNING
 from tests.faults.kill_clients import TOPICS, Shared, Worker, read_all, topic_of
 from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
@@ -199,7 +199,7 @@ class BackupProgram:
     def _check(self, taken: Taken, units: Sequence[Unit], whole: View, beside: View) -> None:
         home = taken.archive.with_suffix(".home")
         home.mkdir()
-        unpack(taken.archive, home / "data", now_ms=time.time_ns() // 1_000_000)
+        restore_archive(taken.archive, home / "data", now_ms=time.time_ns() // 1_000_000)
         server = serve(home, *PATIENT)
         try:
             client = server.client()

@@ -92,7 +92,7 @@ class BankProgram:
         self._said: list[list[str]] = []
         self._committed: dict[str, bool] = {}  # of those in doubt, by pointer
         self._figures: Counter[str] = Counter()
-        with tuff.connect(self._url) as client, tuff.TransactionalTable(self._table) as table:
+        with tuff.Client(self._url) as client, tuff.TransactionalTable(self._table) as table:
             open_accounts(client, table)
         self._worker = self._hire()
 
@@ -160,14 +160,14 @@ class BankProgram:
     def _settle_doubts(self) -> None:
         """Of those whose worker is dead, and early: outcomes are kept for a quarter of an hour."""
         doubtful = [words[2] for words in self._said if words[0] == "doubt"]
-        with tuff.connect(self._url) as client:
+        with tuff.Client(self._url) as client:
             for pointer in doubtful:
                 if pointer not in self._committed:
                     self._committed[pointer] = _settled(client, int(pointer))
 
     def _account(self) -> None:
         with (
-            tuff.connect(self._url) as client,
+            tuff.Client(self._url) as client,
             tuff.TransactionalTable(self._table) as table,
         ):
             for left in client.transactions.overview().in_progress:

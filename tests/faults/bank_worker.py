@@ -20,7 +20,7 @@ from threading import Event, Thread
 from traceback import print_exc
 
 import tuff
-from tuff.endings import OutcomeUnknownError
+from tuff.commit import OutcomeUnknownError
 from tuff.retries import is_passing
 
 ACCOUNT_COUNT = 100
@@ -106,7 +106,7 @@ class Bank:
 
     def __init__(self, url: str, directory: str, run: str) -> None:
         # So few that a restart of the server outlasts them, and some end in doubt.
-        self._client = tuff.connect(url, client=f"bank {run}", retries=1)
+        self._client = tuff.Client(url, client_id=f"bank {run}", retries=1)
         self._table = tuff.TransactionalTable(directory)
         self._run = run
 

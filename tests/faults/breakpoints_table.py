@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 AT_DISK = {
-    "messaging.engine:Engine.write", "messaging.batch:Batch.write", "tx.log:DiskFile.append",
-    "tx.log:create_log", "tx.filestore:FileStore.put_snapshot", "tuff.disk.files:write_file",
+    "messaging.storage.open_store:OpenStore.write", "messaging.write.write_batch:WriteBatch.write",
+    "tx.wal:DiskFile.append",
+    "tx.wal:create_log", "tx.durable_state:write_snapshot", "tuff.disk.files:write_file",
     "tuff.disk.files:sync_directory",
 }  # fmt: skip
 
@@ -60,45 +61,67 @@ def _around(
 PUBLISH, COMMIT, ABORT, SNAPSHOT = Operation
 
 _TAKEN = _around(
-    "publish taken", "publish answered", PUBLISH, "messaging.service:MessagingService.publish"
+    "publish taken", "publish answered", PUBLISH, "messaging.write.publish:Publisher.publish"
 )
-_HANDED = _around("rows built", "batch known", PUBLISH, "messaging.engine:Engine.write")
-_BATCH = _around("batch handed over", "batch durable", PUBLISH, "messaging.batch:Batch.write")
-_MARK = _around("mark not raised yet", "mark raised", PUBLISH, "messaging.batch:Batch.is_durable")
+_HANDED = _around(
+    "rows built", "batch known", PUBLISH, "messaging.storage.open_store:OpenStore.write"
+)
+_BATCH = _around(
+    "batch handed over", "batch durable", PUBLISH, "messaging.write.write_batch:WriteBatch.write"
+)
+_MARK = _around(
+    "mark not raised yet",
+    "mark raised",
+    PUBLISH,
+    "messaging.write.write_batch:WriteBatch.is_durable",
+)
 
-_COMMIT = _around("commit taken", "commit answered", COMMIT, "tx.manager:TransactionManager.commit")
-_CHECK = _around(
-    "gate closed", "entries checked", COMMIT, "messaging.service:MessagingService.check_entries"
+_COMMIT = _around(
+    "commit taken", "commit answered", COMMIT, "tx.commit_and_abort:Completion.commit"
 )
-_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.claims:Claims.claim")
+_CHECK = _around(
+    "gate closed", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_entries"
+)
+_CLAIM = _around(
+    "nothing claimed yet", "claimed", COMMIT, "tx.in_flight_writes:InFlightWrites.claim"
+)
 _ROWS = _around(
     "rows not handed over yet",
     "rows durable",
     COMMIT,
-    "messaging.service:MessagingService.publish_final",
+    "messaging.write.publish:Publisher.publish_final",
 )
 _RECORD = _around(
-    "record decided", "record appended", COMMIT, "tx.ledger:Ledger.record", "Committed"
+    "record decided", "record appended", COMMIT, "tx.durable_state:DurableState.record", "Committed"
 )
-_LOG = _around("record handed over", "record durable", COMMIT, "tx.log:DiskFile.append")
+_LOG = _around("record handed over", "record durable", COMMIT, "tx.wal:DiskFile.append")
 _SETTLE = _around(
-    "nobody told yet", "rows settled", COMMIT, "messaging.service:MessagingService.settle"
+    "nobody told yet",
+    "rows settled",
+    COMMIT,
+    "messaging.write.settle_and_mark:TransactionRows.settle",
 )
 
-_ENDED = _around("abort decided", "abort appended", ABORT, "tx.ledger:Ledger.record", "Invalidated")
+_ENDED = _around(
+    "abort decided", "abort appended", ABORT, "tx.durable_state:DurableState.record", "Invalidated"
+)
 _MARKING = _around(
     "rows not marked yet",
     "rows marked",
     ABORT,
-    "messaging.service:MessagingService.mark_rolled_back",
+    "messaging.write.settle_and_mark:TransactionRows.mark_rolled_back",
 )
 _ABORTED = _around(
-    "abort not finished yet", "abort finished", ABORT, "tx.ledger:Ledger.record", "Aborted"
+    "abort not finished yet",
+    "abort finished",
+    ABORT,
+    "tx.durable_state:DurableState.record",
+    "Aborted",
 )
 
-_ROLL = _around("log not made yet", "log made", SNAPSHOT, "tx.log:create_log")
+_ROLL = _around("log not made yet", "log made", SNAPSHOT, "tx.wal:create_log")
 _IMAGE = _around(
-    "snapshot not made yet", "snapshot made", SNAPSHOT, "tx.filestore:FileStore.put_snapshot"
+    "snapshot not made yet", "snapshot made", SNAPSHOT, "tx.durable_state:write_snapshot"
 )
 _FILE = _around("file not written yet", "file written", SNAPSHOT, "tuff.disk.files:write_file")
 _NAME = _around("file renamed", "name durable", SNAPSHOT, "tuff.disk.files:sync_directory")

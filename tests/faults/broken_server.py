@@ -26,7 +26,7 @@ from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 PAUSE_S = 0.3  # seconds before each fault: long enough for readers to look at what is half done
 LOOK_AGAIN_S = 0.05  # seconds; whoever measures beside a disk that hangs should not measure this
 # Modules that others import by name come first, so that those see what is wrapped.
-LOG_DISK = ("tuff.disk.files:write_file", "tx.log:create_log", "tx.log:DiskFile.append")
+LOG_DISK = ("tuff.disk.files:write_file", "tx.wal:create_log", "tx.wal:DiskFile.append")
 
 
 class InjectedError(OSError):

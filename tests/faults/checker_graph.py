@@ -42,7 +42,7 @@ class Dependencies:
     def missed_tail(self, reader: int, tail: int) -> None:
         self.rw[reader].append(tail)
 
-    def tails(self, writers: Sequence[int]) -> list[int]:
+    def tail_cache(self, writers: Sequence[int]) -> list[int]:
         """A tail for each of these: all the writers from there on."""
         first = self.count + len(self._tails)
         made = list(range(first, first + len(writers)))

@@ -86,13 +86,13 @@ def topic_edges(topic: Topic, history: History, writers: Writers, edges: Depende
         if ids is not None and _is_isolated(number, history, writers):
             starts.append((ids[0], number))
     starts.sort()
-    tails = edges.tails([number for _, number in starts])
+    tail_cache = edges.tail_cache([number for _, number in starts])
     for reader, poll in topic.polls:
         if poll.view.is_fixed:
             _poll_edges(topic, reader, poll, (history, writers), edges)
             index = bisect_left(starts, (poll.until, len(history)))
-            if poll.at_end and index < len(tails):
-                edges.missed_tail(reader, tails[index])
+            if poll.at_end and index < len(tail_cache):
+                edges.missed_tail(reader, tail_cache[index])
 
 
 def _is_isolated(number: int | None, history: History, writers: Writers) -> TypeGuard[int]:

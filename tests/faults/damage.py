@@ -20,18 +20,9 @@ from pathlib import Path
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
 
-from process.checks import Data
-from process.salvaging import salvage
-from tests.faults.damage_judge import (
-    read_past_damage,
-    wrong_in_loss,
-    wrong_in_reading,
-    wrong_in_salvage,
-)
-from tests.http.calls import Topic, begin
-from tests.http.client import Client, ok, until
-from tests.http.process import serve
-from tests.repair.files import (
+from admin.data_directory import DataDirectory
+from admin.salvage import salvage
+from tests.admin.files import (
     PATIENT,
     Past,
     cut,
@@ -41,11 +32,20 @@ from tests.repair.files import (
     now_ms,
     stored_files,
 )
-from tests.repair.judge import MessageName, Seen, look
+from tests.admin.judge import MessageName, Seen, look
+from tests.faults.damage_judge import (
+    read_past_damage,
+    wrong_in_loss,
+    wrong_in_reading,
+    wrong_in_salvage,
+)
+from tests.http.calls import Topic, begin
+from tests.http.client import Client, ok, until
+from tests.http.process import serve
 from tx.files import DamagedFilesError
-from tx.logfile import LogContents, read_log
 from tx.recovery import recover
-from tx.snapshots import read_snapshot
+from tx.snapshot_file import read_snapshot
+from tx.wal import LogContents, read_log
 
 TAIL_BYTES = 64 * 1024
 WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
@@ -208,7 +208,7 @@ def damage_engine(
 
 def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> None:
     found = found_in(data)
-    if any(path.name in finding.place for finding in found):
+    if any(path.name in finding.location for finding in found):
         findings.note("engine flip found")
     else:
         findings.wrong.append(f"{place}: fsck found {found}")
@@ -216,7 +216,7 @@ def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> Non
 
 def _check_cut(data: Path, path: Path, place: str, findings: Findings) -> None:
     found = found_in(data)
-    if any(finding.place == "both stores" or path.name in finding.place for finding in found):
+    if any(finding.location == "both stores" or path.name in finding.location for finding in found):
         findings.note("engine cut found")
     elif path.suffix == ".log":
         findings.note("engine cut taken for a torn tail")  # between two writes of LevelDB's
@@ -226,7 +226,7 @@ def _check_cut(data: Path, path: Path, place: str, findings: Findings) -> None:
 
 def _salvaged(data: Path, scratch: Path) -> Seen:
     new = scratch / "salvaged"
-    salvage(Data.below(data, None), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
+    salvage(DataDirectory.of(data), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
     seen = look(new)
     rmtree(new)
     return seen

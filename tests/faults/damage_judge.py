@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.admin.judge import MessageName, Seen
 from tests.faults.checker_history import BEGINNING
 from tests.http.calls import Topic
 from tests.http.client import Reply, ok, problem_of
-from tests.repair.judge import MessageName, Seen
 
 GAPS_MAX = 100  # no topic that is read here has so many messages
 

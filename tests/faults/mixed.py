@@ -30,7 +30,7 @@ from tests.faults.mixed_clients import (
     topic_id,
 )
 from tests.http.process import ServerProcess, serve
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 
 def mixed_history(
@@ -39,7 +39,7 @@ def mixed_history(
     """What these clients did and were shown, and everything that is there in the end."""
     url = f"http://127.0.0.1:{server.port}"
     shared = Shared(url, table)
-    with tuff.connect(url, client="the last") as last:
+    with tuff.Client(url, client_id="the last") as last:
         # Threads may look at the era a little after the count was reached.
         for era in range(attempts // ATTEMPTS_PER_ERA + 2):
             for number in range(PLACES):
@@ -84,7 +84,7 @@ def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) 
     both_have_read = threading.Barrier(2)
 
     def work(side: int) -> None:
-        with tuff.connect(shared.url, client=f"side {side}") as client:
+        with tuff.Client(shared.url, client_id=f"side {side}") as client:
             for pair in range(pairs):
                 notes = Notes(shared, f"side {side}")
                 with client.transaction(table):
@@ -94,7 +94,7 @@ def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) 
                 notes.ended(Outcome.OK)
 
     _run_all([threading.Thread(target=work, args=(side,)) for side in range(2)])
-    with tuff.connect(shared.url) as client:
+    with tuff.Client(shared.url) as client:
         _read_all(shared, client)
     return shared.history
 

@@ -18,7 +18,7 @@ from tests.faults.checker_history import (
     Read,
     View,
 )
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 NAMESPACE = "mixed"
 PLACES = 6  # rows, and topics, in use at a time
@@ -116,7 +116,7 @@ class MixedClient:
         self._shared = shared
         self._name = f"client {number}"
         self._chance = random.Random(f"{seed}/{number}")
-        self._client = tuff.connect(shared.url, client=self._name)
+        self._client = tuff.Client(shared.url, client_id=self._name)
         self._table = shared.table
 
     def work(self, attempt_count: int) -> None:
@@ -143,7 +143,7 @@ class MixedClient:
     def _plain(self) -> None:
         notes = Notes(self._shared, self._name, is_transaction=False)
         topic, values = self._place("t"), self._values()
-        notes.published(topic, values, lambda: self._client.publish(topic_id(topic), values))
+        notes.published(topic, values, lambda: self._client.publish(topic_id(topic), *values))
         notes.ended(Outcome.OK)
 
     def _rows(self) -> None:
@@ -217,13 +217,13 @@ class MixedClient:
         here, there = self._place("t"), self._place("t")
         inline, stored = self._values(), self._values()
         notes.published(
-            here, inline, lambda: self._client.publish(topic_id(here), inline, transaction=tx)
+            here, inline, lambda: self._client.publish(topic_id(here), *inline, transaction=tx)
         )
-        self._client.store(topic_id(there), stored, transaction=tx)
+        self._client.store(topic_id(there), *stored, transaction=tx)
         view = self._chance.choice((View.SNAPSHOT, View.HELD))
         read_topic(self._client, here, view, notes, transaction=tx)
         notes.published(
-            there, stored, lambda: self._client.publish(topic_id(there), (), transaction=tx)
+            there, stored, lambda: self._client.publish_stored(topic_id(there), transaction=tx)
         )
 
     def _run(self) -> None:
@@ -250,7 +250,7 @@ class Follower:
     def __init__(self, shared: Shared, *, view: View) -> None:
         self._shared = shared
         self._view = view
-        self._client = tuff.connect(shared.url, client=f"reader of {view.value}")
+        self._client = tuff.Client(shared.url, client_id=f"reader of {view.value}")
         self._next: dict[str, str] = {}
 
     def follow(self, attempt_count: int) -> None:

@@ -13,7 +13,10 @@ ROW = b"row"
 
 
 def main(url: str, directory: str, timeout_s: str) -> None:
-    with tuff.connect(url, client="paused") as client, tuff.TransactionalTable(directory) as table:
+    with (
+        tuff.Client(url, client_id="paused") as client,
+        tuff.TransactionalTable(directory) as table,
+    ):
         try:
             with client.transaction(table, timeout=float(timeout_s)) as tx:
                 table.put(ROW, b"of the paused one")

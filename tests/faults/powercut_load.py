@@ -210,7 +210,7 @@ class TableWorker:
 
     def work(self) -> None:
         url = f"http://127.0.0.1:{self._shared.port}"
-        with tuff.TransactionalTable(self._table) as table, tuff.connect(url, retries=0) as client:
+        with tuff.TransactionalTable(self._table) as table, tuff.Client(url, retries=0) as client:
             while not self._shared.is_over and not self._is_done():
                 self._unit += 1
                 try:

@@ -75,7 +75,7 @@ class Recorder:
         """`units` of each of five clients in each life; the last life ends in peace, the others by
         SIGKILL, and a sync fails in every second one. With `copies` commands copy what is left."""
         for life in range(lives):
-            self._live(life, units, is_last=life == lives - 1)
+            self._state(life, units, is_last=life == lives - 1)
         data, backup = str(self._root / "data"), str(self._root / "backup")
         commands = (("backup", data), ("restore", backup), ("salvage", data)) if copies else ()
         for command, source in commands:
@@ -85,7 +85,7 @@ class Recorder:
             self._root, self._shim.trace, account, self._topics_at, tuple(self._copies)
         )
 
-    def _live(self, life: int, units: int, *, is_last: bool) -> None:
+    def _state(self, life: int, units: int, *, is_last: bool) -> None:
         environment = self._shim.environment(traced=True)
         # A table of LevelDB is written, and its log replaced, after some MiB; here after some KiB.
         program = SERVER if life % 2 else SMALL_BUFFER

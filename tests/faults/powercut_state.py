@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from messaging.polls import Isolation, Poll
-from process.checks import Data, check
+from admin.data_directory import DataDirectory
+from admin.findings import Finding
+from admin.fsck import check
+from messaging.read.poll import Poll
 from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
 from tests.faults.powercut_disk import NOT_READ
 from tests.faults.powercut_ledger import Account, Told
 from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.faults.powercut_run import Recording
 from tests.scripts.world import Clock, Life
-from tuff.disk.findings import Finding
 from tuff.disk.lock import LOCK_FILE
 from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
-from tuff.protocol.names import TopicId
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Isolation, PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.table import TransactionalTable
-from tx.ledger import ServiceState
-from tx.records import EndedState, Outcome
+from tuff.tables.leveldb_table import TransactionalTable
+from tx.durable_state import ServiceState
+from tx.transactions import EndedState, Outcome
 
 FATES = {EndedState.COMMITTED: Fate.SEEN}  # any other end hides
 
@@ -35,20 +36,20 @@ class Recovered(Life):
         """How a transaction ended; one that is in progress is ended, as nobody undid its writes."""
         transactions = self._rooms.transactions
         try:
-            found = await transactions.outcome(pointer)
+            found = await transactions.completion.outcome(pointer)
         except TransactionUnknownError:
             return Fate.HIDDEN  # its start was lost with the power
         if not isinstance(found, Outcome):
-            found = await transactions.invalidate(pointer)
+            found = await transactions.completion.invalidate(pointer)
         return FATES.get(found.state, Fate.HIDDEN)
 
     async def begin(self) -> Transaction:
-        opened = await self._rooms.transactions.start(TransactionType.SHORT, None, "judge")
+        opened = await self._rooms.transactions.starts.start(TransactionType.SHORT, None, "judge")
         return opened.transaction
 
     async def end_open(self) -> None:
-        for opened in (await self._rooms.transactions.overview()).open:
-            await self._rooms.transactions.invalidate(opened.transaction.transaction_id)
+        for opened in (await self._rooms.transactions.monitoring.overview()).open:
+            await self._rooms.transactions.completion.invalidate(opened.transaction.transaction_id)
 
     def why_down(self) -> list[str]:
         """What keeps a room down, and nothing when both are up."""
@@ -74,14 +75,14 @@ class Recovered(Life):
     async def _poll(self, name: str, isolation: str) -> list[tuple[bytes, bytes]] | None:
         poll = Poll(isolation=Isolation(isolation))
         try:
-            return (await self._rooms.messaging.poll(TopicId(NAMESPACE, name), poll)).items
+            return (await self._rooms.messaging.polls.poll(TopicId(NAMESPACE, name), poll)).items
         except TopicNotFoundError:
             return None
 
     async def run(self, name: str) -> tuple[int, str]:
         """Publish one message more, in one go: the pointer and the payload."""
         entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
-        outcome = await self._rooms.transactions.run_once([entry], client="", request_id=None)
+        outcome = await self._rooms.transactions.runs.run([entry], client="", request_id=None)
         return outcome.published[0].pointer, "later"
 
 
@@ -198,7 +199,7 @@ def assert_no_damage(data: Path, *, now_ms: int) -> list[Finding]:
     """A power cut may leave a torn tail, and damages nothing; what is in doubt."""
     if not (data / "messages").is_dir() and not (data / "snapshots").is_dir():
         return []
-    _, findings = check(Data.below(data, None), now_ms=now_ms)
-    damages = [finding for finding in findings if finding.is_damage]
+    findings = check(DataDirectory.of(data), now_ms=now_ms).findings
+    damages = [finding for finding in findings if finding.is_corruption]
     assert not damages, f"fsck calls it damage: {damages}"
     return findings

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.admin.judge import MessageName, Seen
 from tests.faults.damage_judge import (
     Reading,
     read_past_damage,
@@ -13,7 +14,6 @@ from tests.faults.damage_judge import (
 )
 from tests.http.calls import Topic
 from tests.http.client import Reply
-from tests.repair.judge import MessageName, Seen
 
 A, B, C = (f"{number:040x}" for number in (1, 2, 3))
 EXPECTED = [(A, "a"), (B, "b"), (C, "c")]

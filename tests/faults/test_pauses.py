@@ -56,7 +56,7 @@ def test_a_client_that_was_stopped_past_its_time_commits_nothing(
     client = running.client()
     topic = topic_of(client)
     with (
-        tuff.connect(f"http://127.0.0.1:{running.port}") as user,
+        tuff.Client(f"http://127.0.0.1:{running.port}") as user,
         tuff.TransactionalTable(tmp_path / "table") as table,
         user.transaction(table),
     ):

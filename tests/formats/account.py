@@ -47,7 +47,6 @@ class State:
             "block_kept": self._keep,
             "block_returned": lambda _: self.blocks.clear(),
             "started": self._start,
-            "started_with_lease": self._start,
             "epoch_begun": self._begin_epoch,
             "sink_forgotten": lambda edit: self.sinks.pop(edit["sink"]),
             "checkpointed": self._checkpoint,

@@ -7,38 +7,40 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from messaging.bookmarks import Hold, Position
-from messaging.facts import Facts, Mark
-from messaging.index import IndexedRange
-from messaging.keys import (
-    FACTS_KEY,
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.packed_rows import join
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
     HOLDS,
-    MARK_KEY,
+    LAST_BATCH_KEY,
+    METADATA_KEY,
     POSITIONS,
-    bookmark_key,
+    Hold,
+    MessageRow,
+    PayloadRange,
+    PayloadRow,
+    Position,
     message_key,
+    named_row_key,
     payload_key,
     prefix_of,
     topic_key,
 )
-from messaging.rows import MessageRow, PayloadRange, PayloadRow
-from messaging.runs import join
 from messaging.topics import TopicRecord
-from process.backup_form import next_rows_part, transaction_parts
+from process.backup_format import next_rows_part, transaction_parts
 from tuff.disk.archive import pack_end, pack_head
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx import edits
 from tx.edits import Conflict, Edit, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
-from tx.logfile import pack_edits, pack_proof
+from tx.wal import pack_edits, pack_proof
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
 
 Value = dict[str, Any]
-Stored = MessageRow | PayloadRow | TopicRecord | IndexedRange | Mark | Facts
+Stored = MessageRow | PayloadRow | TopicRecord | IndexedRange | LastBatch | StoreMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ _MAKERS: Mapping[str, Callable[[Any], object]] = {
 
 
 def detail(told: Value) -> RollbackDetail:
-    return RollbackDetail(told["pointer"], Place(*told["first"]), Place(*told["last"]))
+    return RollbackDetail(told["pointer"], Offset(*told["first"]), Offset(*told["last"]))
 
 
 def edit(told: Value) -> Edit:
@@ -176,13 +178,13 @@ def _message(told: Value) -> tuple[bytes, MessageRow]:
         attributes=_bytes(told["attributes"]),
         payload=_bytes(told["payload"]) or b"",
         reference=brings
-        and PayloadRange(Place(*brings["first"]), Place(*brings["last"]), brings["count"]),
+        and PayloadRange(Offset(*brings["first"]), Offset(*brings["last"]), brings["count"]),
     )
-    return message_key(_prefix(told), Place(*told["place"])), made
+    return message_key(_prefix(told), Offset(*told["place"])), made
 
 
 def _payload(told: Value) -> tuple[bytes, PayloadRow]:
-    key = payload_key(_prefix(told), told["pointer"], Place(*told["place"]))
+    key = payload_key(_prefix(told), told["pointer"], Offset(*told["place"]))
     attributes = _bytes(told["attributes"])
     return key, PayloadRow(
         payload=told["payload"].encode(), ttl_s=told["ttl_s"], attributes=attributes
@@ -191,7 +193,9 @@ def _payload(told: Value) -> tuple[bytes, PayloadRow]:
 
 def _topic(told: Value) -> tuple[bytes, TopicRecord]:
     floor = MessageId(*told["floor"])
-    made = TopicRecord(generation=told["generation"], properties=told["properties"], floor=floor)
+    made = TopicRecord(
+        generation=told["generation"], properties=told["properties"], log_start=floor
+    )
     return topic_key(_topic_id(told)), made
 
 
@@ -201,8 +205,8 @@ def _index(told: Value) -> tuple[bytes, IndexedRange]:
         kind=told["kind"].encode(),
         topic=_topic_id(told),
         generation=told["generation"],
-        first=Place(*told["first"]),
-        last=Place(*told["last"]),
+        first=Offset(*told["first"]),
+        last=Offset(*told["last"]),
         final=told["final"],
         written_ms=told["written_ms"],
     )
@@ -212,17 +216,17 @@ def _index(told: Value) -> tuple[bytes, IndexedRange]:
 def _hold(told: Value) -> tuple[bytes, Hold]:
     first = MessageId(*told["first"])
     made = Hold(first=first, set_at_ms=told["set_at_ms"], expires_at_ms=told["expires_at_ms"])
-    return bookmark_key(HOLDS, _prefix(told), told["name"]), made
+    return named_row_key(HOLDS, _prefix(told), told["name"]), made
 
 
 def _position(told: Value) -> tuple[bytes, Position]:
     position = MessageId(*told["position"])
     made = Position(position=position, updated_at_ms=told["updated_at_ms"])
-    return bookmark_key(POSITIONS, _prefix(told), told["name"]), made
+    return named_row_key(POSITIONS, _prefix(told), told["name"]), made
 
 
-def _fact(told: Value) -> tuple[bytes, Mark | Facts]:
+def _fact(told: Value) -> tuple[bytes, LastBatch | StoreMetadata]:
     own = {name: value for name, value in told.items() if name not in {"table", "name"}}
     if told["name"] == "mark":
-        return MARK_KEY, Mark(**{**own, "last": Place(*own["last"])})
-    return FACTS_KEY, Facts(**own)
+        return LAST_BATCH_KEY, LastBatch(**{**own, "last": Offset(*own["last"])})
+    return METADATA_KEY, StoreMetadata(**own)

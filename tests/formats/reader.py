@@ -20,7 +20,6 @@ Take = Callable[[Any], Any]
 FRAME_BYTES_MAX = 1 << 30
 MAGICS = {b"TUFFTXLG": "txlog", b"TUFFTXSN": "snapshot"}
 VERSION = 1
-VERSIONS = {"txlog": (1,), "snapshot": (1, 2)}
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -119,7 +118,8 @@ DETAIL = record({"pointer": number, "first": pair, "last": pair})
 
 _OF = {"at_ms": number, "transaction_id": number}
 _STARTED = {"at_ms": number, "pointer": number, "type": KIND, "timeout_ms": number,
-            "expires_at_ms": number, "client": text, "seen": number}  # fmt: skip
+            "expires_at_ms": number, "client": text, "seen": number,
+            "lease_ms": maybe(number)}  # fmt: skip
 EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     1: ("block_reserved", {"at_ms": number, "block": pair}),
     2: ("block_returned", {"at_ms": number}),
@@ -134,12 +134,10 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     9: ("invalidated", {**_OF, "reason": REASON, "topics": many(text)}),
     10: ("truncated", {"at_ms": number, "pointers": many(number)}),
     11: ("restarted", {"at_ms": number, "is_after_crash": flag, "lost": many(pair)}),
-    12: ("started_with_lease", {**_STARTED, "lease_ms": number}),
-    13: ("epoch_begun", {**{name: take for name, take in _STARTED.items() if name != "type"},
-                         "lease_ms": maybe(number), "sink": text, "epoch": number,
-                         "run_id": text}),
-    14: ("sink_forgotten", {"at_ms": number, "sink": text}),
-    15: ("block_kept", {"at_ms": number, "block": pair}),
+    12: ("epoch_begun", {**{name: take for name, take in _STARTED.items() if name != "type"},
+                         "sink": text, "epoch": number, "run_id": text}),
+    13: ("sink_forgotten", {"at_ms": number, "sink": text}),
+    14: ("block_kept", {"at_ms": number, "block": pair}),
 }  # fmt: skip
 
 
@@ -161,7 +159,7 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    if version not in VERSIONS[MAGICS[data[:8]]] or frame is None:
+    if version != VERSION or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
     header = unpack(frame[0])
     if not isinstance(header, dict) or header.keys() != HEADER_MEMBERS:
@@ -233,7 +231,8 @@ OPENED = record({"transaction_id": number, "read_pointer": number,
                  "first_short_in_progress": number, "type": KIND, "checkpoints": many(number),
                  "seen": number, "client": text, "timeout_ms": number, "started_at_ms": number,
                  "expires_at_ms": number, "changes": maybe(many(blob)),
-                 "conflict": maybe(CONFLICT), "survived_crash": flag})  # fmt: skip
+                 "conflict": maybe(CONFLICT), "survived_crash": flag,
+                 "lease_ms": maybe(number)})  # fmt: skip
 CHANGE = record({"transaction_id": number, "state": maybe(STATE), "ended": many(number),
                  "invalidated": many(number), "cleared": many(number),
                  "read_pointer": number})  # fmt: skip
@@ -265,8 +264,7 @@ class _Snapshot:
             4: lambda given: self.value["pending"].extend(map(self._pending, given)),
             5: lambda given: self.value["outcomes"].extend(map(OUTCOME, given)),
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
-            7: self._leases,
-            8: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
+            7: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")
@@ -284,11 +282,6 @@ class _Snapshot:
     def _open(self, data: Any) -> Value:
         opened, lists = data
         return {**OPENED(opened), **self._next_lists(lists)}
-
-    def _leases(self, items: Sequence[Any]) -> None:
-        for transaction_id, lease_ms in map(pair, items):
-            (opened,) = [o for o in self.value["open"] if o["transaction_id"] == transaction_id]
-            opened["lease_ms"] = lease_ms
 
     def _view(self, items: Sequence[Any]) -> None:
         read_pointer, lists, shorts = items

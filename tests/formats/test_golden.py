@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from messaging.bookmarks import Hold, Position
-from messaging.facts import Facts, Mark
-from messaging.index import IndexedRange
-from messaging.rows import MessageRow, PayloadRow
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import Hold, MessageRow, PayloadRow, Position
 from messaging.topics import TopicRecord
 from tests.formats.account import State, read_state
 from tests.formats.reader import read_edit, read_log, read_snapshot
@@ -19,26 +18,26 @@ from tests.formats.rows import read_row
 from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
 from tests.messaging.test_rows import KEYS, ROWS
 from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 from tuff.protocol.pointers import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
-from tx.logfile import pack_proof
 from tx.outcomes import PackedOutcomes
-from tx.records import EndedState, OpenTransaction, Outcome
 from tx.recovery import Recovered, StoreMark, recover
-from tx.snapshots import pack_snapshot
-from tx.snapshots import read_snapshot as server_read_snapshot
+from tx.snapshot_file import pack_snapshot
+from tx.snapshot_file import read_snapshot as server_read_snapshot
 from tx.state import StateImage, fresh_image
+from tx.transactions import EndedState, OpenTransaction, Outcome
 from tx.view import View, ViewChange
+from tx.wal import pack_proof
 
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"
 TABLES = {
     MessageRow: "message", PayloadRow: "payload", TopicRecord: "topic", IndexedRange: "index",
-    Mark: "fact", Facts: "fact", Hold: "hold", Position: "position",
+    LastBatch: "fact", StoreMetadata: "fact", Hold: "hold", Position: "position",
 }  # fmt: skip
 STORE_ID = "00112233445566778899aabbccddeeff"
 MS = 1_480_000_000_000
@@ -46,8 +45,8 @@ P = MS * 1_000_000
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 
 PUBLISHED = (
-    RollbackDetail(P + 7, Place(MS, 5), Place(MS + 1, 0)),
-    RollbackDetail(P + 8, Place(MS + 1, 1), Place(MS + 1, 65_535)),
+    RollbackDetail(P + 7, Offset(MS, 5), Offset(MS + 1, 0)),
+    RollbackDetail(P + 8, Offset(MS + 1, 1), Offset(MS + 1, 65_535)),
 )
 CONFLICT = Conflict(b"\x00\xff", P + 7, "billing", 14)
 SNAPSHOT_HEADER = FileHeader(sequence=5, store_id=STORE_ID, created_ms=MS, lsn=20)

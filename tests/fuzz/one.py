@@ -8,7 +8,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["messaging", "process", "tuff", "tx"]):
+with atheris.instrument_imports(include=["admin", "messaging", "process", "tuff", "tx"]):
     from tests.fuzz.targets import TARGETS
 
 

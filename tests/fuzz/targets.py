@@ -16,35 +16,48 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from messaging.bookmarks import Hold, Position
-from messaging.facts import Facts, Mark
-from messaging.handover import RegionRecord, UnreadableRecordError
-from messaging.index import IndexedRange
-from messaging.inspect import decoded
-from messaging.rows import DamagedRowError, MessageRow, PayloadRow, frame, is_whole
-from messaging.runs import first_whole, open_run, require_run, rows_in, whole_rows
-from messaging.storage import hbase_journal as journal
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.leveldb_holes import Hole, holes_between
-from messaging.storage.leveldb_table import read_changes, read_entries, read_layout, read_ranges
+from admin.inspect_tables import decoded
+from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
+from messaging.storage.hbase import journal
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.leveldb_corruption import CorruptRange, holes_between
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.packed_rows import (
+    first_whole,
+    open_packed,
+    require_packed,
+    rows_in,
+    whole_rows,
+)
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
+    DamagedRowError,
+    Hold,
+    MessageRow,
+    PayloadRow,
+    Position,
+    frame,
+    is_whole,
+)
 from messaging.topics import TopicRecord
-from process.backup_form import unpack_rows
+from process.backup_format import unpack_rows
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Response
 from tuff.checksum import crc32
 from tuff.disk.archive import ArchiveError, read_parts
-from tuff.disk.leveldb_log import MalformedError as MalformedLevelDbError
-from tuff.disk.leveldb_log import Record, read_batch, read_records
 from tuff.disk.records import pack_frame
-from tuff.hbase_rows import Cell, read_cell
-from tuff.protocol import avro, forms
+from tuff.leveldb.log import MalformedError as MalformedLevelDbError
+from tuff.leveldb.log import Record, read_batch, read_records
+from tuff.leveldb.sstable import read_changes, read_entries, read_layout, read_ranges
+from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import MessageId
-from tuff.protocol.media import parse_json, read_object
-from tuff.protocol.names import TopicId
+from tuff.protocol.exchange import read_object
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.json_forms import parse_json
 from tuff.protocol.transaction import Transaction
-from tuff.table_rows import (
-    Compacted,
+from tuff.tables.compaction import Compacted
+from tuff.tables.hbase_row_format import Cell, read_cell
+from tuff.tables.row_format import (
     MalformedKeyError,
     Version,
     check_format,
@@ -55,10 +68,10 @@ from tuff.table_rows import (
     read_version,
 )
 from tx.edits import decode_edit
+from tx.encoding import MalformedError
 from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
-from tx.logfile import read_log
-from tx.packing import MalformedError
-from tx.snapshots import read_snapshot
+from tx.snapshot_file import read_snapshot
+from tx.wal import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = TopicId("default", "t1")
@@ -110,7 +123,14 @@ def split(data: bytes) -> tuple[bytes, int, bytes]:
 
 
 RowKind = type[
-    MessageRow | PayloadRow | TopicRecord | IndexedRange | Mark | Facts | Hold | Position
+    MessageRow
+    | PayloadRow
+    | TopicRecord
+    | IndexedRange
+    | LastBatch
+    | StoreMetadata
+    | Hold
+    | Position
 ]
 
 
@@ -128,8 +148,8 @@ def _run(data: bytes) -> object:
     for value in (frame(key, flags, body), bytes((flags,)) + body):
         assert all(is_whole(*row) for row in whole_rows(key, value))
         assert sum(len(row) for _, row in rows_in(key, value)) <= len(value) + 5 * len(body)
-    require_run(key, frame(key, flags, body))
-    return open_run(key, frame(key, flags, body))
+    require_packed(key, frame(key, flags, body))
+    return open_packed(key, frame(key, flags, body))
 
 
 def _inspected(data: bytes) -> object:
@@ -199,7 +219,7 @@ def _leveldb_table(data: bytes) -> object:
 
 
 def _leveldb_holes(data: bytes) -> object:
-    whole = Hole(b"", b"\xff", "damaged")
+    whole = CorruptRange(b"", b"\xff", "damaged")
     return [
         holes_between(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
         for _, block in read_ranges(data)
@@ -265,7 +285,7 @@ _DETAIL = {
     "endTimestamp": 7, "endSequenceId": 2,
 }  # fmt: skip
 _MESSAGE = {"payload": {"base64": "AP8="}, "ttl": 5}
-_OBJECT = forms.transaction_to_json(_transaction(), lists=True)
+_OBJECT = json_forms.transaction_to_json(_transaction(), lists=True)
 
 
 def _json(read: Callable[[object], object]) -> Decode:
@@ -290,19 +310,19 @@ TARGETS: Sequence[Target] = (
         "avro-consume", avro.decode_consume_request, TuffError, _hex("0401001402", "020e010202"),
     ),
     _target(
-        "json-publish", _json(forms.publish_request_from_json), TuffError,
+        "json-publish", _json(json_forms.publish_request_from_json), TuffError,
         _of({"transactionWritePointer": "5", "messages": ["a", _MESSAGE]}),
     ),
     _target(
-        "json-entries", _json(forms.publish_entries_from_json), TuffError,
+        "json-entries", _json(json_forms.publish_entries_from_json), TuffError,
         _of([{"namespace": "n", "topic": "t", "messages": ["a", _MESSAGE], "pointer": 5}]),
     ),
-    _target("json-rollback", _json(forms.rollback_detail_from_json), TuffError, _of(_DETAIL)),
+    _target("json-rollback", _json(json_forms.rollback_detail_from_json), TuffError, _of(_DETAIL)),
     _target(
-        "json-consume", _json(forms.consume_request_from_json), TuffError,
+        "json-consume", _json(json_forms.consume_request_from_json), TuffError,
         _of({"startFrom": "00" * 20, "inclusive": True, "limit": 7, "transaction": _OBJECT}, {}),
     ),
-    _target("json-transaction", _json(forms.transaction_from_json), TuffError, _of(_OBJECT)),
+    _target("json-transaction", _json(json_forms.transaction_from_json), TuffError, _of(_OBJECT)),
     _target(
         "json-body",
         lambda data: read_object(data, "application/json", members=("a", "b"), what="the body"),
@@ -351,8 +371,8 @@ TARGETS: Sequence[Target] = (
     _target("run", _run, DamagedRowError, _like("message-run")),
     _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
-    _target("mark-row", _row(Mark), DamagedRowError, _like("mark-.*")),
-    _target("facts-row", _row(Facts), DamagedRowError, _like("facts-.*")),
+    _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),
+    _target("facts-row", _row(StoreMetadata), DamagedRowError, _like("facts-.*")),
     _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
     _target("position-row", _row(Position), DamagedRowError, _like("position-row")),
     Target("inspected-row", _inspected, (), _like(".*-row.*")),
@@ -384,10 +404,10 @@ TARGETS: Sequence[Target] = (
 def _leveldb() -> tuple[list[bytes], list[bytes]]:
     """The log and the table of a small LevelDB."""
     with TemporaryDirectory() as directory:
-        store = LevelDbTable(Path(directory), first_whole=first_whole)
+        store = LevelDbStore(Path(directory), first_whole=first_whole)
         store.write([(bytes((97, number)), bytes(3)) for number in range(5)])
         store.write([(b"b", None)])
         logs = [path.read_bytes() for path in Path(directory).glob("*.log")]
         store.close()
-        LevelDbTable(Path(directory), first_whole=first_whole).close()
+        LevelDbStore(Path(directory), first_whole=first_whole).close()
         return logs, [path.read_bytes() for path in Path(directory).glob("*.ldb")]

@@ -22,7 +22,7 @@ from tuff.protocol.avro import (
     encode_rollback_detail,
 )
 from tuff.protocol.errors import BadRequestError, InvalidMessageIdError, InvalidTransactionError
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
@@ -76,7 +76,7 @@ LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)
 TIMESTAMPS = st.integers(0, (1 << 63) - 1)
 SEQ_IDS = st.integers(0, 65_535)
-PLACES = st.builds(Place, TIMESTAMPS, SEQ_IDS)
+PLACES = st.builds(Offset, TIMESTAMPS, SEQ_IDS)
 DETAILS = st.builds(
     RollbackDetail, LONGS.filter(lambda pointer: pointer != -(1 << 63)), PLACES, PLACES
 )
@@ -107,11 +107,11 @@ def test_the_worked_bytes_of_the_protocol_are_read() -> None:
     assert decode_consume_request(bytes.fromhex("0401001402")) == ConsumeRequest(limit=10)
     assert decode_rollback_detail(
         bytes.fromhex("000280c0feed92560a80c0feed92560c")
-    ) == RollbackDetail(1, Place(1_480_000_000_000, 5), Place(1_480_000_000_000, 6))
+    ) == RollbackDetail(1, Offset(1_480_000_000_000, 5), Offset(1_480_000_000_000, 6))
 
 
 def test_the_worked_bytes_of_the_protocol_are_written() -> None:
-    detail = RollbackDetail(1, Place(1_480_000_000_000, 5), Place(1_480_000_000_000, 6))
+    detail = RollbackDetail(1, Offset(1_480_000_000_000, 5), Offset(1_480_000_000_000, 6))
 
     assert encode_rollback_detail(detail).hex() == "000280c0feed92560a80c0feed92560c"
     assert encode_publish_request(PublishRequest(pointer=None, payloads=[b"a", b"bc"])).hex() == (

@@ -1,17 +1,21 @@
-"""Message ids: 20 bytes whose order is the order of messages (design §5)."""
+"""Names, and message ids: 20 bytes whose order is that of messages (protocol §1, design §5)."""
+
+import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuff.protocol.errors import InvalidMessageIdError
+from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
 from tuff.protocol.ids import (
     FIRST_ID,
     LAST_ID,
     SEQ_ID_LIMIT,
     TIMESTAMP_LIMIT,
     MessageId,
-    Place,
+    Offset,
+    TopicId,
+    check_name,
     past_group,
 )
 
@@ -24,7 +28,7 @@ def test_an_inline_message_has_the_id_of_the_worked_example() -> None:
     message_id = MessageId(1_480_000_000_000, 5)
 
     assert message_id.hex() == "0000015896dfd000000500000000000000000000"
-    assert message_id.place == Place(1_480_000_000_000, 5)
+    assert message_id.offset == Offset(1_480_000_000_000, 5)
 
 
 @given(IDS)
@@ -44,10 +48,10 @@ def test_values_bytes_hex_and_numbers_have_one_order(one: MessageId, other: Mess
 
 @given(IDS, IDS)
 def test_nothing_the_row_could_bring_lies_past_its_group(one: MessageId, other: MessageId) -> None:
-    end = past_group(one.place)
+    end = past_group(one.offset)
 
     assert one <= end
-    assert (other > end) == (other.place > one.place)
+    assert (other > end) == (other.offset > one.offset)
 
 
 @given(IDS)
@@ -82,3 +86,47 @@ def test_an_id_of_the_wrong_size_is_refused(size: int) -> None:
 def test_anything_but_40_hex_digits_is_refused(digits: str) -> None:
     with pytest.raises(InvalidMessageIdError):
         MessageId.from_hex(digits)
+
+
+LEGAL = string.ascii_letters + string.digits + "._-"
+
+
+@given(st.text(LEGAL, min_size=1, max_size=128).filter(lambda name: name not in {".", ".."}))
+def test_a_legal_name_is_given_back(name: str) -> None:
+    assert check_name(name, what="topic") == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a" * 129, "a b", "a/b", "a:b", "a\n", "é", "\u0663", "a\x00", "a%20b", "a*"],
+)  # fmt: skip
+def test_any_other_name_is_refused_and_shown(name: str) -> None:
+    with pytest.raises(InvalidNameError) as refused:
+        check_name(name, what="topic")
+
+    assert refused.value.code == "invalid_name"
+    assert "is not a legal name" in refused.value.detail
+    assert len(refused.value.detail) < 400
+
+
+@given(st.text())
+def test_a_name_is_legal_exactly_by_its_characters_and_length(name: str) -> None:
+    legal = 1 <= len(name) <= 128 and set(name) <= set(LEGAL) and name not in {".", ".."}
+
+    try:
+        check_name(name, what="namespace")
+    except InvalidNameError:
+        assert not legal
+    else:
+        assert legal
+
+
+def test_a_topic_of_an_illegal_name_cannot_be_made() -> None:
+    with pytest.raises(InvalidNameError, match="namespace"):
+        TopicId("a/b", "t")
+    with pytest.raises(InvalidNameError, match="topic"):
+        TopicId("a", "t:u")
+
+
+def test_a_topic_is_written_with_a_colon_that_no_name_can_hold() -> None:
+    assert str(TopicId("shop", "orders")) == "shop:orders"

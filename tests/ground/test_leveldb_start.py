@@ -6,8 +6,8 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from tuff.disk.leveldb_log import SECTOR_SIZE, torn_from
-from tuff.disk.leveldb_start import start
+from tuff.leveldb.log import SECTOR_SIZE, torn_from
+from tuff.leveldb.opening import holds_database, start
 
 FILL = 500  # bytes; so that each batch touches two sectors or more
 
@@ -56,6 +56,27 @@ def test_a_beginning_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "CURRENT.tmp").write_bytes(b"MAN")
 
     assert keys_in(tmp_path) == []
+
+
+def test_the_temporary_file_of_the_first_manifest_is_no_database(tmp_path: Path) -> None:
+    """A power cut in the first start left it alone, and no later start began the store."""
+    (tmp_path / "MANIFEST-000001.tmp").write_bytes(b"half")
+
+    assert not holds_database(tmp_path)
+    assert keys_in(tmp_path) == []
+
+
+def test_only_the_first_manifest_alone_is_no_database(tmp_path: Path) -> None:
+    """The server called a directory empty that held a later manifest, and `tuff fsck` called one a
+    message store in which nothing was ever written."""
+    (tmp_path / "MANIFEST-000001").write_bytes(b"")
+    assert not holds_database(tmp_path)
+    assert not holds_database(tmp_path / "nowhere")
+
+    (tmp_path / "MANIFEST-000007").write_bytes(b"")
+    assert holds_database(tmp_path)
+    with pytest.raises(FileNotFoundError, match="CURRENT is missing, and MANIFEST-000007 is there"):
+        database_of(tmp_path)
 
 
 def test_tables_without_current_are_not_begun_anew(tmp_path: Path) -> None:

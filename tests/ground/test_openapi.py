@@ -10,10 +10,7 @@ import fastavro
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from process.openapi import ENDPOINTS
-from process.openapi_document import document
-from process.openapi_forms import AVRO
-from process.openapi_schemas import SCHEMAS
+from process.openapi import AVRO, ENDPOINTS, SCHEMAS, document
 from tests.http import contract
 from tuff.protocol.errors import BY_CODE
 

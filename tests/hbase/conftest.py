@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase.settings import HBaseSettings
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.hbase.local import LocalHBase, why_missing
@@ -16,7 +16,7 @@ from tests.http.process import ServerProcess, serve
 from tests.table.conftest import OpenTable
 from tests.table.conftest import service as service
 from tests.table.conftest import table as table
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 NewServer = Callable[..., ServerProcess]
 

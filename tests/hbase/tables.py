@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
-from messaging.storage.hbase import HBaseStores
-from messaging.storage.hbase_gateways import gateways_of
-from messaging.storage.hbase_settings import FOREVER_S, HBaseSettings
-from messaging.storage.hbase_tables import OBSERVER, TableAdmin, plans, write_layout
+from messaging.storage.hbase.connection import gateways_of
+from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
+from messaging.storage.hbase.store import HBaseOpener
+from messaging.storage.hbase.tables import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
 
 SALTS = 4  # enough to be several, and quick to make
@@ -49,9 +49,9 @@ def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
     )
 
 
-def stores_of(settings: HBaseSettings, *, rows_live_s: int = FOREVER_S) -> HBaseStores:
+def stores_of(settings: HBaseSettings, *, rows_live_s: int = FOREVER_S) -> HBaseOpener:
     """What opens them as one server does."""
-    return HBaseStores(
+    return HBaseOpener(
         settings,
         rows_live_s=rows_live_s,
         now_ms=_wall_ms,

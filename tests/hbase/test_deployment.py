@@ -13,19 +13,17 @@ pytest.importorskip("happybase")
 
 from contextlib import closing
 
-from messaging.bookmarks import Hold
-from messaging.keys import HOLDS, bookmark_key, prefix_of, topic_key
-from messaging.storage.hbase_layout import TABLES
-from messaging.storage.hbase_rpc import RegionServer
-from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_tables import TableAdmin, TablePlan, plans
-from messaging.storage.seam import StoreError
+from admin.hbase_regions import RegionServer
+from messaging.storage.engine import StoreError
+from messaging.storage.hbase.layout import TABLES
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.tables import TableAdmin, TablePlan, plans
+from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from messaging.topics import TopicRecord
 from process.settings import load
 from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
 from tuff.cli import main
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 pytestmark = [
     pytest.mark.slow,
@@ -160,7 +158,7 @@ def test_what_a_hold_keeps_lives_until_the_hold_is_over(
 
 def set_hold(place: HBaseSettings, name: str, *, first_ms: int, expires_at_ms: int) -> None:
     hold = Hold(first=MessageId(first_ms, 0), set_at_ms=first_ms, expires_at_ms=expires_at_ms)
-    key = bookmark_key(HOLDS, prefix_of(TopicId("default", "held"), 1), name)
+    key = named_row_key(HOLDS, prefix_of(TopicId("default", "held"), 1), name)
     with closing(stores_of(place, rows_live_s=1)()) as store:
         store.write([(key, hold.to_bytes(key))])
 

@@ -16,10 +16,10 @@ pytest.importorskip("happybase")
 
 import happybase
 
-from messaging.ownership import LEASE_MS
-from messaging.storage.hbase_layout import Layout
-from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_tables import TableAdmin
+from messaging.storage.hbase.layout import Layout
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.tables import TableAdmin
+from messaging.storage.store_ownership import LEASE_MS
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import Load, loaded
 from tests.hbase.tables import SALTS, deploy, settings_of, through

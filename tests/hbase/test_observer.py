@@ -9,25 +9,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from messaging.handover import RegionRecord
-from messaging.keys import message_key, pointer_prefix, prefix_of, prefix_stop
-from messaging.rows import MessageRow
+from messaging.retention.region_observers import RegionRecord
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
+from messaging.storage.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
 from tests.hbase.local import ROOT, LocalHBase, why_missing
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import serve
 from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 pytest.importorskip("happybase")
 
-from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_layout import key_of, value_of
-from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_tables import plans
+from messaging.storage.hbase.layout import key_of, value_of
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.store import HBaseStore
+from messaging.storage.hbase.tables import plans
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tuff.cli import main
 
@@ -105,9 +103,10 @@ class Observed:
         self.world.clock.now_ms += 1  # a state is known by its time
         transactions = self.world.transactions
         transactions.end(transactions.start(self._pointer), transactions.invalid)
-        report = await service.sweep()
+        await service.cleaner.run_pass()
+        assert service.last_sweep is not None
         deadline_s = time.monotonic() + REFRESH_WITHIN_S
-        while self._newest_ms() < report.swept_at_ms:
+        while self._newest_ms() < service.last_sweep[0]:
             assert time.monotonic() < deadline_s, "no region has seen the state"
             self.command("flush", "payload")  # takes a moment, and there is nothing to flush
 
@@ -128,14 +127,14 @@ def observed(hbase: LocalHBase, tmp_path: Path) -> Observed:
 @pytest.fixture
 async def service(observed: Observed) -> AsyncIterator[MessagingService]:
     async with observed.world.running() as running:
-        await running.create_topic(AUDIT, {"ttl": "100"})
+        await running.topics.create(AUDIT, {"ttl": "100"})
         yield running
 
 
-def put(service: MessagingService, place: Place, row: MessageRow, topic: TopicId = AUDIT) -> bytes:
+def put(service: MessagingService, place: Offset, row: MessageRow, topic: TopicId = AUDIT) -> bytes:
     """Write a row that no index knows of; its key."""
     key = message_key(prefix_of(topic, 1), place)
-    service._engine.require_up().write([(key, row.to_bytes(key))])
+    service.store.require_up().write([(key, row.to_bytes(key))])
     return key
 
 
@@ -143,11 +142,11 @@ async def test_a_flush_writes_no_row_that_is_dead_and_all_others_as_they_are(
     observed: Observed, service: MessagingService
 ) -> None:
     clock, started_ms = observed.world.clock, observed.world.clock.now_ms
-    await service.create_topic(GONE, {"ttl": "9000"})
+    await service.topics.create(GONE, {"ttl": "9000"})
     await publish(service, b"expired")
-    await service.publish(GONE, request(b"older generation"))
-    await service.delete_topic(GONE)
-    await service.create_topic(GONE, {"ttl": "9000"})
+    await service.publisher.publish(GONE, request(b"older generation"))
+    await service.topics.delete(GONE)
+    await service.topics.create(GONE, {"ttl": "9000"})
     clock.now_ms += 60_000
     await publish(service, b"expired by its own ttl", ttl_s=10)
     clock.now_ms += 50_000
@@ -156,12 +155,12 @@ async def test_a_flush_writes_no_row_that_is_dead_and_all_others_as_they_are(
     )
     dead = set(observed.rows())
     await publish(service, b"live")
-    await service.publish(GONE, request(b"of this generation"))
+    await service.publisher.publish(GONE, request(b"of this generation"))
     invalid = MessageRow(tx_pointer=66, ttl_s=99, payload=b"invalid")
-    inverted = put(service, Place(clock.now_ms - 1, 7), invalid)
-    put(service, Place(started_ms, 7), MessageRow(payload=b"x"), TopicId("default", "unknown"))
-    damaged = message_key(prefix_of(AUDIT, 1), Place(started_ms, 8))
-    service._engine.require_up().write([(damaged, b"\x00crc!damaged")])
+    inverted = put(service, Offset(clock.now_ms - 1, 7), invalid)
+    put(service, Offset(started_ms, 7), MessageRow(payload=b"x"), TopicId("default", "unknown"))
+    damaged = message_key(prefix_of(AUDIT, 1), Offset(started_ms, 8))
+    service.store.require_up().write([(damaged, b"\x00crc!damaged")])
     before = observed.rows()
     cells = {(cell.row, cell.column): cell for cell in observed.cells()}
 
@@ -186,7 +185,7 @@ async def test_a_major_compaction_does_to_files_what_a_flush_does_to_memory(
 ) -> None:
     clock = observed.world.clock
     await publish(service, b"expires later")
-    key = put(service, Place(clock.now_ms + 60_000, 7), MessageRow(tx_pointer=67, payload=b"x"))
+    key = put(service, Offset(clock.now_ms + 60_000, 7), MessageRow(tx_pointer=67, payload=b"x"))
     await observed.hand_over(service)
     observed.command("flush")
     clock.now_ms += 110_000
@@ -212,9 +211,9 @@ async def test_payloads_stay_as_long_as_a_late_publish_may_need_them(
     world = observed.world
     for pointer in (7, 8):
         world.transactions.start(pointer)
-        await service.store(AUDIT, request(b"stored", pointer=pointer))
+        await service.publisher.store(AUDIT, request(b"stored", pointer=pointer))
     world.transactions.end(7, world.transactions.committed)
-    service.settle([7])
+    service.rows.settle([7])
     await service.tick()
     world.clock.now_ms += 199_998
     await observed.hand_over(service)
@@ -233,29 +232,29 @@ async def test_a_pointer_is_cleared_by_a_flush_and_then_a_compaction_of_every_re
     observed: Observed, service: MessagingService
 ) -> None:
     world = observed.world
-    put(service, Place(world.clock.now_ms, 7), MessageRow(tx_pointer=66, payload=b"x"))
+    put(service, Offset(world.clock.now_ms, 7), MessageRow(tx_pointer=66, payload=b"x"))
     observed.command("flush")
-    put(service, Place(world.clock.now_ms, 8), MessageRow(tx_pointer=66, payload=b"x"))
+    put(service, Offset(world.clock.now_ms, 8), MessageRow(tx_pointer=66, payload=b"x"))
     world.transactions.end(world.transactions.start(66), world.transactions.invalid)
     await observed.hand_over(service)
-    await service.sweep()
-    assert not service.is_cleared(66)
+    await service.cleaner.run_pass()
+    assert not service.rows.is_cleared(66)
     observed.command("major")  # with the second row in memory still
     await observed.hand_over(service)
-    assert not service.is_cleared(66)
+    assert not service.rows.is_cleared(66)
     observed.command("flush")
     await observed.hand_over(service)
-    assert not service.is_cleared(66)
+    assert not service.rows.is_cleared(66)
 
     observed.command("major")
     await observed.hand_over(service)
-    await service.sweep()
+    await service.cleaner.run_pass()
 
-    assert service.is_cleared(66)
+    assert service.rows.is_cleared(66)
     world.transactions.end(world.transactions.start(99), world.transactions.invalid)
     await observed.hand_over(service)
-    await service.sweep()
-    assert not service.is_cleared(99)
+    await service.cleaner.run_pass()
+    assert not service.rows.is_cleared(99)
 
 
 async def test_without_a_state_everything_is_kept(
@@ -278,7 +277,7 @@ def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHB
     settings = settings_of(hbase.ports, observer_jar=JAR.as_uri(), observer_directory="nowhere:%zz")
     deploy(settings, b",tuff.refresh_ms=soon")
     store = stores_of(settings)()
-    key = message_key(prefix_of(AUDIT, 1), Place(1, 1))
+    key = message_key(prefix_of(AUDIT, 1), Offset(1, 1))
     store.write([(key, MessageRow(payload=b"x").to_bytes(key))])
     store.settle()
 

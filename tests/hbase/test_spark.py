@@ -13,7 +13,7 @@ from tests.http.process import ServerProcess, serve
 
 pytest.importorskip("happybase")
 
-from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase.settings import HBaseSettings
 from tests.hbase.tables import SALTS, deploy, settings_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def hbase_server(
 
 @pytest.fixture
 def hbase_client(hbase_server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.connect(hbase_server.url) as client:
+    with tuff.Client(hbase_server.url) as client:
         yield client
 
 
@@ -59,7 +59,7 @@ def test_topics_in_hbase_are_read_and_written_as_any_others(
     payloads = [b"order %d" % number for number in range(3_000)]
     for topic in (ORDERS, COPIES):
         hbase_client.topics.create(topic)
-    hbase_client.publish(ORDERS, payloads)
+    hbase_client.publish(ORDERS, *payloads)
     options = {"url": hbase_server.url, "namespace": ORDERS.namespace}
 
     read = spark.read.format("tuff").options(**options, subscribe="orders").load()
@@ -83,7 +83,7 @@ def test_rows_are_read_straight_from_hbase_a_task_for_each_region(
 ) -> None:
     topic = tuff.TopicId("spark", "looked-at")
     hbase_client.topics.create(topic, ttl=500)
-    hbase_client.publish(topic, [b"%d" % number for number in range(300)])
+    hbase_client.publish(topic, *[b"%d" % number for number in range(300)])
     undone = hbase_client.transactions.start()
     hbase_client.publish(topic, "undone", transaction=undone)
     hbase_client.transactions.abort(undone)

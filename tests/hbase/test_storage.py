@@ -14,9 +14,9 @@ pytest.importorskip("happybase")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_journal import CHUNK_BYTES
-from messaging.storage.seam import Store, StoreError
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.hbase.journal import CHUNK_BYTES
+from messaging.storage.hbase.store import HBaseStore
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tests.http.client import until
 from tests.messaging.test_storage import (
@@ -221,7 +221,7 @@ def test_what_arrives_very_late_changes_nothing(open_store: OpenStore) -> None:
 def test_writers_wait_where_much_is_not_put_yet(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.storage.hbase.BEHIND_COMMITS_MAX", 3)
+    monkeypatch.setattr("messaging.storage.hbase.store.BEHIND_COMMITS_MAX", 3)
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
         for number in range(40):

@@ -53,7 +53,7 @@ from tests.table.test_table import (
     test_keys_and_values_are_bytes_of_bounded_size,
     test_rows_outlive_the_object_that_wrote_them,
 )
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 # Not here: that a directory has one owner, and what becomes of LevelDB's files.
 __all__ = [

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("happybase")
 
 import tuff
-from messaging.storage.hbase_tables import (
+from messaging.storage.hbase.tables import (
     BLOOM_BY_ROW,
     FAST_DIFF,
     TableAdmin,
@@ -22,9 +22,9 @@ from tests.hbase.local import LocalHBase, why_missing
 from tests.table.service import Service
 from tests.table.test_compaction import left_invalid
 from tests.table.working import read, transaction
-from tuff.hbase_cells import FOREVER_S, VERSIONS_MAX
 from tuff.hbase_gateway import Connection, Gateways
 from tuff.protocol.transaction import Transaction
+from tuff.tables.hbase_cells import FOREVER_S, VERSIONS_MAX
 
 pytestmark = [
     pytest.mark.slow,

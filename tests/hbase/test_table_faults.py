@@ -23,11 +23,11 @@ from tests.http.process import ServerProcess
 from tests.table import transfers
 from tests.table.service import Service
 from tests.table.working import read
-from tuff.hbase_cells import HBaseCells
 from tuff.protocol.errors import (
     StorageUnavailableError,
 )
-from tuff.versioned_table import VersionedTable
+from tuff.tables.hbase_cells import HBaseCells
+from tuff.tables.versioned_table import VersionedTable
 
 pytestmark = [
     pytest.mark.slow,
@@ -153,7 +153,7 @@ def test_two_programs_move_money_and_none_is_made_or_lost(
     def work(program: int) -> None:
         chance = random.Random(program)
         with (
-            tuff.connect(server.url, client=f"program {program}") as client,
+            tuff.Client(server.url, client_id=f"program {program}") as client,
             tuff.HBaseTransactionalTable(gateway(hbase), name) as table,
         ):
             for number in range(25):
@@ -164,7 +164,7 @@ def test_two_programs_move_money_and_none_is_made_or_lost(
                     conflicts.append(f"{program}/{number}")
 
     with (
-        tuff.connect(server.url) as client,
+        tuff.Client(server.url) as client,
         tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table,
     ):
         transfers.fill(client, table)

@@ -20,14 +20,14 @@ from tests.table.test_compaction import (
     write,
 )
 from tests.table.working import fill, read, transaction
-from tuff.hbase_cells import VERSIONS_MAX, HBaseCells
-from tuff.hbase_versions import POINTERS_PER_S
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
 from tuff.protocol.transaction import Transaction
+from tuff.tables.hbase_cells import VERSIONS_MAX, HBaseCells
+from tuff.tables.hbase_versions import POINTERS_PER_S
 
 pytestmark = [
     pytest.mark.slow,

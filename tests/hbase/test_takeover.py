@@ -12,13 +12,12 @@ from tests.hbase.local import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
-from messaging.storage import hbase_journal as journal
-from messaging.storage.hbase import HBaseStore
-from messaging.storage.hbase_commits import TRIM_SLOTS, Commits
-from messaging.storage.hbase_journal import CHUNK_BYTES
-from messaging.storage.hbase_settings import HBaseSettings
-from messaging.storage.hbase_writes import LoggedWrites
-from messaging.storage.seam import StoreError, TakenOverError
+from messaging.storage.engine import StoreError, TakenOverError
+from messaging.storage.hbase import journal
+from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.store import HBaseStore
+from messaging.storage.hbase.writes import LoggedWrites
 from tests.hbase.tables import deploy, settings_of, stores_of, through
 from tests.http.client import until
 
@@ -142,19 +141,19 @@ def test_what_is_read_of_the_journal_may_be_gone_at_once(
     """The newest commit that a server finds, and those before it, are old and deleted when it goes
     on: whoever it takes the tables from is still writing."""
     place = deploy(settings_of(hbase.ports))
-    newest = Commits._newest
+    newest = Journal._newest
     with closing(stores_of(place)()) as first:
         for _ in range(2):  # the second one says that the first may be missing
             first.write([(b"a", bytes(size_bytes))])
 
-        def newest_of_long_ago(self: Commits) -> object:
+        def newest_of_long_ago(self: Journal) -> object:
             found = newest(self)
             monkeypatch.undo()
             for number in range(3 * TRIM_SLOTS):
                 first.write([(b"a", LARGE % number)])
             return found
 
-        monkeypatch.setattr(Commits, "_newest", newest_of_long_ago)
+        monkeypatch.setattr(Journal, "_newest", newest_of_long_ago)
         with closing(stores_of(place)()) as second:
             assert second.get(b"a") == LARGE % (3 * TRIM_SLOTS - 1)
         with pytest.raises(TakenOverError):
@@ -189,15 +188,15 @@ def test_who_is_taken_over_while_it_takes_over_calls_nothing_damaged(
         dying = stores_of(place)()
         for number in range(3):
             dying.write([(b"a", LARGE % number)])
-    missing = Commits._missing
+    missing = Journal._missing
     with ExitStack() as opened:
 
-        def missing_beside_it(self: Commits, newest: journal.Commit) -> journal.Rows:
+        def missing_beside_it(self: Journal, newest: journal.Commit) -> journal.Rows:
             monkeypatch.undo()
             opened.enter_context(closing(stores_of(place)()))
             return missing(self, newest)
 
-        monkeypatch.setattr(Commits, "_missing", missing_beside_it)
+        monkeypatch.setattr(Journal, "_missing", missing_beside_it)
         with pytest.raises(TakenOverError, match="taken"):
             stores_of(place)()
 
@@ -212,7 +211,7 @@ def test_a_start_that_fails_near_its_claim_is_still_a_start(
         before.write([(b"a", b"1")])
     started = stores_of(place)
     with monkeypatch.context() as patch:
-        patch.setattr(Commits, step, _is_gone)
+        patch.setattr(Journal, step, _is_gone)
         with pytest.raises(StoreError, match="gone"):
             started()
     with closing(started()) as store:

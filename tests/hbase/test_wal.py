@@ -11,7 +11,7 @@ from tests.hbase.local import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
-from messaging.storage.hbase_settings import HBaseSettings
+from messaging.storage.hbase.settings import HBaseSettings
 from tests.hbase.conftest import NewServer
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tests.http.calls import Topic

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from openapi_schema_validator import OAS31Validator
 
-from process import openapi_document
-from tuff.protocol.media import PROBLEM_TYPE
+from process import openapi
+from tuff.protocol.exchange import PROBLEM_TYPE
 
 
 def strict(document: Any) -> Any:
@@ -42,7 +42,7 @@ def _without_width(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if (key, value) != ("format", "int64")}
 
 
-DOCUMENT: Any = strict(openapi_document.document())
+DOCUMENT: Any = strict(openapi.document())
 
 
 def check(method: str, target: str, status: int, content_type: str | None, body: bytes) -> None:

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from process.web_half import load_server_half
-
 REQUEST_BYTES_MAX = 1 << 17  # bytes; an environment is most of it
 DESCRIPTORS_MAX = 1_024  # descriptors of this process: two for each server that runs
 
@@ -36,7 +34,6 @@ class Child:
 
 def main(descriptor: int) -> int:
     """Serve one asker until it hangs up; in a fork, the server's own exit code."""
-    load_server_half()
     serve: Main = import_module("server").main
     asker = socket.socket(fileno=descriptor)
     children: dict[int, Child] = {}  # by a descriptor that can be read once it has ended

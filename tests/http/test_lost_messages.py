@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.runs import first_whole
-from messaging.storage.leveldb import LevelDbTable
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.packed_rows import first_whole
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin
 from tests.http.client import ok, until
@@ -59,7 +59,7 @@ def test_an_empty_store_in_their_place_is_no_beginning(
 ) -> None:
     data = make_messages(tmp_path, *settings)
     shutil.rmtree(data / "messages")
-    LevelDbTable(data / "messages", first_whole=first_whole).close()
+    LevelDbStore(data / "messages", first_whole=first_whole).close()
 
     with serve(tmp_path, *settings) as server:
         assert server.client().get("/health/ready").status == 503

@@ -16,5 +16,5 @@ def world() -> World:
 @pytest.fixture
 async def service(world: World) -> AsyncIterator[MessagingService]:
     async with world.running() as running:
-        await running.create_topic(AUDIT, {"ttl": "100"})
+        await running.topics.create(AUDIT, {"ttl": "100"})
         yield running

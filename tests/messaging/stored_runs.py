@@ -2,14 +2,12 @@
 
 from collections.abc import Collection, Iterator
 
-from messaging.keys import MESSAGES, PAYLOADS, PLACE_SIZE
-from messaging.rows import HEAD, PLAIN
-from messaging.run_table import RunTable
-from messaging.runs import is_run, join, open_run, rows_in
-from messaging.storage.memory import MemoryTable
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore, is_packed, join, open_packed, rows_in
+from messaging.storage.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
 
 
-def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> RunTable:
+def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> PackedRowStore:
     """A store of these rows, all of them whole, in as few values as can be; then a bit is
     flipped in the checksum of each row under these keys."""
     records = dict(record for group in _neighbours(rows) for record in join(*group))
@@ -18,16 +16,16 @@ def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> Run
             at for at, value in records.items() if key in [row for row, _ in rows_in(at, value)]
         )
         records[at] = flip(at, records[at], key)
-    return RunTable(MemoryTable(records))
+    return PackedRowStore(MemoryStore(records))
 
 
 def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
     """The stored value with a bit flipped in the checksum of what it has under this key."""
     at = HEAD.size - 1
-    if is_run(value):
-        run = open_run(record_key, value)
+    if is_packed(value):
+        run = open_packed(record_key, value)
         assert run is not None
-        number = int.from_bytes(key[-PLACE_SIZE:], "big") - run.number
+        number = int.from_bytes(key[-OFFSET_SIZE:], "big") - run.number
         at = run.payloads_at - 4 * (run.length - number)
     return value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
 
@@ -35,7 +33,7 @@ def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
 def without_sizes(value: bytes) -> bytes:
     """A stored run of which no row can be told apart any more: two of its sizes are damaged."""
     count = int.from_bytes(value[HEAD.size : HEAD.size + 2], "big")
-    assert is_run(value)
+    assert is_packed(value)
     assert count > 1
     damaged = bytearray(value)
     damaged[HEAD.size + 2 + 3] ^= 2
@@ -45,7 +43,7 @@ def without_sizes(value: bytes) -> bytes:
 
 def without_mark(value: bytes, *, bit: int = 4) -> bytes:
     """A stored run that looks like a row by itself, or one of nobody's: its flags are damaged."""
-    assert is_run(value)
+    assert is_packed(value)
     return bytes((value[0] ^ 1 << bit,)) + value[1:]
 
 
@@ -62,5 +60,5 @@ def _neighbours(rows: dict[bytes, bytes]) -> Iterator[tuple[list[bytes], list[by
 
 
 def _follows(key: bytes, before: bytes) -> bool:
-    number = int.from_bytes(before[-PLACE_SIZE:], "big") + 1
-    return key == before[:-PLACE_SIZE] + number.to_bytes(PLACE_SIZE, "big")
+    number = int.from_bytes(before[-OFFSET_SIZE:], "big") + 1
+    return key == before[:-OFFSET_SIZE] + number.to_bytes(OFFSET_SIZE, "big")

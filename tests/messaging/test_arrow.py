@@ -9,20 +9,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.page import Page, arrow_form
-from messaging.polls import Poll
-from messaging.query import Undecided
-from messaging.reader import read
-from messaging.reading import Reading
-from messaging.routes import TOPIC_PATH, routes
+from messaging.message_routes import TOPIC_PATH, routes
+from messaging.read.poll import Poll
+from messaging.read.query import Undecided
+from messaging.read.reply import Page, arrow_form
+from messaging.read.scan import ReadResult, read
 from messaging.service import MessagingService
 from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.avro import encode_message
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
-from tuff.protocol.exchange import Request
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.media import MediaType
+from tuff.protocol.exchange import MediaType, Request
+from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.transaction import Transaction
 
 GROUP = ModelRow(950_000, COMMITTED, ((b"a", None), (b"b", None)), is_reference=True)
@@ -63,7 +61,9 @@ def expected_of(messages: list[tuple[bytes, bytes, int | None]]) -> list[tuple[o
     ]
 
 
-def pointers_of(rows: list[ModelRow], places: list[tuple[Place, list[Place]]]) -> dict[Place, int]:
+def pointers_of(
+    rows: list[ModelRow], places: list[tuple[Offset, list[Offset]]]
+) -> dict[Offset, int]:
     return {
         place: abs(row.pointer)
         for row, (place, _) in zip(rows, places, strict=True)
@@ -98,14 +98,14 @@ def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
         pointers = pointers_of(rows, places)
         expected = expected_of(
             [
-                (message_id, payload, pointers.get(MessageId.from_bytes(message_id).place))
+                (message_id, payload, pointers.get(MessageId.from_bytes(message_id).offset))
                 for message_id, payload in reading.page.messages()
             ]
         )
         assert rows_of(batch_of(reading.page.arrow(generation=7))) == expected
 
 
-def _pages(table: object, asked: object) -> Iterator[Reading]:
+def _pages(table: object, asked: object) -> Iterator[ReadResult]:
     for _ in range(20):
         try:
             reading = read(table, asked)  # type: ignore[arg-type] # as the strategies made them
@@ -143,9 +143,9 @@ async def test_a_reply_from_memory_names_the_pointers_too(
     await publish(service, b"d", ttl_s=5)
     rolled_back = world.transactions.start(66)
     await publish(service, b"e", pointer=rolled_back)
-    await service.mark_rolled_back([rolled_back])
+    await service.rows.mark_rolled_back([rolled_back])
 
-    result = await service.poll(AUDIT, Poll())
+    result = await service.polls.poll(AUDIT, Poll())
 
     batch = batch_of(result.page.arrow(generation=result.generation))
     assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"e"]
@@ -157,7 +157,7 @@ async def test_without_the_library_a_poll_is_refused_before_it_waits(
     service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "messaging.arrow", raising=False)
+    monkeypatch.delitem(sys.modules, "messaging.read.arrow_reply", raising=False)
     arrow_form.cache_clear()
     (poll,) = [each for each in routes(service) if each.path == f"{TOPIC_PATH}/poll"]
     names = {"ns": "default", "t": "audit"}

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from messaging.keys import MESSAGES, PAYLOADS
-from messaging.runs import row_count
 from messaging.service import MessagingService
+from messaging.storage.packed_rows import row_count
+from messaging.storage.rows import MESSAGES, PAYLOADS
 from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 OTHER = TopicId("default", "other")
 
@@ -29,12 +29,12 @@ async def test_a_publish_of_several_messages_is_one_value(
 async def test_publishes_of_one_batch_share_a_value_where_they_follow_each_other(
     world: World, service: MessagingService
 ) -> None:
-    await service.create_topic(OTHER, {})
+    await service.topics.create(OTHER, {})
 
     await asyncio.gather(
         publish(service, b"a"),
         publish(service, b"b", b"c"),
-        service.publish(OTHER, request(b"elsewhere", b"as well")),
+        service.publisher.publish(OTHER, request(b"elsewhere", b"as well")),
         publish(service, b"d"),
         publish(service, b"e", ttl_s=60),
         publish(service, b"f"),
@@ -60,8 +60,8 @@ async def test_stored_messages_are_runs_of_their_store(
 ) -> None:
     pointer = world.transactions.start(7)
 
-    await service.store(AUDIT, request(b"a", b"b", pointer=pointer))
-    await service.store(AUDIT, request(b"c", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"a", b"b", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"c", pointer=pointer))
     await publish(service, pointer=pointer)
 
     assert stored(world, PAYLOADS) == [2, 1]

@@ -3,29 +3,26 @@ once, and are told where something may be missing (promise 8)."""
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from messaging.keys import message_key, payload_key, topic_key
-from messaging.query import start_number
-from messaging.reader import read
-from messaging.rows import HEAD, frame
-from messaging.run_table import RunTable
-from messaging.runs import first_whole
-from messaging.splits import split
-from messaging.storage import leveldb_holes
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.seam import StoreDamagedError, StoreError
+from messaging.read.offsets import split
+from messaging.read.query import start_number
+from messaging.read.scan import read
+from messaging.storage import leveldb_corruption
+from messaging.storage.engine import StoreDamagedError, StoreError
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
+from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
 from tests.messaging.stored_runs import in_runs
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
-from tuff.disk.leveldb_manifest import read_manifest
+from tuff.leveldb.manifest import read_manifest
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 
 GAPS_MAX = 100  # there are fewer messages
 BIT_STEP = 397  # bits; each bit in turn is the slow test
@@ -49,7 +46,7 @@ ROWS = [
     *[row for number in range(4) for row in plain(950_300 + number, b"large %d" % number + LARGE)],
     *plain(950_400, b"last"),
 ]
-DELETED = message_key(PREFIX, Place(950_150, 0)), payload_key(PREFIX, 7, Place(950_150, 0))
+DELETED = message_key(PREFIX, Offset(950_150, 0)), payload_key(PREFIX, 7, Offset(950_150, 0))
 
 
 @dataclass(slots=True)
@@ -60,8 +57,8 @@ class Reading:
     gaps: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
-def opened(directory: Path) -> RunTable:
-    return RunTable(LevelDbTable(directory, first_whole=first_whole))
+def opened(directory: Path) -> PackedRowStore:
+    return PackedRowStore(LevelDbStore(directory, first_whole=first_whole))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("whole") / "messages"
     rows = dict(build(ROWS)[0].scan(b"", b"\xff"))
     topic = topic_key(TopicId("default", "t"))
-    with closing(LevelDbTable(directory, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(directory, first_whole=first_whole)) as table:
         for key in DELETED:
             table.write([(key, frame(key, 0, b"deleted"))])
         table.write([(topic, frame(topic, 0, b"old"))])
@@ -81,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def read_past_damage(store: RunTable, *, limit: int) -> Reading:
+def read_past_damage(store: PackedRowStore, *, limit: int) -> Reading:
     """Everything from the beginning on, going on behind each gap as the error says."""
     reading = Reading()
     start, is_caught_up = 0, False
@@ -156,7 +153,7 @@ def test_each_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: 
 @pytest.fixture
 def damaged_end(tmp_path: Path) -> Path:
     """A store whose last block is damaged, and nothing else."""
-    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         for number in range(10):
             key = b"k%d" % number
             table.write([(key, frame(key, 0, LARGE))])
@@ -168,13 +165,13 @@ def damaged_end(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scan_told(
-    table: LevelDbTable, start: bytes, stop: bytes = b"l"
+def scan_reporting_corruption(
+    table: LevelDbStore, start: bytes, stop: bytes = b"l"
 ) -> tuple[list[bytes], StoreDamagedError | None]:
     """The keys from here on, up to the first hole."""
     keys: list[bytes] = []
     try:
-        for key, _ in table.scan_told(start, stop, are_rows_told=True):
+        for key, _ in table.scan_reporting_corruption(start, stop, report_damaged_rows=True):
             keys.append(key)
     except StoreDamagedError as error:
         return keys, error
@@ -183,10 +180,10 @@ def scan_told(
 
 def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path) -> None:
     """plyvel's iterator says nothing of it: whatever lay there was gone without a word."""
-    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert len(list(table.scan(b"k", b"l"))) == 10
-        keys, error = scan_told(table, b"k")
-        as_rows = list(table.scan_told(b"k", b"l", are_rows_told=False))
+        keys, error = scan_reporting_corruption(table, b"k")
+        as_rows = list(table.scan_reporting_corruption(b"k", b"l", report_damaged_rows=False))
     assert keys == [b"k%d" % number for number in range(9)]
     assert error is not None
     assert re.search(r"ldb, byte \d+: .* `tuff salvage`", str(error))
@@ -195,19 +192,19 @@ def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path
 
 def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) -> None:
     """LevelDB looks into the last block for all that is behind it, until there is another."""
-    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         table.write([(b"kk", frame(b"kk", 0, b"later"))])
-        _, error = scan_told(table, b"k")
+        _, error = scan_reporting_corruption(table, b"k")
         assert error is not None
         assert error.readable_from is not None
 
         for _ in range(2):
-            assert scan_told(table, error.readable_from) == ([b"kk"], None)
+            assert scan_reporting_corruption(table, error.readable_from) == ([b"kk"], None)
 
 
 def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -> None:
     """Each later table with damage is told in its turn, and none that lies before the start."""
-    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         for letter in b"abc":
             keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
             table.write([(key, frame(key, 0, LARGE)) for key in keys])
@@ -220,11 +217,11 @@ def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -
         file.write_bytes(data)
 
     told: list[bytes] = []
-    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
-        rows, error = scan_told(table, b"a", b"d")
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        rows, error = scan_reporting_corruption(table, b"a", b"d")
         while error is not None and error.readable_from is not None:
             told.append(error.readable_from)
-            more, error = scan_told(table, told[-1], b"d")
+            more, error = scan_reporting_corruption(table, told[-1], b"d")
             rows += more
 
     assert rows == [b"%c%d" % (letter, number) for letter in b"abc" for number in range(6)
@@ -237,8 +234,8 @@ def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path
     was passed over in silence."""
     [file] = damaged_end.glob("*.ldb")
     values = [found.start() for found in re.finditer(LARGE, file.read_bytes())]
-    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
-        _, first = scan_told(table, b"k8")
+    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
+        _, first = scan_reporting_corruption(table, b"k8")
 
         with file.open("r+b") as disk:
             at = values[1] - HEAD.size - 3  # in the number of k1, which is then newer than all
@@ -246,7 +243,7 @@ def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path
             [byte] = disk.read(1)
             disk.seek(at)
             disk.write(bytes((byte ^ 1,)))
-        keys, second = scan_told(table, b"k")
+        keys, second = scan_reporting_corruption(table, b"k")
 
     assert first is not None
     assert second is not None
@@ -260,7 +257,7 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
 ) -> None:
     """Its rows, which are whole, were told as missing, and readers went on behind them."""
     keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
-    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
         table._db.compact_range(start=b"a", stop=b"b")
         table.write([(key, frame(key, 0, LARGE)) for key in keys[6:-1]])
@@ -269,7 +266,7 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
     data[data.index(LARGE) - 1] ^= 1  # in the checksum of a0, before where the scan begins
     damaged_file.write_bytes(data)
 
-    with closing(LevelDbTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(keys[-1], frame(keys[-1], 0, LARGE))])
         before = set(tmp_path.glob("*.ldb"))
 
@@ -278,8 +275,8 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
             table._db.compact_range(start=b"b", stop=b"c")
             return found
 
-        monkeypatch.setattr(leveldb_holes, "read_manifest", compacted_since)
-        assert scan_told(table, b"a1", b"c") == (keys[1:], None)
+        monkeypatch.setattr(leveldb_corruption, "read_manifest", compacted_since)
+        assert scan_reporting_corruption(table, b"a1", b"c") == (keys[1:], None)
         after = set(tmp_path.glob("*.ldb"))
 
     assert len(before) == 2
@@ -288,7 +285,7 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
 
 def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: Path) -> None:
     """Facts of the server stood in such a block, and it could not start."""
-    with closing(LevelDbTable(damaged_end, first_whole=first_whole)) as table:
+    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
 
@@ -301,10 +298,59 @@ def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path
     # In the number that LevelDB gave the row, so that it is newer than all readers.
     data[data.index(b"p0") - HEAD.size - 3] ^= 1
     file.write_bytes(data)
-    first_only = MessageId(*Place(950_006, 0))
+    first_only = MessageId(*Offset(950_006, 0))
 
     with closing(opened(store_path)) as store:
         asked = query(through=first_only)
         assert split(store, asked, start=None, end=first_only, count=1)
         with pytest.raises(DamagedRecordError):
             read(store, asked)
+
+
+@pytest.fixture
+def without_file(tmp_path: Path) -> Iterator[LevelDbStore]:
+    """An open store with the rows a and b in files of their own, of which that of b was removed."""
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        table.write([(b"a", frame(b"a", 0, LARGE))])
+        table._db.compact_range(start=b"a", stop=b"a")
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        table.write([(b"b", frame(b"b", 0, LARGE))])
+        table._db.compact_range(start=b"b", stop=b"b")
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        max(tmp_path.glob("*.ldb")).unlink()
+        yield table
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda table: table.get(b"b"),
+        lambda table: [*table.scan(b"b", b"c")],
+        lambda table: [*table.scan(b"b", b"c", reverse=True)],
+        lambda table: [*table.scan(b"a", b"c", reverse=True)],
+        lambda table: [*table.scan_reporting_corruption(b"a", b"c", report_damaged_rows=False)],
+    ],
+    ids=["get", "scan", "backward", "backward and on", "scan told"],
+)
+def test_a_row_whose_file_is_gone_is_an_error_and_not_a_missing_row(
+    without_file: LevelDbStore, look: Callable[[LevelDbStore], object]
+) -> None:
+    """LevelDB's Get calls it NotFound, as it calls a key that was never written; plyvel's iterator
+    ends without an error."""
+    with pytest.raises(StoreError, match="No such file"):
+        look(without_file)
+
+
+def test_another_row_is_read_where_a_file_is_gone(without_file: LevelDbStore) -> None:
+    assert without_file.get(b"a") == frame(b"a", 0, LARGE)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_store_whose_only_file_is_gone_is_not_empty(tmp_path: Path, *, reverse: bool) -> None:
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        table.write([(b"a", b"1"), (b"b", b"2")])
+        table._db.compact_range()  # to a level whose files LevelDB opens when a scan comes to them
+    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        next(tmp_path.glob("*.ldb")).unlink()
+        with pytest.raises(StoreError, match="No such file"):
+            list(table.scan(b"a", b"c", reverse=reverse))

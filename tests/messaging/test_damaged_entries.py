@@ -2,14 +2,14 @@
 
 import pytest
 
-from messaging.rows import frame
-from messaging.runs import first_whole
-from messaging.storage.leveldb_holes import Hole, holes_between
-from messaging.storage.leveldb_table import Entry
+from messaging.storage.leveldb_corruption import CorruptRange, holes_between
+from messaging.storage.packed_rows import first_whole
+from messaging.storage.rows import frame
+from tuff.leveldb.sstable import Entry
 
 LAST_SEQUENCE = 100
 HIGH = LAST_SEQUENCE + (1 << 40)  # what a flipped bit makes of a number
-WHOLE = Hole(b"a", b"z", "the block's checksum does not match")
+WHOLE = CorruptRange(b"a", b"z", "the block's checksum does not match")
 
 
 def row(key: bytes, *, sequence: int = 10, is_value: bool | None = True) -> Entry:

@@ -10,30 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from messaging.keys import message_key, payload_key, place_after
-from messaging.query import Query
-from messaging.reader import read
-from messaging.rows import (
-    IS_RUN,
+from messaging.read.offsets import ending, split
+from messaging.read.query import Query
+from messaging.read.scan import read
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole, join, rows_in, scan_records
+from messaging.storage.rows import (
+    IS_PACKED,
     MessageRow,
     PayloadRange,
     frame,
     inline_values,
     is_whole,
+    message_key,
+    offset_after,
+    payload_key,
     unframe,
 )
-from messaging.run_table import RunTable, scan_records
-from messaging.runs import first_whole, join, rows_in
-from messaging.splits import split
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.memory import MemoryTable
-from messaging.survey import ending
 from tests.messaging.stored_runs import without_mark, without_sizes
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, query
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import MessageId, Place, past_group
+from tuff.protocol.ids import MessageId, Offset, past_group
 
-FIRST = Place(NOW_MS - 2_000, 40)
+FIRST = Offset(NOW_MS - 2_000, 40)
 COUNT = 12  # rows, of which those from RUN_FROM up to RUN_TO are one run
 RUN_FROM, RUN_TO = 3, 9
 
@@ -44,22 +44,22 @@ def without_all(value: bytes) -> bytes:
     return bytes(len(value))
 
 
-def leveldb(directory: Path) -> LevelDbTable:
-    return LevelDbTable(directory / "table", first_whole=first_whole)
+def leveldb(directory: Path) -> LevelDbStore:
+    return LevelDbStore(directory / "table", first_whole=first_whole)
 
 
 @pytest.fixture(params=["memory", "leveldb"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTable]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PackedRowStore]:
     in_memory = request.param == "memory"
     engine = (
-        MemoryTable() if in_memory else LevelDbTable(tmp_path / "table", first_whole=first_whole)
+        MemoryStore() if in_memory else LevelDbStore(tmp_path / "table", first_whole=first_whole)
     )
-    with closing(RunTable(engine)) as opened:
+    with closing(PackedRowStore(engine)) as opened:
         yield opened
 
 
-def place(number: int) -> Place:
-    return place_after(FIRST, number)
+def place(number: int) -> Offset:
+    return offset_after(FIRST, number)
 
 
 def key(number: int) -> bytes:
@@ -70,7 +70,7 @@ def payload(number: int) -> bytes:
     return f"payload {number}".encode()
 
 
-def fill(store: RunTable, damage: Damage) -> None:
+def fill(store: PackedRowStore, damage: Damage) -> None:
     """Rows of one millisecond, of which some are a run that is damaged."""
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
@@ -85,7 +85,7 @@ def ranges() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
 def test_a_range_has_every_row_or_the_record_in_which_it_was(
-    store: RunTable, damage: Damage
+    store: PackedRowStore, damage: Damage
 ) -> None:
     fill(store, damage)
 
@@ -105,7 +105,7 @@ def test_a_range_has_every_row_or_the_record_in_which_it_was(
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_run_without_its_flags_still_has_its_rows(store: RunTable, bit: int) -> None:
+def test_a_run_without_its_flags_still_has_its_rows(store: PackedRowStore, bit: int) -> None:
     fill(store, lambda run: without_mark(run, bit=bit))
 
     for each in range(COUNT):
@@ -129,15 +129,15 @@ def test_what_was_made_up_to_look_like_a_run_is_the_row_that_it_is() -> None:
 
     assert rows_in(at, whole) == [(at, whole)]
     assert rows_in(at, newer) == [(at, newer)]
-    assert unframe(at, frame(at, IS_RUN, run[5:]))
+    assert unframe(at, frame(at, IS_PACKED, run[5:]))
 
 
 def ask(**asked: object) -> Query:
-    served = {"served": place(COUNT - 1), "live_from": Place(0, 0)}
+    served = {"high_water_mark": place(COUNT - 1), "live_from": Offset(0, 0)}
     return query(**(served | asked))
 
 
-def read_all(store: RunTable, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
+def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
     """Every payload that a reader is handed who goes on behind damage, and what it was told."""
     number, payloads, told = MessageId(*place(first)).to_int(), [], []
     for _ in range(2 * COUNT):
@@ -155,7 +155,9 @@ def read_all(store: RunTable, *, first: int, through: int) -> tuple[list[bytes],
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_reader_is_told_once_and_handed_all_the_rest(store: RunTable, damage: Damage) -> None:
+def test_a_reader_is_told_once_and_handed_all_the_rest(
+    store: PackedRowStore, damage: Damage
+) -> None:
     fill(store, damage)
 
     for first, stop in ranges():
@@ -167,7 +169,7 @@ def test_a_reader_is_told_once_and_handed_all_the_rest(store: RunTable, damage: 
         assert len(told) == bool(lost), (first, stop)
 
 
-def test_a_reader_is_told_how_many_messages_may_be_gone(store: RunTable) -> None:
+def test_a_reader_is_told_how_many_messages_may_be_gone(store: PackedRowStore) -> None:
     fill(store, without_sizes)
 
     _, (told,) = read_all(store, first=0, through=RUN_FROM)
@@ -178,7 +180,7 @@ def test_a_reader_is_told_how_many_messages_may_be_gone(store: RunTable) -> None
     assert "may have been" not in last
 
 
-def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: RunTable) -> None:
+def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: PackedRowStore) -> None:
     fill(store, without_mark)
 
     for first, stop in ranges():
@@ -186,7 +188,7 @@ def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: RunTable) -> N
         assert read_all(store, first=first, through=stop - 1) == (expected, [])
 
 
-def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: RunTable) -> None:
+def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: PackedRowStore) -> None:
     fill(store, without_mark)
     inside = MessageId(*place(RUN_FROM + 1)).to_int() + 1
 
@@ -196,31 +198,31 @@ def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: RunTable) -> N
     assert reading.whole_from is None
 
 
-def test_a_topic_ends_before_a_record_that_is_not_decided(store: RunTable) -> None:
+def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
     extent = ending(store, ask(**live), undecided_from=FIRST)
-    cut = ending(store, ask(served=place(RUN_FROM), **live), undecided_from=FIRST)
+    cut = ending(store, ask(high_water_mark=place(RUN_FROM), **live), undecided_from=FIRST)
 
     assert extent.end == cut.end == MessageId(*place(RUN_FROM - 1))
 
 
 def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
-    store: RunTable,
+    store: PackedRowStore,
 ) -> None:
     fill(store, without_sizes)
 
     extent = ending(
         store,
-        ask(served=place(RUN_TO), live_from=place(0)),
-        undecided_from=Place(NOW_MS, 0),
+        ask(high_water_mark=place(RUN_TO), live_from=place(0)),
+        undecided_from=Offset(NOW_MS, 0),
     )
 
     assert extent.end == past_group(place(RUN_TO))
 
 
-def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: RunTable) -> None:
+def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     end = MessageId(*place(RUN_FROM + 1))
 
@@ -235,7 +237,7 @@ def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: RunTable) -> 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all, without_mark])
 def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
-    store: RunTable, damage: Damage
+    store: PackedRowStore, damage: Damage
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)

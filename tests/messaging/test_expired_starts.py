@@ -6,11 +6,11 @@ on: what it was handed to go on from lay right before what was live when it look
 
 from dataclasses import replace
 
-from messaging.polls import Isolation, Poll, PollResult
+from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World, publish, request
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Isolation
 
 TTL_MS = 100_000  # the fixture's topic
 OTHER = TopicId("default", "other")
@@ -18,22 +18,22 @@ COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 async def publish_elsewhere(service: MessagingService) -> None:
-    await service.publish(OTHER, request(b"elsewhere"))
+    await service.publisher.publish(OTHER, request(b"elsewhere"))
 
 
 async def go_on(
     service: MessagingService, before: PollResult, poll: Poll = COMMITTED
 ) -> PollResult:
     start = MessageId.from_bytes(before.next_id)
-    return await service.poll(AUDIT, replace(poll, start=start, inclusive=False))
+    return await service.polls.poll(AUDIT, replace(poll, start=start, inclusive=False))
 
 
 async def test_a_reader_of_a_topic_where_nothing_comes_is_told_of_no_loss(
     world: World, service: MessagingService
 ) -> None:
-    await service.create_topic(OTHER, {})
+    await service.topics.create(OTHER, {})
     await publish_elsewhere(service)
-    reply = await service.poll(AUDIT, COMMITTED)
+    reply = await service.polls.poll(AUDIT, COMMITTED)
 
     for _ in range(3):
         world.clock.now_ms += 2 * TTL_MS // 3
@@ -45,18 +45,18 @@ async def test_a_reader_of_a_topic_where_nothing_comes_is_told_of_no_loss(
 async def test_the_first_message_after_a_long_silence_comes_without_a_false_alarm(
     world: World, service: MessagingService
 ) -> None:
-    await service.create_topic(OTHER, {})
+    await service.topics.create(OTHER, {})
     await publish_elsewhere(service)
-    begun = await service.poll(AUDIT, COMMITTED)
+    begun = await service.polls.poll(AUDIT, COMMITTED)
     world.clock.now_ms += 10 * TTL_MS
     silent = await go_on(service, begun)
-    latest = service.newest_place(AUDIT)
+    latest = service.offsets.newest_id(AUDIT)
     await publish(service, b"the first ever")
 
     replies = [
         await go_on(service, begun),
         await go_on(service, silent),
-        await service.poll(AUDIT, Poll(start=latest, inclusive=False)),
+        await service.polls.poll(AUDIT, Poll(start=latest, inclusive=False)),
     ]
 
     assert [(reply.items[0][1], reply.expired) for reply in replies] == [
@@ -69,7 +69,7 @@ async def test_a_reader_held_at_the_first_row_is_told_of_no_loss_until_that_row_
 ) -> None:
     world.transactions.start(7)
     await publish(service, b"held", pointer=7)
-    reply = await service.poll(AUDIT, COMMITTED)
+    reply = await service.polls.poll(AUDIT, COMMITTED)
 
     world.clock.now_ms += TTL_MS - 1
     reply = await go_on(service, reply)
@@ -85,7 +85,7 @@ async def test_what_was_published_and_expired_behind_a_reader_is_a_loss(
 ) -> None:
     await publish(service, b"the start of all", ttl_s=1)
     world.clock.now_ms += TTL_MS
-    begun = await service.poll(AUDIT, COMMITTED)
+    begun = await service.polls.poll(AUDIT, COMMITTED)
     await publish(service, b"missed")
     world.clock.now_ms += TTL_MS
 
@@ -99,7 +99,7 @@ async def test_who_has_read_the_last_message_missed_nothing_when_that_expires(
 ) -> None:
     """The id to go on from is then that of the message."""
     await publish(service, b"a", b"the last")
-    read = await service.poll(AUDIT, COMMITTED)
+    read = await service.polls.poll(AUDIT, COMMITTED)
     assert (len(read.items), read.next_id) == (2, read.items[-1][0])
     world.clock.now_ms += 2 * TTL_MS
 
@@ -117,7 +117,7 @@ async def test_who_has_read_all_but_what_a_transaction_holds_is_told_once_that_e
     await publish(service, b"a")
     world.clock.now_ms += 1_000
     await publish(service, b"held", pointer=7)
-    read = await service.poll(AUDIT, COMMITTED)
+    read = await service.polls.poll(AUDIT, COMMITTED)
     assert (len(read.items), read.blocked_by) == (1, 7)
 
     world.clock.now_ms += TTL_MS - 1
@@ -130,7 +130,7 @@ async def test_who_has_read_a_message_and_not_the_next_one_missed_that(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"a", b"b")
-    read = await service.poll(AUDIT, replace(COMMITTED, limit=1))
+    read = await service.polls.poll(AUDIT, replace(COMMITTED, limit=1))
     world.clock.now_ms += 2 * TTL_MS
 
     assert (await go_on(service, read)).expired
@@ -143,17 +143,17 @@ async def test_a_start_at_a_message_itself_may_have_missed_it(
     world.clock.now_ms += 2 * TTL_MS
 
     for start in (published.first, published.first.publish_timestamp_ms):
-        assert (await service.poll(AUDIT, Poll(start=start))).expired
+        assert (await service.polls.poll(AUDIT, Poll(start=start))).expired
 
 
 async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
-    await service.store(AUDIT, request(b"a", b"b", pointer=7))
+    await service.publisher.store(AUDIT, request(b"a", b"b", pointer=7))
     await publish(service, pointer=7)
     world.transactions.end(7, world.transactions.committed)
-    read = await service.poll(AUDIT, replace(COMMITTED, limit=1))
+    read = await service.polls.poll(AUDIT, replace(COMMITTED, limit=1))
     assert len(read.items) == 1
     world.clock.now_ms += 2 * TTL_MS
 
@@ -162,10 +162,10 @@ async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
 
 async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": str(TTL_MS // 1000)})
-        await service.create_topic(OTHER, {})
+        await service.topics.create(AUDIT, {"ttl": str(TTL_MS // 1000)})
+        await service.topics.create(OTHER, {})
         await publish_elsewhere(service)
-        begun = await service.poll(AUDIT, COMMITTED)
+        begun = await service.polls.poll(AUDIT, COMMITTED)
         await publish(service, b"a")
         seen = await go_on(service, await go_on(service, begun))
     world.clock.now_ms += 2 * TTL_MS

@@ -6,21 +6,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.keys import message_key, payload_key
-from messaging.page import Page
-from messaging.plain import Taken
-from messaging.query import Undecided, start_number
-from messaging.reader import read
-from messaging.reading import Reading
-from messaging.rows import MessageRow, PayloadRange, PayloadRow
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, Store, StoreDamagedError
+from messaging.read.query import Undecided, start_number
+from messaging.read.reply import Page
+from messaging.read.scan import ReadResult, Taken, read
+from messaging.storage.engine import Rows, Store, StoreDamagedError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
 from tests.messaging.stored_runs import flip, in_runs
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
 from tuff.protocol.avro import decode_message, encode_items, encode_message
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.forms import payload_to_json
-from tuff.protocol.ids import LAST_ID, MessageId, Place
+from tuff.protocol.ids import LAST_ID, MessageId, Offset
+from tuff.protocol.json_forms import payload_to_json
 
 rows = st.lists(
     st.builds(
@@ -34,10 +31,10 @@ rows = st.lists(
 )
 
 
-def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryTable:
-    table = MemoryTable()
+def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
+    table = MemoryStore()
     for seq_id, row in enumerate(stored):
-        key = message_key(PREFIX, Place(NOW_MS - 2_000, seq_id))
+        key = message_key(PREFIX, Offset(NOW_MS - 2_000, seq_id))
         value = row.to_bytes(key)
         if seq_id == flipped:
             value = value[:-1] + bytes((value[-1] ^ 1,))
@@ -45,21 +42,21 @@ def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryTable:
     return table
 
 
-def _generally(table: MemoryTable, **asked: object) -> Reading | str:
+def _generally(table: MemoryStore, **asked: object) -> ReadResult | str:
     with pytest.MonkeyPatch.context() as patch:
         # A fast way that finds no row plain: it hands the next one on at once.
         patch.setattr(Taken, "add_plain", lambda _taken, rows, *_, **__: rows.next())
         return _said(table, **asked)
 
 
-def _said(table: Store, **asked: object) -> Reading | str:
+def _said(table: Store, **asked: object) -> ReadResult | str:
     try:
         return read(table, query(**asked))
     except DamagedRecordError as error:
         return str(error)
 
 
-def _plain(reading: Reading | str) -> object:
+def _plain(reading: ReadResult | str) -> object:
     if isinstance(reading, str):
         return reading
     return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
@@ -95,27 +92,27 @@ def test_the_fast_way_reads_what_the_general_way_does(
     generally = _plain(_generally(table, **asked))
     assert _plain(_said(table, **asked)) == generally
     is_flipped = flipped is not None and flipped < len(stored)
-    keys = [message_key(PREFIX, Place(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
+    keys = [message_key(PREFIX, Offset(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
     joined = in_runs(_table(stored, flipped=None).rows, flipped=keys)
     assert _plain(_said(joined, **asked)) == generally
 
 
 def _group(
-    stored: list[PayloadRow], changed: tuple[int, bool] | None, place: Place
-) -> tuple[MemoryTable, list[bytes]]:
+    stored: list[PayloadRow], changed: tuple[int, bool] | None, offset: Offset
+) -> tuple[MemoryStore, list[bytes]]:
     """A reference and what it brings, of which one row may be missing; and the key of the one that
     is to be damaged."""
-    table = MemoryTable()
+    table = MemoryStore()
     flipped = []
     for seq_id, row in enumerate(stored):
-        key = payload_key(PREFIX, COMMITTED, Place(NOW_MS - 2_000, seq_id))
+        key = payload_key(PREFIX, COMMITTED, Offset(NOW_MS - 2_000, seq_id))
         if changed == (seq_id, True):
             flipped.append(key)
         if changed != (seq_id, False):
             table.write([(key, row.to_bytes(key))])
-    last = Place(NOW_MS - 2_000, len(stored) - 1)
-    brings = PayloadRange(Place(NOW_MS - 2_000, 0), last, len(stored))
-    key = message_key(PREFIX, place)
+    last = Offset(NOW_MS - 2_000, len(stored) - 1)
+    brings = PayloadRange(Offset(NOW_MS - 2_000, 0), last, len(stored))
+    key = message_key(PREFIX, offset)
     table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
     return table, flipped
 
@@ -152,7 +149,7 @@ def test_stored_messages_are_read_as_the_general_way_does(
     limit: int,
     bytes_max: int,
 ) -> None:
-    place = Place(NOW_MS - 1_000, 0)
+    place = Offset(NOW_MS - 1_000, 0)
     table, flipped = _group(stored, changed, place)
     asked: dict[str, object] = {
         "start": MessageId(*place, NOW_MS - 2_000, start).to_int() if start else 0,
@@ -168,7 +165,7 @@ def test_stored_messages_are_read_as_the_general_way_does(
 
     for found in (_said(table, **asked), joined):
         assert _plain(found) == _plain(general)
-        if isinstance(found, Reading) and isinstance(general, Reading):
+        if isinstance(found, ReadResult) and isinstance(general, ReadResult):
             assert found.page.arrow(generation=1) == general.page.arrow(generation=1)
             assert found.page.avro() == general.page.avro()
 
@@ -179,23 +176,29 @@ places = st.integers(0, 20)
 @given(
     start=places,
     through=places,
-    floor=places,
+    log_start=places,
     limit=st.integers(1, 21),
     bytes_max=st.integers(1, 60),
     inclusive=st.booleans(),
-    served=st.sampled_from([5, 19, 20]),
+    high_water_mark=st.sampled_from([5, 19, 20]),
 )
-@example(start=3, through=20, floor=0, limit=21, bytes_max=60, inclusive=False, served=19)
-@example(start=0, through=7, floor=0, limit=21, bytes_max=60, inclusive=True, served=19)
-@example(start=0, through=20, floor=0, limit=4, bytes_max=60, inclusive=True, served=19)
+@example(
+    start=3, through=20, log_start=0, limit=21, bytes_max=60, inclusive=False, high_water_mark=19
+)
+@example(
+    start=0, through=7, log_start=0, limit=21, bytes_max=60, inclusive=True, high_water_mark=19
+)
+@example(
+    start=0, through=20, log_start=0, limit=4, bytes_max=60, inclusive=True, high_water_mark=19
+)
 def test_runs_are_read_from_and_through_any_of_their_rows(
     start: int,
     through: int,
-    floor: int,
+    log_start: int,
     limit: int,
     bytes_max: int,
     inclusive: bool,
-    served: int,
+    high_water_mark: int,
 ) -> None:
     stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
     stored += [MessageRow(tx_pointer=COMMITTED, payload=b"odd"), *stored[:5], *stored]
@@ -203,25 +206,25 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
     asked: dict[str, object] = {
         "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
         "through": MessageId(NOW_MS - 2_000, through),
-        "floor": MessageId(NOW_MS - 2_000, floor),
-        "served": Place(NOW_MS - 2_000, served),
+        "log_start": MessageId(NOW_MS - 2_000, log_start),
+        "high_water_mark": Offset(NOW_MS - 2_000, high_water_mark),
         "limit": limit,
         "bytes_max": bytes_max,
     }
     # Nothing behind what is served is there: a batch is served as a whole.
-    last = message_key(PREFIX, Place(NOW_MS - 2_000, served))
+    last = message_key(PREFIX, Offset(NOW_MS - 2_000, high_water_mark))
     rows = {key: value for key, value in rows.items() if key <= last}
 
-    one_by_one, joined = _said(MemoryTable(rows), **asked), _said(in_runs(rows), **asked)
+    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(in_runs(rows), **asked)
 
     assert _plain(joined) == _plain(one_by_one)
-    assert isinstance(one_by_one, Reading)
-    assert isinstance(joined, Reading)
+    assert isinstance(one_by_one, ReadResult)
+    assert isinstance(joined, ReadResult)
     if joined.whole_from is not None:
         assert joined.whole_from == one_by_one.whole_from
 
 
-class FailingTable(MemoryTable):
+class FailingTable(MemoryStore):
     """The engine can't read on behind the first seven rows."""
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.keys import PAYLOADS, message_key, payload_key
-from messaging.query import Query, Undecided, start_number
-from messaging.reader import read
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, StoreDamagedError
-from messaging.survey import beginning, ending
+from messaging.read.offsets import beginning, ending
+from messaging.read.query import Query, Undecided, start_number
+from messaging.read.scan import read
+from messaging.storage.engine import Rows, StoreDamagedError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import PAYLOADS, message_key, payload_key
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
 
 PLAIN = ModelRow(950_000, None, ((b"plain", None),), is_reference=False)
 LATER = ModelRow(950_002, None, ((b"later", None),), is_reference=False)
@@ -25,7 +25,7 @@ def group_of(*payloads: bytes, ttl_s: int | None = None) -> ModelRow:
     return ModelRow(950_001, COMMITTED, each, is_reference=True)
 
 
-def lose(table: MemoryTable, *places: Place) -> None:
+def lose(table: MemoryStore, *places: Offset) -> None:
     table.write([(payload_key(PREFIX, COMMITTED, place), None) for place in places])
 
 
@@ -33,7 +33,7 @@ def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
     return [payload for _, payload in items]
 
 
-class CountingTable(MemoryTable):
+class CountingTable(MemoryStore):
     """Counts the rows that scans gave out."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:
@@ -194,7 +194,7 @@ def test_the_extent_of_a_topic_costs_no_count() -> None:
     assert table.passed == (1 + 2) + 1 + 1
 
 
-class SweptTable(MemoryTable):
+class SweptTable(MemoryStore):
     """Retention takes a whole group away between the look at its row and at its payloads."""
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
@@ -213,7 +213,7 @@ def test_a_group_that_went_while_it_was_read_is_passed_over() -> None:
     assert (texts(found.items), found.caught_up) == ([b"plain", b"later"], True)
 
 
-class BrokenTable(MemoryTable):
+class BrokenTable(MemoryStore):
     """The engine can't read on behind the first two payload rows."""
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
@@ -245,7 +245,7 @@ def test_whoever_goes_on_after_each_damage_is_handed_all_there_is(
 ) -> None:
     table, _, places = build(rows)
     expected = model(rows, places, snapshot=None, undecided=Undecided.HOLD).items
-    lost: dict[Place, set[bytes]] = {}
+    lost: dict[Offset, set[bytes]] = {}
     for row, (place, stored) in zip(rows, places, strict=True):
         for at in stored:
             if data.draw(st.integers(0, 3)) == 0:
@@ -262,7 +262,7 @@ def test_whoever_goes_on_after_each_damage_is_handed_all_there_is(
         assert not any(each.hex()[:20] == damaged[:20] for each, _ in items[:delivered_count])
 
 
-def _read_on(table: MemoryTable, asked: Query) -> tuple[list[tuple[bytes, bytes]], dict[str, int]]:
+def _read_on(table: MemoryStore, asked: Query) -> tuple[list[tuple[bytes, bytes]], dict[str, int]]:
     """Everything, page by page, and of each damage how much had been delivered before it."""
     items: list[tuple[bytes, bytes]] = []
     told: dict[str, int] = {}

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from messaging.keys import MESSAGES, PAYLOADS, message_key, payload_key, prefix_of, prefix_stop
-from messaging.rows import MessageRow, PayloadRange, PayloadRow
-from messaging.storage import hbase_journal as journal
-from messaging.storage.hbase_layout import (
+from messaging.storage.hbase import journal
+from messaging.storage.hbase.layout import (
     BODY,
     HEAD,
     METADATA,
@@ -19,9 +17,19 @@ from messaging.storage.hbase_layout import (
     key_of,
     value_of,
 )
+from messaging.storage.rows import (
+    MESSAGES,
+    PAYLOADS,
+    MessageRow,
+    PayloadRange,
+    PayloadRow,
+    message_key,
+    payload_key,
+    prefix_of,
+    prefix_stop,
+)
 from tuff.checksum import crc32
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 AUDIT = TopicId("default", "t1")
 PREFIX = prefix_of(AUDIT, 1)
@@ -32,7 +40,7 @@ keys = st.binary(min_size=1, max_size=4) | st.builds(
 
 
 def test_a_message_stands_behind_the_salt_of_its_topic() -> None:
-    key = message_key(PREFIX, Place(1_480_000_000_000, 5))
+    key = message_key(PREFIX, Offset(1_480_000_000_000, 5))
 
     table, row = LAYOUT.place(key)
 
@@ -40,7 +48,7 @@ def test_a_message_stands_behind_the_salt_of_its_topic() -> None:
         "message",
         "0264656661756c743a74313a" + "00000001" + "0000015896dfd000" + "0005",
     )
-    assert LAYOUT.place(payload_key(PREFIX, 7, Place(1, 2)))[1][:1] == row[:1]
+    assert LAYOUT.place(payload_key(PREFIX, 7, Offset(1, 2)))[1][:1] == row[:1]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,7 @@ def test_a_payload_has_a_cell_of_its_own(row: MessageRow | PayloadRow, head_size
 
 
 def test_a_reference_has_no_payload_cell() -> None:
-    brings = PayloadRange(Place(1, 2), Place(3, 4), 5)
+    brings = PayloadRange(Offset(1, 2), Offset(3, 4), 5)
     value = MessageRow(tx_pointer=7, reference=brings).to_bytes(b"mkey")
 
     assert cells_of("message", value) == {HEAD: value}
@@ -97,7 +105,7 @@ def holds(rows: RowRange, table: str, row: bytes) -> bool:
 
 
 def test_a_topic_is_one_range() -> None:
-    start = message_key(PREFIX, Place(5, 0))
+    start = message_key(PREFIX, Offset(5, 0))
 
     (segment,) = LAYOUT.segments(start, MESSAGES + prefix_of(AUDIT, 2))
 

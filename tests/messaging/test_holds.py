@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from messaging.bookmarks import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX
-from messaging.keys import HOLDS, POSITIONS
-from messaging.polls import Poll
+from messaging.read.poll import Poll
+from messaging.retention.holds_and_positions import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryTable
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import HOLDS, POSITIONS
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
@@ -38,7 +38,7 @@ TTL_MS = 100_000  # the fixture's topic
 
 async def hold(service: MessagingService, name: str = "job", **asked: int) -> MessageId:
     first, max_age_ms = asked.get("first", 0), asked.get("max_age_ms", AGE_MS)
-    return (await service.bookmarks.hold(AUDIT, name, first, max_age_ms=max_age_ms)).first
+    return (await service.holds_and_positions.hold(AUDIT, name, first, max_age_ms=max_age_ms)).first
 
 
 async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
@@ -48,19 +48,19 @@ async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
     world.clock.now_ms += 1
     held = await publish(service, b"held")
     world.clock.now_ms += 1
-    await service.bookmarks.hold(AUDIT, "job", held.first, max_age_ms=2 * TTL_MS)
+    await service.holds_and_positions.hold(AUDIT, "job", held.first, max_age_ms=2 * TTL_MS)
 
     world.clock.now_ms = NOON_MS + TTL_MS + 5_000
-    await service.sweep()
+    await service.cleaner.run_pass()
     assert await polled(service) == [b"held"]
-    assert (await service.offsets(AUDIT)).earliest == held.first
+    assert (await service.offsets.offsets(AUDIT)).earliest == held.first
     world.clock.now_ms = NOON_MS + 2 + 2 * TTL_MS - 1
-    await service.sweep()
+    await service.cleaner.run_pass()
     assert await polled(service) == [b"held"]
 
     world.clock.now_ms += 1
     assert await polled(service) == []
-    assert (await service.sweep()).dropped_count == 1
+    assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
 async def test_the_end_of_a_hold_counts_at_once(world: World, service: MessagingService) -> None:
@@ -69,11 +69,11 @@ async def test_the_end_of_a_hold_counts_at_once(world: World, service: Messaging
     world.clock.now_ms += TTL_MS
     assert await polled(service) == [b"held"]
 
-    await service.bookmarks.release(AUDIT, "job")
+    await service.holds_and_positions.release(AUDIT, "job")
 
     assert await polled(service) == []
     with pytest.raises(HoldNotFoundError):
-        await service.bookmarks.release(AUDIT, "job")
+        await service.holds_and_positions.release(AUDIT, "job")
 
 
 async def test_a_publishers_own_ttl_is_not_held(world: World, service: MessagingService) -> None:
@@ -83,7 +83,7 @@ async def test_a_publishers_own_ttl_is_not_held(world: World, service: Messaging
     world.clock.now_ms += 2 * TTL_MS
 
     assert await polled(service) == [b"long"]
-    assert (await service.sweep()).dropped_count == 1
+    assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
 async def test_what_has_expired_does_not_come_back(world: World, service: MessagingService) -> None:
@@ -97,7 +97,7 @@ async def test_what_has_expired_does_not_come_back(world: World, service: Messag
     assert await polled(service) == [b"live"]
     world.clock.now_ms += TTL_MS + AGE_MS - 1
     assert await polled(service) == []
-    again = await service.bookmarks.hold(AUDIT, "job", live.first, max_age_ms=AGE_MS)
+    again = await service.holds_and_positions.hold(AUDIT, "job", live.first, max_age_ms=AGE_MS)
     assert again.first == MessageId(world.clock.now_ms - TTL_MS + 1, 0)
     assert await polled(service) == []
 
@@ -111,7 +111,7 @@ async def test_setting_a_hold_anew_renews_it_and_moves_it(
     await hold(service)
     world.clock.now_ms += AGE_MS - 1
 
-    moved = await service.bookmarks.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
+    moved = await service.holds_and_positions.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
 
     assert moved.first == second.first
     assert moved.set_at_ms == world.clock.now_ms
@@ -119,7 +119,7 @@ async def test_setting_a_hold_anew_renews_it_and_moves_it(
     assert await polled(service) == [b"b"]
     world.clock.now_ms += AGE_MS - 1
     assert await polled(service) == [b"b"]
-    assert list(service.bookmarks.holds(AUDIT)) == ["job"]
+    assert list(service.holds_and_positions.holds(AUDIT)) == ["job"]
 
 
 async def test_a_hold_may_begin_in_the_future(world: World, service: MessagingService) -> None:
@@ -139,15 +139,15 @@ async def test_a_group_is_held_with_its_stored_payloads(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
-    await service.store(AUDIT, request(b"a", b"b", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"a", b"b", pointer=pointer))
     world.clock.now_ms += 90_000
     brought = await publish(service, pointer=pointer)
-    await service.bookmarks.hold(AUDIT, "job", brought.first, max_age_ms=AGE_MS)
+    await service.holds_and_positions.hold(AUDIT, "job", brought.first, max_age_ms=AGE_MS)
     world.transactions.end(pointer, world.transactions.committed)
-    service.settle([pointer])
+    service.rows.settle([pointer])
 
     world.clock.now_ms += 900_000
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert await polled(service) == [b"a", b"b"]
 
@@ -160,61 +160,61 @@ async def test_truncation_beyond_a_hold_is_refused_with_its_name(
     second = await publish(service, b"b")
     world.clock.now_ms += 1
     third = await publish(service, b"c")
-    await service.bookmarks.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
+    await service.holds_and_positions.hold(AUDIT, "job", second.first, max_age_ms=AGE_MS)
 
     with pytest.raises(TopicHeldError, match="job") as refused:
-        await service.truncate_topic(AUDIT, third.first)
+        await service.topics.truncate(AUDIT, third.first)
 
     assert refused.value.members == {"holds": ["job"]}
     assert await polled(service) == [b"a", b"b", b"c"]
-    assert await service.truncate_topic(AUDIT, second.first) == second.first
-    assert await service.truncate_topic(AUDIT, first.first) == second.first
+    assert await service.topics.truncate(AUDIT, second.first) == second.first
+    assert await service.topics.truncate(AUDIT, first.first) == second.first
     world.clock.now_ms += AGE_MS
-    await service.truncate_topic(AUDIT, third.first)
+    await service.topics.truncate(AUDIT, third.first)
 
 
 async def test_holds_and_positions_survive_a_restart_and_die_with_the_topic(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         published = await publish(service, b"a")
         await hold(service)
-        await service.bookmarks.set_position(AUDIT, "reader", published.first)
-        told = service.bookmarks.holds(AUDIT)
+        await service.holds_and_positions.set_position(AUDIT, "reader", published.first)
+        told = service.holds_and_positions.holds(AUDIT)
 
     world.clock.now_ms += TTL_MS
     async with world.running() as service:
-        assert service.bookmarks.holds(AUDIT) == told
-        generation, position = service.bookmarks.position(AUDIT, "reader")
+        assert service.holds_and_positions.holds(AUDIT) == told
+        generation, position = service.holds_and_positions.position(AUDIT, "reader")
         assert (generation, position.position) == (1, published.first)
         assert position.updated_at_ms == NOON_MS
         assert await polled(service) == [b"a"]
-        await service.delete_topic(AUDIT)
+        await service.topics.delete(AUDIT)
         assert not [key for key in world.rows if key[:1] in (HOLDS, POSITIONS)]
-        await service.create_topic(AUDIT, {"ttl": "100"})
-        assert service.bookmarks.holds(AUDIT) == {}
-        assert service.bookmarks.positions(AUDIT) == (2, {})
+        await service.topics.create(AUDIT, {"ttl": "100"})
+        assert service.holds_and_positions.holds(AUDIT) == {}
+        assert service.holds_and_positions.positions(AUDIT) == (2, {})
 
 
 async def test_positions_keep_nothing_and_may_go_back(
     world: World, service: MessagingService
 ) -> None:
     published = await publish(service, b"a")
-    await service.bookmarks.set_position(AUDIT, "reader", published.first)
-    await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
-    await service.bookmarks.set_position(AUDIT, "another", published.first)
+    await service.holds_and_positions.set_position(AUDIT, "reader", published.first)
+    await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
+    await service.holds_and_positions.set_position(AUDIT, "another", published.first)
     world.clock.now_ms += TTL_MS
 
     assert await polled(service) == []
-    _, found = service.bookmarks.positions(AUDIT)
+    _, found = service.holds_and_positions.positions(AUDIT)
     assert [(name, each.position) for name, each in found.items()] == [
         ("another", published.first),
         ("reader", FIRST_ID),
     ]
-    await service.bookmarks.delete_position(AUDIT, "reader")
+    await service.holds_and_positions.delete_position(AUDIT, "reader")
     with pytest.raises(PositionNotFoundError):
-        service.bookmarks.position(AUDIT, "reader")
+        service.holds_and_positions.position(AUDIT, "reader")
     with pytest.raises(PositionNotFoundError):
-        await service.bookmarks.delete_position(AUDIT, "reader")
+        await service.holds_and_positions.delete_position(AUDIT, "reader")
 
 
 async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
@@ -223,19 +223,19 @@ async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
     for number in range(HOLDS_COUNT_MAX):
         await hold(service, f"job-{number}", max_age_ms=1_000)
     for number in range(POSITIONS_COUNT_MAX):
-        await service.bookmarks.set_position(AUDIT, f"reader-{number}", FIRST_ID)
+        await service.holds_and_positions.set_position(AUDIT, f"reader-{number}", FIRST_ID)
 
     with pytest.raises(TooManyHoldsError):
         await hold(service, "one-more")
     with pytest.raises(TooManyPositionsError):
-        await service.bookmarks.set_position(AUDIT, "one-more", FIRST_ID)
+        await service.holds_and_positions.set_position(AUDIT, "one-more", FIRST_ID)
     await hold(service, "job-5", max_age_ms=2_000)
-    await service.bookmarks.set_position(AUDIT, "reader-5", FIRST_ID)
+    await service.holds_and_positions.set_position(AUDIT, "reader-5", FIRST_ID)
     world.clock.now_ms += 1_000
 
     await hold(service, "one-more")
 
-    assert list(service.bookmarks.holds(AUDIT)) == ["job-5", "one-more"]
+    assert list(service.holds_and_positions.holds(AUDIT)) == ["job-5", "one-more"]
     assert sum(key.startswith(HOLDS) for key in world.rows) == 2
 
 
@@ -245,7 +245,7 @@ async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl
     """HBase lets rows go by a time of their own, which must be late enough."""
     world.settings = MessagingSettings(default_ttl=100, max_ttl=100, hold_max_s=60.0)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         await publish(service, b"first")
         for _ in range(5):
             await hold(service, max_age_ms=40_000)
@@ -266,14 +266,16 @@ async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_
     world.clock.now_ms += TTL_MS
     place = published.first
 
-    assert not (await service.poll(AUDIT, Poll(start=place))).expired
-    assert (await service.poll(AUDIT, Poll(start=place.publish_timestamp_ms - TTL_MS))).expired
-    await service.bookmarks.release(AUDIT, "job")
-    assert (await service.poll(AUDIT, Poll(start=place))).expired
+    assert not (await service.polls.poll(AUDIT, Poll(start=place))).expired
+    assert (
+        await service.polls.poll(AUDIT, Poll(start=place.publish_timestamp_ms - TTL_MS))
+    ).expired
+    await service.holds_and_positions.release(AUDIT, "job")
+    assert (await service.polls.poll(AUDIT, Poll(start=place))).expired
 
 
 async def longer_ttl(service: MessagingService) -> None:
-    await service.update_topic(AUDIT, {"ttl": "1000"})
+    await service.topics.update(AUDIT, {"ttl": "1000"})
 
 
 @pytest.mark.parametrize("change", [hold, longer_ttl])
@@ -283,13 +285,13 @@ async def test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_alr
     """A reader that was told a message is expired, and another that is handed it a moment later,
     would have seen two orders."""
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         await publish(service, b"a")
         world.clock.now_ms += TTL_MS - 1
         setting = await settle_down_until_decided(service, change(service))
         world.clock.now_ms += 1
 
-        result = payloads(await service.poll(AUDIT, Poll()))
+        result = payloads(await service.polls.poll(AUDIT, Poll()))
 
         await setting
         assert result == [b"a"] == await polled(service)
@@ -299,7 +301,7 @@ async def settle_down_until_decided(
     service: MessagingService, change: Coroutine[None, None, object]
 ) -> "asyncio.Task[object]":
     setting = asyncio.ensure_future(change)
-    topic = service._live.topics.find(AUDIT)
+    topic = service.state.topics.find(AUDIT)
     for _ in range(100):
         if topic.decided is topic.durable:
             await asyncio.sleep(0)
@@ -308,10 +310,10 @@ async def settle_down_until_decided(
 
 
 async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
-    table = FlakyTable(MemoryTable(world.rows))
+    table = FlakyTable(MemoryStore(world.rows))
     world.open_store = lambda: table
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         await publish(service, b"a")
         table.writes_left = 0
 
@@ -319,15 +321,15 @@ async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
             await hold(service)
         world.clock.now_ms += TTL_MS
 
-        table._inner = MemoryTable(world.rows)
+        table._inner = MemoryStore(world.rows)
         await service.tick()
-        assert service.bookmarks.holds(AUDIT) == {}
+        assert service.holds_and_positions.holds(AUDIT) == {}
         assert await polled(service) == []
 
 
 async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         await publish(service, b"a")
         await hold(service)
     (key,) = [key for key in world.rows if key.startswith(HOLDS)]
@@ -337,17 +339,17 @@ async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world:
     async with world.running() as service:
         with pytest.raises(DamagedRecordError, match="hold 'job'"):
             await polled(service)
-        assert (await service.sweep()).dropped_count == 0
+        assert (await service.cleaner.run_pass()).dropped_count == 0
 
 
 async def test_a_damaged_position_is_set_anew(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-        await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
+        await service.topics.create(AUDIT, {})
+        await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
     (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
     world.rows[key] = world.rows[key][:-1] + b"?"
 
     async with world.running() as service:
-        assert service.bookmarks.positions(AUDIT) == (1, {})
-        await service.bookmarks.set_position(AUDIT, "reader", FIRST_ID)
-        assert list(service.bookmarks.positions(AUDIT)[1]) == ["reader"]
+        assert service.holds_and_positions.positions(AUDIT) == (1, {})
+        await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
+        assert list(service.holds_and_positions.positions(AUDIT)[1]) == ["reader"]

@@ -78,7 +78,7 @@ class Play:
         while rest or is_new:
             async with self.world.running() as service:
                 if is_new:
-                    await service.create_topic(AUDIT, {"ttl": "100"})
+                    await service.topics.create(AUDIT, {"ttl": "100"})
                     is_new = False
                 await self._check(service)
                 while rest:
@@ -95,7 +95,7 @@ class Play:
         assert not self.model.seen_dead & set(found)
         self.model.seen_dead |= {told.payload for told in self.model.messages} - set(live)
         names = {name for name, (_, until) in self.model.holds.items() if self.model.now_ms < until}
-        assert set(service.bookmarks.holds(AUDIT)) == names
+        assert set(service.holds_and_positions.holds(AUDIT)) == names
 
     async def _publish(self, service: MessagingService, ttl_s: int | None) -> None:
         self._pass(1)
@@ -113,7 +113,7 @@ class Play:
     async def _hold(self, service: MessagingService, name: str, before_ms: int, age_s: int) -> None:
         model = self.model
         asked = model.now_ms + before_ms
-        told = await service.bookmarks.hold(AUDIT, name, asked, max_age_ms=1000 * age_s)
+        told = await service.holds_and_positions.hold(AUDIT, name, asked, max_age_ms=1000 * age_s)
         first = max(asked, model.live_from())
         # A truncation of all there is ends within a ms, and the model counts in whole ones.
         is_cut = first == model.floor_ms and told.first.seq_id > 0
@@ -125,14 +125,14 @@ class Play:
         return max(published_ms, self.model.recovered_ms)
 
     async def _release(self, service: MessagingService, name: str) -> None:
-        if name in service.bookmarks.holds(AUDIT):
-            await service.bookmarks.release(AUDIT, name)
+        if name in service.holds_and_positions.holds(AUDIT):
+            await service.holds_and_positions.release(AUDIT, name)
         self.model.holds.pop(name, None)
 
     async def _ttl(self, service: MessagingService, ttl_s: int) -> None:
         if 1000 * ttl_s > self.model.ttl_ms:
             self.model.floor_ms = max(self.model.floor_ms, self.model.live_from())
-        await service.update_topic(AUDIT, {"ttl": str(ttl_s)})
+        await service.topics.update(AUDIT, {"ttl": str(ttl_s)})
         self.model.ttl_ms = 1000 * ttl_s
 
     async def _truncate(self, service: MessagingService, before_ms: int) -> None:
@@ -145,7 +145,7 @@ class Play:
             for name, (first, until) in model.holds.items()
             if model.now_ms < until and first < floor
         ]
-        truncating = service.truncate_topic(AUDIT, model.now_ms + before_ms)
+        truncating = service.topics.truncate(AUDIT, model.now_ms + before_ms)
         if held and floor > model.floor_ms:
             with pytest.raises(TopicHeldError) as refused:
                 await truncating
@@ -155,7 +155,7 @@ class Play:
             model.floor_ms = max(model.floor_ms, floor)
 
     async def _sweep(self, service: MessagingService) -> None:
-        await service.sweep()
+        await service.cleaner.run_pass()
         live = self.model.live_from()
         kept = [key for key in self.world.rows if key.startswith(b"m")]
         assert len([told for told in self.model.messages if told.at_ms >= live]) >= len(kept)

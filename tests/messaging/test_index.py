@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange, PointerIndex
-from messaging.rows import DamagedRowError, frame
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange, PointerIndex
+from messaging.storage.rows import DamagedRowError, frame
+from tuff.protocol.ids import Offset, TopicId
 
 TOPIC = TopicId("default", "t")
 
@@ -33,7 +32,7 @@ def range_of(
     written_ms: int = 5,
     made: type[IndexedRange] = IndexedRange,
 ) -> IndexedRange:
-    place = Place(1000, number)
+    place = Offset(1000, number)
     return made(
         pointer=pointer, kind=kind, topic=TOPIC, generation=1,
         first=place, last=place, final=False, written_ms=written_ms,
@@ -88,10 +87,22 @@ def test_what_was_written_at_a_time_to_come_counts_from_when_it_is_loaded() -> N
     ]  # fmt: skip
 
 
+def test_so_many_are_settled_at_once_that_enough_rows_are_deleted() -> None:
+    index = PointerIndex()
+    for pointer in (1, 2, 3):
+        index.add(range_of(pointer, MESSAGE_ROWS, pointer))
+        index.add(range_of(pointer, PAYLOAD_ROWS, pointer))
+    index.settle([1, 2, 3])
+
+    taken = index.settling(count_max=3)
+
+    assert [(pointer, len(keys)) for pointer, keys in taken] == [(1, 2), (2, 2)]
+
+
 def test_of_more_endings_than_are_remembered_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.index.ENDED_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.storage.pointer_index.ENDED_COUNT_MAX", 2)
     index = PointerIndex()
     for pointer in (1, 2, 3):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer))
@@ -145,8 +156,8 @@ def test_first_publishes_are_those_of_the_ranges_that_are_there(
 
 def test_a_whole_row_of_another_form_is_damage() -> None:
     entry = IndexedRange(
-        pointer=7, kind=MESSAGE_ROWS, topic=TOPIC, generation=1, first=Place(1, 0),
-        last=Place(1, 0), final=False, written_ms=1,
+        pointer=7, kind=MESSAGE_ROWS, topic=TOPIC, generation=1, first=Offset(1, 0),
+        last=Offset(1, 0), final=False, written_ms=1,
     )  # fmt: skip
 
     with pytest.raises(DamagedRowError, match="no index row looks like this"):

@@ -5,11 +5,11 @@ import asyncio
 
 import pytest
 
-from messaging import tail
-from messaging.polls import Isolation, Poll
+from messaging.read import tail_cache
+from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.protocol.requests import PublishRequest
+from tuff.protocol.requests import Isolation, PublishRequest
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
 LARGE_COUNT = 12  # rows; more than may be changed one by one
@@ -19,14 +19,14 @@ LARGE_COUNT = 12  # rows; more than may be changed one by one
 def changed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The keys of rows that were changed one by one in the newest rows of a topic."""
     keys: list[bytes] = []
-    change = tail._Tail.change
+    change = tail_cache._TopicTail.change
 
-    def noted(self: tail._Tail, key: bytes, value: bytes | None) -> None:
+    def noted(self: tail_cache._TopicTail, key: bytes, value: bytes | None) -> None:
         keys.append(key)
         change(self, key, value)
 
-    monkeypatch.setattr(tail, "CHANGED_COUNT_MAX", LARGE_COUNT - 1)
-    monkeypatch.setattr(tail._Tail, "change", noted)
+    monkeypatch.setattr(tail_cache, "CHANGED_COUNT_MAX", LARGE_COUNT - 1)
+    monkeypatch.setattr(tail_cache._TopicTail, "change", noted)
     return keys
 
 
@@ -36,7 +36,9 @@ async def test_messages_with_a_time_to_live_are_taken_in_at_once(
 ) -> None:
     large = [b"%d" % number for number in range(LARGE_COUNT)]
 
-    await service.publish(AUDIT, PublishRequest(pointer=None, payloads=large, ttls_s=ttls_s))
+    await service.publisher.publish(
+        AUDIT, PublishRequest(pointer=None, payloads=large, ttls_s=ttls_s)
+    )
 
     assert changed == []
     assert await polled(service) == large
@@ -52,7 +54,7 @@ async def test_a_large_publish_that_is_marked_is_read_from_the_store(
     assert await polled(service) == [*large, b"stays"]
 
     world.transactions.end(7, world.transactions.aborted)
-    await service.mark_rolled_back([7])
+    await service.rows.mark_rolled_back([7])
 
     assert changed == []
     assert await polled(service, COMMITTED) == [b"stays"]
@@ -67,7 +69,7 @@ async def test_a_large_publish_beside_a_reference_of_its_batch_is_taken_in_at_on
     """The reference is a change, and lies behind the publish."""
     large = [b"x"] * LARGE_COUNT
     world.transactions.start(7)
-    await service.store(AUDIT, request(b"stored", pointer=7))
+    await service.publisher.store(AUDIT, request(b"stored", pointer=7))
 
     await asyncio.gather(publish(service, *large), publish(service, pointer=7))
 

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from messaging.handover import RegionRecord, UnreadableRecordError, cleared_everywhere
+from messaging.retention.region_observers import (
+    RegionRecord,
+    UnreadableRecordError,
+    cleared_everywhere,
+)
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryTable
+from messaging.storage.memory import MemoryStore
 from tests.messaging.world import AUDIT, NOON_MS, FlakyTable, World, polled, publish, request
 from tuff.protocol.errors import UnavailableError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-class RegionTable(MemoryTable):
+class RegionTable(MemoryStore):
     """A store whose message rows lie in these regions."""
 
     def __init__(self, rows: dict[bytes, bytes], regions: Collection[str]) -> None:
@@ -71,7 +75,7 @@ async def test_a_sweep_hands_over_what_it_knows_and_touches_no_row(
     world.clock.now_ms += 1_000_000
     rows = {key: value for key, value in world.rows.items() if key[:1] == b"m"}
 
-    report = await service.sweep()
+    report = await service.cleaner.run_pass()
 
     assert report.dropped_count == 0
     assert {key: value for key, value in world.rows.items() if key[:1] == b"m"} == rows
@@ -83,7 +87,7 @@ async def test_nothing_is_handed_over_while_the_clock_is_in_doubt(
 ) -> None:
     world.may_delete = False
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert not (world.directory / "state").exists()
 
@@ -93,7 +97,7 @@ async def test_nothing_is_handed_over_while_transactions_are_down(
 ) -> None:
     world.transactions.is_up = False
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert not (world.directory / "state").exists()
 
@@ -101,10 +105,10 @@ async def test_nothing_is_handed_over_while_transactions_are_down(
 async def test_stored_payloads_count_as_in_progress_until_their_transaction_is_settled(
     world: Observed, service: MessagingService
 ) -> None:
-    await service.store(AUDIT, request(b"x", pointer=world.transactions.start(7)))
+    await service.publisher.store(AUDIT, request(b"x", pointer=world.transactions.start(7)))
     world.transactions.end(7, world.transactions.committed)
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert world.state().endswith(struct.pack(">IQI", 1, 7, 0))
 
@@ -113,11 +117,11 @@ async def test_a_topic_that_is_being_changed_is_not_handed_over(
     world: Observed, service: MessagingService
 ) -> None:
     """Its longer time to live may save what the one on the disk gives up."""
-    topic = service._live.topics.find(AUDIT)
+    topic = service.state.topics.find(AUDIT)
     assert topic.decided is not None
     topic.decided = replace(topic.decided, properties={"ttl": "5000"})
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert b"default:audit:" not in world.state()
 
@@ -127,11 +131,11 @@ async def test_what_can_not_be_recorded_is_not_handed_over(world: Observed) -> N
     flaky = FlakyTable(RegionTable(world.rows, world.regions))
     world.open_store = lambda: flaky
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         flaky.writes_left = 0
 
         with pytest.raises(UnavailableError):
-            await service.sweep()
+            await service.cleaner.run_pass()
 
     assert not (world.directory / "state").exists()
 
@@ -141,7 +145,7 @@ async def test_a_directory_that_can_not_be_written_keeps_nobody_from_sweeping(
 ) -> None:
     world.directory.write_text("no directory can be made here")
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     assert "region observers get no newer state" in caplog.text
 
@@ -150,73 +154,73 @@ async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_r
     world: Observed,
 ) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         await publish(service, b"old")
         world.clock.now_ms += 100_000
-        await service.sweep()
+        await service.cleaner.run_pass()
     world.clock.now_ms = NOON_MS
     world.may_delete = False
 
     async with world.running() as service:
         await publish(service, b"new")
         assert await polled(service) == [b"new"]
-        await service.update_topic(AUDIT, {"ttl": "5000"})
+        await service.topics.update(AUDIT, {"ttl": "5000"})
         assert await polled(service) == [b"new"]
 
 
 async def test_a_pointer_is_cleared_once_every_region_says_so(
     world: Observed, service: MessagingService
 ) -> None:
-    await service.sweep()
-    assert not service.is_cleared(66)
+    await service.cleaner.run_pass()
+    assert not service.rows.is_cleared(66)
     world.record("aa", 66, 67)
-    await service.sweep()
-    assert not service.is_cleared(66)
+    await service.cleaner.run_pass()
+    assert not service.rows.is_cleared(66)
     world.record("bb", 66)
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
-    assert service.is_cleared(66)
-    assert not service.is_cleared(67)
+    assert service.rows.is_cleared(66)
+    assert not service.rows.is_cleared(67)
 
 
 async def test_a_region_that_was_split_has_to_be_cleared_anew(
     world: Observed, service: MessagingService
 ) -> None:
-    await service.sweep()
+    await service.cleaner.run_pass()
     world.record("aa", 66)
     world.record("bb", 66)
     world.regions += ["cc"]
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
-    assert not service.is_cleared(66)
+    assert not service.rows.is_cleared(66)
 
 
 async def test_a_record_that_is_torn_counts_for_nothing(
     world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await service.sweep()
+    await service.cleaner.run_pass()
     world.record("aa", 66)
     world.record("bb", 66)
     torn = world.directory / "regions" / "bb.major"
     torn.write_bytes(torn.read_bytes()[:-1])
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
-    assert not service.is_cleared(66)
+    assert not service.rows.is_cleared(66)
     assert "bb.major" in caplog.text
 
 
 async def test_records_of_regions_that_are_gone_go_after_a_week(
     world: Observed, service: MessagingService
 ) -> None:
-    await service.sweep()
+    await service.cleaner.run_pass()
     world.record("gone", 66)
     world.record("gone-today", 66, ended_ms=NOON_MS + 1)
     world.clock.now_ms += 7 * 86_400_000 + 1
 
-    await service.sweep()
+    await service.cleaner.run_pass()
 
     left = sorted(path.name for path in (world.directory / "regions").iterdir())
     assert left == ["gone-today.major"]
@@ -224,7 +228,7 @@ async def test_records_of_regions_that_are_gone_go_after_a_week(
 
 async def test_without_observers_every_pointer_is_cleared(tmp_path: Path) -> None:
     async with World().running() as service:
-        assert service.is_cleared(66)
+        assert service.rows.is_cleared(66)
 
 
 def test_a_store_without_regions_clears_nothing() -> None:

@@ -2,13 +2,14 @@
 
 import pytest
 
-from messaging.engine import Engine
-from messaging.keys import MESSAGES, place_in
-from messaging.polls import Isolation, Poll
+from messaging.read.poll import Poll
 from messaging.service import MessagingService
+from messaging.storage.open_store import OpenStore
+from messaging.storage.rows import MESSAGES, offset_in
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.requests import Isolation
 
 PASSED_MAX = 3  # rows in one step, in place of 100,000
 
@@ -16,15 +17,15 @@ PASSED_MAX = 3  # rows in one step, in place of 100,000
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done in steps of few rows, one thread's turn each."""
-    monkeypatch.setattr("messaging.reader.SCAN_ROWS_MAX", PASSED_MAX)
+    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", PASSED_MAX)
     taken: list[str] = []
-    read = Engine.read
+    read = OpenStore.read
 
-    async def noted(engine: Engine, step: object) -> object:
+    async def noted(engine: OpenStore, step: object) -> object:
         taken.append(str(step))
         return await read(engine, step)  # type: ignore[arg-type] # as it came
 
-    monkeypatch.setattr(Engine, "read", noted)
+    monkeypatch.setattr(OpenStore, "read", noted)
     return taken
 
 
@@ -33,12 +34,12 @@ async def test_the_earliest_message_is_found_behind_any_number_of_expired_ones(
 ) -> None:
     """Behind 100,000 rows that the sweep had not come to, `earliest` was null beside live ones."""
     for _ in range(5 * PASSED_MAX):
-        await service.publish(AUDIT, request(b"short", ttl_s=1))
+        await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     live = await publish(service, b"live")
     world.clock.now_ms += 2_000
 
-    assert (await service.offsets(AUDIT)).earliest == live.first
-    assert await service.truncate_topic(AUDIT, 0) == live.first
+    assert (await service.offsets.offsets(AUDIT)).earliest == live.first
+    assert await service.topics.truncate(AUDIT, 0) == live.first
     assert len(steps) > 2 * 3
 
 
@@ -50,9 +51,9 @@ async def test_the_earliest_message_is_found_behind_any_number_that_were_rolled_
         await publish(service, b"undone", pointer=7)
     live = await publish(service, b"live")
     world.transactions.end(7, world.transactions.aborted)
-    await service.mark_rolled_back([7])
+    await service.rows.mark_rolled_back([7])
 
-    offsets = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    offsets = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
 
     assert (offsets.earliest, offsets.end) == (live.first, live.last)
     assert steps
@@ -62,10 +63,10 @@ async def test_nothing_but_skipped_rows_is_no_earliest_message(
     world: World, service: MessagingService, steps: list[str]
 ) -> None:
     for _ in range(5 * PASSED_MAX):
-        await service.publish(AUDIT, request(b"short", ttl_s=1))
+        await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     world.clock.now_ms += 2_000
 
-    assert (await service.offsets(AUDIT)).earliest is None
+    assert (await service.offsets.offsets(AUDIT)).earliest is None
     assert steps
 
 
@@ -80,18 +81,18 @@ async def test_a_truncation_to_a_damaged_record_took_effect_and_says_so(
     _before, damaged, behind = places
     flip_payload(world, damaged)
 
-    assert await service.truncate_topic(AUDIT, damaged) == damaged
-    offsets = await service.offsets(AUDIT)
+    assert await service.topics.truncate(AUDIT, damaged) == damaged
+    offsets = await service.offsets.offsets(AUDIT)
     assert (offsets.earliest, offsets.end) == (damaged, behind)
     async with world.running() as again:
         with pytest.raises(DamagedRecordError) as refused:
-            await again.poll(AUDIT, Poll())
+            await again.polls.poll(AUDIT, Poll())
         assert refused.value.members["id"] == damaged.hex()
-        assert (await again.offsets(AUDIT)).earliest == damaged
+        assert (await again.offsets.offsets(AUDIT)).earliest == damaged
 
 
 def flip_payload(world: World, at: MessageId) -> None:
-    (key,) = (each for each in world.rows if each[:1] == MESSAGES and place_in(each) == at.place)
+    (key,) = (each for each in world.rows if each[:1] == MESSAGES and offset_in(each) == at.offset)
     world.rows[key] = world.rows[key][:-1] + b"\xff"
 
 
@@ -100,12 +101,12 @@ async def test_a_topic_ends_where_a_reader_of_all_of_it_goes_on(
 ) -> None:
     """`end` was the id of a message that nobody could be handed any more, before that place."""
     kept = await publish(service, b"kept")
-    await service.publish(AUDIT, request(b"short", ttl_s=1))
+    await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     world.clock.now_ms += 2_000
 
-    read_to = MessageId.from_bytes((await service.poll(AUDIT, Poll())).next_id)
+    read_to = MessageId.from_bytes((await service.polls.poll(AUDIT, Poll())).next_id)
 
-    assert (await service.offsets(AUDIT)).end == read_to
+    assert (await service.offsets.offsets(AUDIT)).end == read_to
     assert read_to > kept.last
     assert await polled(service) == [b"kept"]
 
@@ -114,17 +115,17 @@ async def test_a_topic_ends_past_a_group_whose_last_message_expired_by_itself(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
-    await service.store(AUDIT, request(b"first", pointer=7))
-    await service.store(AUDIT, request(b"last", pointer=7, ttl_s=1))
+    await service.publisher.store(AUDIT, request(b"first", pointer=7))
+    await service.publisher.store(AUDIT, request(b"last", pointer=7, ttl_s=1))
     await publish(service, pointer=7)
     world.transactions.end(7, world.transactions.committed)
-    whole = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    last = (await service.poll(AUDIT, Poll())).items[-1][0]
+    whole = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    last = (await service.polls.poll(AUDIT, Poll())).items[-1][0]
     world.clock.now_ms += 2_000
 
-    cut = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    cut = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
 
     assert whole.end == MessageId.from_bytes(last)
-    read = await service.poll(AUDIT, Poll(isolation=Isolation.COMMITTED))
+    read = await service.polls.poll(AUDIT, Poll(isolation=Isolation.COMMITTED))
     assert [payload for _, payload in read.items] == [b"first"]
     assert cut.end == MessageId.from_bytes(read.next_id)

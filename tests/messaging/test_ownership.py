@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.engine import Engine
-from messaging.ownership import LEASE_MS, Ownership
-from messaging.routes import TOPIC_PATH, owned
-from messaging.run_table import RunTable
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import StoreError, TakenOverError
+from messaging.message_routes import TOPIC_PATH, owned
+from messaging.storage.engine import StoreError, TakenOverError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.open_store import OpenStore
+from messaging.storage.packed_rows import PackedRowStore
+from messaging.storage.store_ownership import LEASE_MS, StoreOwnership
 from tests.messaging.world import Clock, in_thread
 from tuff.protocol.errors import (
     BadRequestError,
@@ -25,11 +25,11 @@ T = TypeVar("T")
 REQUEST = Request({}, (), None, None, b"")
 
 
-class SharedTable(RunTable):
+class SharedTable(PackedRowStore):
     """Rows in memory, which another server may own; `failure` is what a look at the owner finds."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryTable())
+        super().__init__(MemoryStore())
         self.failure: Exception | None = None
         self.looks = 0
 
@@ -45,12 +45,12 @@ class Case:
     def __init__(self) -> None:
         self.clock = Clock()
         self.table = SharedTable()
-        self.engine = Engine(
+        self.engine = OpenStore(
             lambda: self.table, in_thread_write=in_thread, in_thread_read=in_thread
         )
         self.gate = asyncio.Event()
         self.gate.set()
-        self.ownership = Ownership(self.engine, now_ms=self.clock, in_thread=self._in_thread)
+        self.ownership = StoreOwnership(self.engine, now_ms=self.clock, in_thread=self._in_thread)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         await self.gate.wait()

@@ -1,18 +1,17 @@
 """How far named positions are behind their topics, for `/metrics` (protocol §7)."""
 
-from messaging.bookmarks import PositionLag
+from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows
+from messaging.storage.engine import Rows
+from messaging.storage.memory import MemoryStore
 from tests.messaging.world import AUDIT, NOON_MS, World, publish
-from tuff.protocol.ids import FIRST_ID, LAST_ID
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, LAST_ID, TopicId
 
 TTL_MS = 100_000  # the fixture's topic
 
 
 async def behind(service: MessagingService) -> dict[str, int]:
-    lags = await service.position_lags(count_max=100)
+    lags = await service.holds_and_positions.position_lags(count_max=100)
     return {lag.name: lag.behind_ms for lag in lags}
 
 
@@ -20,13 +19,13 @@ async def test_a_position_is_behind_by_the_time_to_the_newest_message(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
-    await service.bookmarks.set_position(AUDIT, "report", first.first)
+    await service.holds_and_positions.set_position(AUDIT, "report", first.first)
     world.clock.now_ms += 2_500
     second = await publish(service, b"b")
-    await service.bookmarks.set_position(AUDIT, "at the end", second.first)
-    await service.bookmarks.set_position(AUDIT, "past it", LAST_ID)
+    await service.holds_and_positions.set_position(AUDIT, "at the end", second.first)
+    await service.holds_and_positions.set_position(AUDIT, "past it", LAST_ID)
 
-    (_, _, report) = await service.position_lags(count_max=3)
+    (_, _, report) = await service.holds_and_positions.position_lags(count_max=3)
 
     assert await behind(service) == {"report": 2_500, "at the end": 0, "past it": 0}
     assert report == PositionLag(topic=AUDIT, name="report", behind_ms=2_500, updated_at_ms=NOON_MS)
@@ -36,14 +35,14 @@ async def test_what_is_undecided_or_undone_counts_as_the_end(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
-    await service.bookmarks.set_position(AUDIT, "report", first.first)
+    await service.holds_and_positions.set_position(AUDIT, "report", first.first)
     world.clock.now_ms += 1_000
     pointer = world.transactions.start(5)
     await publish(service, b"b", pointer=pointer)
     undecided = await behind(service)
 
     world.transactions.end(pointer, world.transactions.invalid)
-    await service.mark_rolled_back([pointer])
+    await service.rows.mark_rolled_back([pointer])
 
     assert undecided == await behind(service) == {"report": 1_000}
 
@@ -51,7 +50,7 @@ async def test_what_is_undecided_or_undone_counts_as_the_end(
 async def test_what_expired_unread_or_was_truncated_is_no_lag(
     world: World, service: MessagingService
 ) -> None:
-    await service.bookmarks.set_position(AUDIT, "new", FIRST_ID)
+    await service.holds_and_positions.set_position(AUDIT, "new", FIRST_ID)
     empty = await behind(service)
     await publish(service, b"a")
     world.clock.now_ms += TTL_MS
@@ -59,7 +58,7 @@ async def test_what_expired_unread_or_was_truncated_is_no_lag(
     expiring = await behind(service)
     world.clock.now_ms += 2_000
     await publish(service, b"c")
-    await service.truncate_topic(AUDIT, second.first)
+    await service.topics.truncate(AUDIT, second.first)
     truncated = await behind(service)
     world.clock.now_ms += TTL_MS
 
@@ -73,7 +72,7 @@ async def test_a_topic_costs_one_step_in_the_store_and_those_without_positions_n
     other = TopicId("default", "other")
     steps: list[bytes] = []
 
-    class Counted(MemoryTable):
+    class Counted(MemoryStore):
         def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
             for row in super().scan(start, stop, reverse=reverse):
                 steps.append(row[0])
@@ -81,14 +80,14 @@ async def test_a_topic_costs_one_step_in_the_store_and_those_without_positions_n
 
     world.open_store = lambda: Counted(world.rows)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-        await service.create_topic(other, {})
+        await service.topics.create(AUDIT, {})
+        await service.topics.create(other, {})
         await publish(service, *[b"a"] * 50)
         for name in ("one", "two", "three"):
-            await service.bookmarks.set_position(AUDIT, name, FIRST_ID)
+            await service.holds_and_positions.set_position(AUDIT, name, FIRST_ID)
         steps.clear()
-        lags = await service.position_lags(count_max=2)
+        lags = await service.holds_and_positions.position_lags(count_max=2)
 
     assert [(lag.topic, lag.name) for lag in lags] == [(AUDIT, "one"), (AUDIT, "three")]
-    assert service.position_count() == 3
+    assert service.holds_and_positions.position_count() == 3
     assert len(steps) == 1

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.polls import Isolation, Poll, Undecided
+from messaging.read.poll import Poll
+from messaging.read.query import Undecided
 from messaging.service import MessagingService
 from tests.messaging.world import (
     AUDIT,
@@ -29,9 +30,8 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
-from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.requests import Isolation, PublishEntry, PublishRequest, RollbackDetail
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ COMMITTED = Poll(isolation=Isolation.COMMITTED)
 async def test_messages_of_a_publish_are_neighbours_in_order(service: MessagingService) -> None:
     published = await publish(service, b"a", b"b", b"c")
 
-    result = await service.poll(AUDIT, Poll())
+    result = await service.polls.poll(AUDIT, Poll())
 
     assert [(MessageId.from_bytes(i), p) for i, p in result.items] == [
         (MessageId(NOON_MS, 0), b"a"),
@@ -69,14 +69,14 @@ async def test_a_committed_reader_is_held_by_an_undecided_publish(
     await publish(service, b"undecided", pointer=pointer)
     await publish(service, b"after")
 
-    held = await service.poll(AUDIT, COMMITTED)
+    held = await service.polls.poll(AUDIT, COMMITTED)
 
     assert payloads(held) == [b"before"]
     assert (held.blocked_by, held.caught_up) == (7, False)
     assert await polled(service) == [b"before", b"undecided", b"after"]
 
     world.transactions.end(pointer, world.transactions.committed)
-    service.settle([pointer])
+    service.rows.settle([pointer])
     assert await polled(service, COMMITTED) == [b"before", b"undecided", b"after"]
 
 
@@ -88,7 +88,7 @@ async def test_a_fixed_snapshot_can_skip_what_is_undecided(
     await publish(service, b"undecided", pointer=7)
     await publish(service, b"own", pointer=reader)
 
-    result = await service.poll(AUDIT, Poll(tx=reader, undecided=Undecided.SKIP))
+    result = await service.polls.poll(AUDIT, Poll(tx=reader, undecided=Undecided.SKIP))
 
     assert payloads(result) == [b"own"]
     assert result.caught_up
@@ -98,13 +98,13 @@ async def test_stored_messages_appear_where_the_reference_stands(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
-    await service.store(AUDIT, request(b"s1", b"s2", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"s1", b"s2", pointer=pointer))
     await publish(service, b"first")
-    await service.store(AUDIT, request(b"s3", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"s3", pointer=pointer))
     published = await publish(service, pointer=pointer)
     await publish(service, b"last")
 
-    result = await service.poll(AUDIT, Poll())
+    result = await service.polls.poll(AUDIT, Poll())
 
     assert payloads(result) == [b"first", b"s1", b"s2", b"s3", b"last"]
     assert published.first == published.last
@@ -115,9 +115,9 @@ async def test_a_reference_brings_only_what_was_stored_since_the_one_before(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
-    await service.store(AUDIT, request(b"one", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"one", pointer=pointer))
     await publish(service, pointer=pointer)
-    await service.store(AUDIT, request(b"two", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"two", pointer=pointer))
     await publish(service, pointer=pointer)
     await publish(service, pointer=pointer)
 
@@ -128,7 +128,7 @@ async def test_two_references_of_one_batch_do_not_bring_the_same_messages(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
-    await service.store(AUDIT, request(b"once", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"once", pointer=pointer))
     await asyncio.gather(publish(service, pointer=pointer), publish(service, pointer=pointer))
 
     assert await polled(service) == [b"once"]
@@ -138,14 +138,29 @@ async def test_a_reference_to_what_was_stored_before_a_deletion_is_refused(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
-    await service.store(AUDIT, request(b"lost", pointer=pointer))
-    await service.delete_topic(AUDIT)
-    await service.create_topic(AUDIT, {})
+    await service.publisher.store(AUDIT, request(b"lost", pointer=pointer))
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
 
     with pytest.raises(TopicNotFoundError):
         await publish(service, pointer=pointer)
     with pytest.raises(TopicNotFoundError):
-        service.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
+        service.rows.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
+
+
+async def test_messages_beside_what_was_stored_before_a_deletion_are_no_reference_to_it(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    await service.publisher.store(AUDIT, request(b"lost", pointer=pointer))
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
+    entries = [PublishEntry(topic=AUDIT, payloads=[b"x"], pointer=pointer)]
+
+    service.rows.check_entries(entries)
+
+    await service.rows.publish_final(entries)
+    assert await polled(service) == [b"x"]
 
 
 @pytest.mark.parametrize("kind", ["publish", "publish_tx", "store", "publish_final"])
@@ -153,18 +168,18 @@ async def test_what_waits_while_its_topic_is_made_again_is_refused(
     world: World, service: MessagingService, kind: str
 ) -> None:
     other = TopicId("default", "other")
-    await service.create_topic(other, {})
+    await service.topics.create(other, {})
     pointer = world.transactions.start(7)
     final = [PublishEntry(topic=each, payloads=[b"x"], pointer=pointer) for each in (other, AUDIT)]
     under_way = {
         "publish": lambda: publish(service, b"x"),
         "publish_tx": lambda: publish(service, b"x", pointer=pointer),
-        "store": lambda: service.store(AUDIT, request(b"x", pointer=pointer)),
-        "publish_final": lambda: service.publish_final(final),
+        "store": lambda: service.publisher.store(AUDIT, request(b"x", pointer=pointer)),
+        "publish_final": lambda: service.rows.publish_final(final),
     }[kind]()
     # All three are taken in before the first is written: the topic is the old one to each.
     deleted, made, refused = await asyncio.gather(
-        service.delete_topic(AUDIT),
+        service.topics.delete(AUDIT),
         _made_again(service),
         under_way,
         return_exceptions=True,
@@ -172,12 +187,12 @@ async def test_what_waits_while_its_topic_is_made_again_is_refused(
 
     assert (deleted, made) == (None, None)
     assert isinstance(refused, TopicNotFoundError)
-    assert await polled(service) == payloads(await service.poll(other, Poll())) == []
-    assert service.indexed_pointers() == []
+    assert await polled(service) == payloads(await service.polls.poll(other, Poll())) == []
+    assert service.rows.indexed_pointers() == []
 
 
 async def _made_again(service: MessagingService) -> None:
-    await service.create_topic(AUDIT, {})
+    await service.topics.create(AUDIT, {})
 
 
 async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
@@ -189,11 +204,11 @@ async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
     assert first.rollback is not None
     assert second.rollback is not None
 
-    await service.rollback(AUDIT, second.rollback)
-    await service.rollback(AUDIT, second.rollback)
+    await service.publisher.rollback(AUDIT, second.rollback)
+    await service.publisher.rollback(AUDIT, second.rollback)
 
     world.transactions.end(pointer, world.transactions.committed)
-    service.settle([pointer])
+    service.rows.settle([pointer])
     assert await polled(service, COMMITTED) == [b"kept"]
     assert await polled(service) == [b"kept", b"taken back"]
 
@@ -208,8 +223,8 @@ async def test_a_rollback_touches_no_rows_of_others_within_its_range(
     await publish(service, b"of 8", pointer=8)
     await publish(service, b"of 7", pointer=7)
 
-    everything = RollbackDetail(7, Place(0, 0), Place(NOON_MS + 1000, 0))
-    await service.rollback(AUDIT, everything)
+    everything = RollbackDetail(7, Offset(0, 0), Offset(NOON_MS + 1000, 0))
+    await service.publisher.rollback(AUDIT, everything)
 
     world.transactions.end(8, world.transactions.committed)
     world.transactions.end(7, world.transactions.committed)
@@ -220,16 +235,16 @@ async def test_a_rollback_of_what_nobody_knows_changes_nothing(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"plain")
-    detail = RollbackDetail(99, Place(0, 0), Place(NOON_MS + 1, 0))
+    detail = RollbackDetail(99, Offset(0, 0), Offset(NOON_MS + 1, 0))
 
-    await service.rollback(AUDIT, detail)
+    await service.publisher.rollback(AUDIT, detail)
 
     assert await polled(service, COMMITTED) == [b"plain"]
     world.transactions.committed.add(99)
     with pytest.raises(TransactionCommittedError):
-        await service.rollback(AUDIT, detail)
+        await service.publisher.rollback(AUDIT, detail)
     with pytest.raises(TopicNotFoundError):
-        await service.rollback(TopicId("default", "none"), detail)
+        await service.publisher.rollback(TopicId("default", "none"), detail)
 
 
 async def test_permits_are_left_when_the_write_is_durable_and_when_it_was_refused(
@@ -254,21 +269,21 @@ async def test_entries_of_a_commit_go_out_as_one_batch_of_final_rows(
     world: World, service: MessagingService
 ) -> None:
     other = TopicId("default", "other")
-    await service.create_topic(other, {})
+    await service.topics.create(other, {})
     pointer = world.transactions.start(7)
-    await service.store(other, request(b"stored", pointer=pointer))
+    await service.publisher.store(other, request(b"stored", pointer=pointer))
 
-    details = await service.publish_final(
+    details = await service.rows.publish_final(
         [
             PublishEntry(topic=AUDIT, payloads=[b"inline"], pointer=pointer),
             PublishEntry(topic=other, payloads=[], pointer=pointer),
         ]
     )
 
-    assert [detail.first for detail in details] == [Place(NOON_MS, 1), Place(NOON_MS, 2)]
-    assert service.final_pointers() == {pointer}
-    assert service.topics([pointer]) == ["default:audit", "default:other"]
-    assert payloads(await service.poll(other, Poll())) == [b"stored"]
+    assert [detail.first for detail in details] == [Offset(NOON_MS, 1), Offset(NOON_MS, 2)]
+    assert service.rows.final_pointers() == {pointer}
+    assert service.rows.topics([pointer]) == ["default:audit", "default:other"]
+    assert payloads(await service.polls.poll(other, Poll())) == [b"stored"]
 
 
 async def test_bad_bodies_are_refused_before_the_topic_is_looked_up(
@@ -277,15 +292,15 @@ async def test_bad_bodies_are_refused_before_the_topic_is_looked_up(
     missing = TopicId("default", "missing")
 
     with pytest.raises(EmptyPublishError):
-        await service.publish(missing, request())
+        await service.publisher.publish(missing, request())
     with pytest.raises(BadRequestError):
-        await service.store(missing, request(b"x"))
+        await service.publisher.store(missing, request(b"x"))
     with pytest.raises(BadRequestError):
-        await service.store(missing, request(pointer=7))
+        await service.publisher.store(missing, request(pointer=7))
     with pytest.raises(InvalidTtlError):
-        await service.publish(missing, request(b"x", ttl_s=0))
+        await service.publisher.publish(missing, request(b"x", ttl_s=0))
     with pytest.raises(TopicNotFoundError):
-        await service.publish(missing, request(b"x"))
+        await service.publisher.publish(missing, request(b"x"))
 
 
 async def test_a_ttl_longer_than_the_topics_is_refused(service: MessagingService) -> None:
@@ -310,20 +325,20 @@ async def test_publishing_without_a_transaction_needs_no_transaction_service(
 
 async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-        waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+        await service.topics.create(AUDIT, {})
+        waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
         await service.close()
 
         assert payloads(await waiting) == []
         with pytest.raises(ShuttingDownError):
             await publish(service, b"x")
         with pytest.raises(ShuttingDownError):
-            await service.rollback(AUDIT, RollbackDetail(99, Place(0, 0), Place(1, 0)))
+            await service.publisher.rollback(AUDIT, RollbackDetail(99, Offset(0, 0), Offset(1, 0)))
 
 
 async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         before = await publish(service, b"before")
     world.clock.now_ms -= 50_000
 
@@ -339,8 +354,8 @@ async def test_what_a_reference_brings_counts_with_its_bytes_and_once(
 ) -> None:
     """Its messages were counted, of no bytes."""
     pointer = world.transactions.start(5)
-    await service.store(AUDIT, request(b"12345", b"678", pointer=pointer))
-    await service.store(AUDIT, request(b"90", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"12345", b"678", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"90", pointer=pointer))
     stored = _figures(service)
 
     await publish(service, pointer=pointer)
@@ -350,7 +365,7 @@ async def test_what_a_reference_brings_counts_with_its_bytes_and_once(
 
 
 def _figures(service: MessagingService) -> dict[TopicId, tuple[int, int]]:
-    return {topic: (count, size_bytes) for topic, count, size_bytes in service.topic_figures()}
+    return {topic: (count, size_bytes) for topic, count, size_bytes in service.topics.figures()}
 
 
 async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) -> None:
@@ -359,7 +374,7 @@ async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) ->
         return write()
 
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
     world.in_thread_write = slow
     async with world.running() as service:
         world.observed.clear()
@@ -371,11 +386,11 @@ async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) ->
 async def test_what_was_answered_does_not_count_among_what_waits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.writer.PENDING_COUNT_MAX", 2)
-    monkeypatch.setattr("messaging.writer.PENDING_BYTES_MAX", 3_000)
+    monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 3_000)
     pointer = world.transactions.start(7)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         for _ in range(5):
             await publish(service, b"x" * 1_000)
             late = asyncio.ensure_future(publish(service, b"x", pointer=pointer))
@@ -394,7 +409,7 @@ async def test_what_was_answered_does_not_count_among_what_waits(
 async def test_a_write_that_is_not_taken_holds_up_no_ending(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.writer.PENDING_COUNT_MAX", 0)
+    monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 0)
     world.transactions.start(7)
 
     with pytest.raises(OverloadedError):
@@ -404,7 +419,7 @@ async def test_a_write_that_is_not_taken_holds_up_no_ending(
 
 
 async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: MessagingService) -> None:
-    await service.publish(
+    await service.publisher.publish(
         AUDIT, PublishRequest(pointer=None, payloads=[b"x", b"y"], ttls_s=[None, None])
     )
 

@@ -6,14 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.keys import message_key, payload_key, prefix_of
-from messaging.query import Query, Undecided, start_number
-from messaging.reader import read
-from messaging.rows import NO_PAYLOADS, MessageRow, PayloadRange, PayloadRow
-from messaging.storage.memory import MemoryTable
+from messaging.read.query import Query, Undecided, start_number
+from messaging.read.scan import read
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import (
+    NO_PAYLOADS,
+    MessageRow,
+    PayloadRange,
+    PayloadRow,
+    message_key,
+    payload_key,
+    prefix_of,
+)
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, Place, past_group
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, Offset, TopicId, past_group
 from tuff.protocol.transaction import Transaction
 
 PREFIX = prefix_of(TopicId("default", "t"), 1)
@@ -65,20 +71,20 @@ class Expected:
     is_held: bool
 
 
-def build(rows: list[ModelRow]) -> tuple[MemoryTable, Place, list[tuple[Place, list[Place]]]]:
+def build(rows: list[ModelRow]) -> tuple[MemoryStore, Offset, list[tuple[Offset, list[Offset]]]]:
     """A store with these rows, its served mark, and where each row and its payloads stand."""
-    table = MemoryTable()
-    places: list[tuple[Place, list[Place]]] = []
+    table = MemoryStore()
+    places: list[tuple[Offset, list[Offset]]] = []
     seq_id = 0
     for row in rows:
         stored = []
         for payload, ttl_s in row.payloads if row.is_reference else ():
             assert row.pointer is not None
-            stored.append(Place(row.timestamp_ms, seq_id))
+            stored.append(Offset(row.timestamp_ms, seq_id))
             key = payload_key(PREFIX, abs(row.pointer), stored[-1])
             table.write([(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))])
             seq_id += 1
-        place = Place(row.timestamp_ms, seq_id)
+        place = Offset(row.timestamp_ms, seq_id)
         seq_id += 1
         key = message_key(PREFIX, place)
         if row.is_reference:
@@ -89,12 +95,12 @@ def build(rows: list[ModelRow]) -> tuple[MemoryTable, Place, list[tuple[Place, l
             value = MessageRow(tx_pointer=row.pointer, ttl_s=ttl_s, payload=payload)
         table.write([(key, value.to_bytes(key))])
         places.append((place, stored))
-    return table, Place(NOW_MS, 0), places
+    return table, Offset(NOW_MS, 0), places
 
 
 def model(
     rows: list[ModelRow],
-    places: list[tuple[Place, list[Place]]],
+    places: list[tuple[Offset, list[Offset]]],
     *,
     snapshot: Transaction | None,
     undecided: Undecided,
@@ -107,7 +113,7 @@ def model(
             return Expected(items, is_held=True)
         if snapshot is not None and row.pointer not in (None, COMMITTED):
             continue
-        for (payload, ttl_s), at in zip(row.payloads, stored or [Place(0, 0)], strict=False):
+        for (payload, ttl_s), at in zip(row.payloads, stored or [Offset(0, 0)], strict=False):
             if not is_expired(row, ttl_s):
                 items.append((MessageId(*place, *at).to_bytes(), payload))
     return Expected(items, is_held=False)
@@ -122,9 +128,9 @@ def query(**changed: object) -> Query:
         prefix=PREFIX,
         start=0,
         through=LAST_ID,
-        served=Place(NOW_MS, 0),
-        floor=FIRST_ID,
-        live_from=Place(NOW_MS - 1000 * TTL_S + 1, 0),
+        high_water_mark=Offset(NOW_MS, 0),
+        log_start=FIRST_ID,
+        live_from=Offset(NOW_MS - 1000 * TTL_S + 1, 0),
         now_ms=NOW_MS,
         limit=1000,
         bytes_max=1 << 20,
@@ -186,7 +192,7 @@ def test_reading_on_after_any_id_leaves_out_nothing(
     # An undecided row holds only who would come past it; an exclusive start behind all that a row
     # could bring begins at the next row.
     first_number = start.to_int() if inclusive else start.to_int() + 1
-    begin = MessageId.from_int(min(first_number, LAST_ID.to_int())).place
+    begin = MessageId.from_int(min(first_number, LAST_ID.to_int())).offset
     ahead = [(row, at) for row, at in zip(rows, places, strict=True) if at[0] >= begin]
     expected = model(
         [row for row, _ in ahead],
@@ -212,7 +218,7 @@ def test_reading_on_after_any_id_leaves_out_nothing(
 
 
 def _behind(message_id: MessageId) -> MessageId:
-    return past_group(message_id.place)
+    return past_group(message_id.offset)
 
 
 @given(rows=topics, start_ms=st.sampled_from([0, 899_000, 900_001, 949_999, 950_000, 999_501]))
@@ -234,7 +240,7 @@ def test_nothing_behind_the_served_mark_is_shown() -> None:
     rows = [ModelRow(950_000 + n, None, ((b"%d" % n, None),), is_reference=False) for n in range(3)]
     table, _, places = build(rows)
 
-    found = read(table, query(served=places[1][0]))
+    found = read(table, query(high_water_mark=places[1][0]))
 
     assert [payload for _, payload in found.items] == [b"0", b"1"]
     assert found.caught_up
@@ -245,7 +251,7 @@ def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> Non
     table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
     place, stored = places[0]
 
-    found = read(table, query(floor=MessageId(*place, *stored[1])))
+    found = read(table, query(log_start=MessageId(*place, *stored[1])))
 
     assert [payload for _, payload in found.items] == [b"b", b"c"]
 
@@ -343,7 +349,7 @@ def test_a_damaged_payload_costs_only_itself() -> None:
     assert [payload for _, payload in found.items] == [b"b", b"c"]
 
 
-def _flip(table: MemoryTable, key: bytes) -> None:
+def _flip(table: MemoryStore, key: bytes) -> None:
     value = bytearray(table.rows[key])
     value[-1] ^= 1
     table.write([(key, bytes(value))])

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from messaging.facts import Facts
-from messaging.keys import FACTS_KEY, topic_key
-from messaging.polls import Isolation, Poll
-from messaging.rows import frame, unframe
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Store, StoreError
+from messaging.read.poll import Poll
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.metadata import StoreMetadata
+from messaging.storage.rows import METADATA_KEY, frame, topic_key, unframe
 from tests.messaging.world import (
     AUDIT,
     FlakyTable,
@@ -24,8 +23,8 @@ from tuff.protocol.errors import (
     TopicExistsError,
     TuffError,
 )
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Isolation
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
@@ -43,7 +42,7 @@ class FlakyWorld(World):
         if self.is_barred:
             raise StoreError("the disk is gone")
         self.open_count += 1
-        self.table = FlakyTable(MemoryTable(self.rows))
+        self.table = FlakyTable(MemoryStore(self.rows))
         return self.table
 
     def fail_write(self, number: int, *, takes_effect: bool) -> None:
@@ -61,7 +60,7 @@ async def test_a_failed_write_is_answered_by_what_is_found(
     world: FlakyWorld, takes_effect: bool
 ) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         first = await publish(service, b"before")
         world.fail_write(0, takes_effect=takes_effect)
 
@@ -86,7 +85,7 @@ async def test_whatever_write_fails_what_was_acknowledged_is_there_in_order(
     acknowledged: list[bytes] = []
     last = MessageId(0, 0)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         world.fail_write(failing, takes_effect=takes_effect)
         for number in range(8):
             payload = b"%d" % number
@@ -118,12 +117,42 @@ async def test_a_store_that_stays_away_is_down_until_it_is_back(world: FlakyWorl
         assert service.status == ("ok", None)
 
 
+async def test_a_store_that_was_closed_between_two_writes_is_opened_again(
+    world: FlakyWorld,
+) -> None:
+    async with world.running() as service:
+        await service.topics.create(AUDIT, {})
+        await publish(service, b"before")
+        await service.store.close("another server has taken it over")
+
+        await service.tick()
+
+        await publish(service, b"after")
+        assert await polled(service) == [b"before", b"after"]
+
+
+async def test_a_store_that_can_not_even_be_closed_is_opened_again(
+    world: FlakyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close() -> None:
+        raise StoreError("the disk is gone")
+
+    async with asyncio.timeout(10), world.running() as service:
+        await service.topics.create(AUDIT, {})
+        world.fail_write(0, takes_effect=True)
+        monkeypatch.setattr(world.table, "close", close)
+
+        await publish(service, b"in doubt")
+
+        assert await polled(service) == [b"in doubt"]
+
+
 async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_back(
     world: FlakyWorld,
 ) -> None:
     pointer = world.transactions.start(7)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         world.fail_write(0, takes_effect=True)
         world.is_barred = True
 
@@ -141,15 +170,15 @@ async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_ba
         await service.tick()
 
         assert world.transactions.permits[0].is_left
-        assert service.is_carried(pointer)
+        assert service.rows.is_carried(pointer)
         assert await polled(service) == [b"in doubt"]
 
 
 async def test_a_batch_that_is_not_there_is_taken_back_from_memory_too(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-        await service.store(AUDIT, request(b"stored", pointer=pointer))
+        await service.topics.create(AUDIT, {})
+        await service.publisher.store(AUDIT, request(b"stored", pointer=pointer))
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):
             await publish(service, pointer=pointer)
@@ -164,13 +193,17 @@ async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: Fla
     async with world.running() as service:
         world.fail_write(0, takes_effect=False)
         answers = await asyncio.gather(
-            service.create_topic(AUDIT, {}), service.create_topic(AUDIT, {}), return_exceptions=True
+            service.topics.create(AUDIT, {}),
+            service.topics.create(AUDIT, {}),
+            return_exceptions=True,
         )
         assert [type(answer) for answer in answers] == [StorageUnavailableError] * 2
-        assert service.list_topics("default") == []
+        assert service.topics.names("default") == []
 
         answers = await asyncio.gather(
-            service.create_topic(AUDIT, {}), service.create_topic(AUDIT, {}), return_exceptions=True
+            service.topics.create(AUDIT, {}),
+            service.topics.create(AUDIT, {}),
+            return_exceptions=True,
         )
         assert [type(answer) for answer in answers] == [type(None), TopicExistsError]
 
@@ -178,33 +211,33 @@ async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: Fla
 async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         await publish(service, b"taken back", pointer=pointer)
         world.transactions.end(pointer, world.transactions.aborted)
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):
-            await service.mark_rolled_back([pointer])
-        assert service.is_carried(pointer)
-        assert service.published_by(1 << 60) == []
+            await service.rows.mark_rolled_back([pointer])
+        assert service.rows.is_carried(pointer)
+        assert service.rows.published_by(1 << 60) == []
 
         await service.tick()
 
-        assert not service.is_carried(pointer)
+        assert not service.rows.is_carried(pointer)
         assert await polled(service, COMMITTED) == []
         assert await polled(service) == [b"taken back"]
 
 
 async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: FlakyWorld) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
     key = b"tdefault:audit:"
     world.rows[key] = world.rows[key][:-1] + b"?"
 
     async with world.running() as service:
         for call in (
-            service.create_topic(AUDIT, {}),
+            service.topics.create(AUDIT, {}),
             publish(service, b"x"),
-            service.poll(AUDIT, Poll()),
+            service.polls.poll(AUDIT, Poll()),
         ):
             with pytest.raises(DamagedRecordError):
                 await call
@@ -221,23 +254,23 @@ async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld
         assert reason is not None
         assert "tuff salvage" in reason
         with pytest.raises(TuffError):
-            service.recorded_facts()
+            service.recorded_metadata()
 
 
 async def test_the_first_batch_says_in_which_format_the_store_is_written(world: FlakyWorld) -> None:
     world.longest_transaction_s = 0.0
     async with world.running() as service:
         assert world.rows == {}
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
 
-    assert Facts.from_bytes(FACTS_KEY, world.rows[FACTS_KEY]).format == 1
+    assert StoreMetadata.from_bytes(METADATA_KEY, world.rows[METADATA_KEY]).format == 1
 
 
 async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: FlakyWorld) -> None:
     """Its other rows are not looked at: in a newer format they may mean anything."""
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-    world.rows[FACTS_KEY] = frame(FACTS_KEY, 0, b'{"format":2,"layout":"other"}')
+        await service.topics.create(AUDIT, {})
+    world.rows[METADATA_KEY] = frame(METADATA_KEY, 0, b'{"format":2,"layout":"other"}')
     world.rows[b"t\xff"] = b"a row of another layout"
     before = dict(world.rows)
 
@@ -263,7 +296,7 @@ async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
     """A mark made up from the rows would be written over what the newer version keeps there."""
     world.transactions.start(7)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         await publish(service, b"x", pointer=7)
     key = next(each for each in world.rows if each.startswith(key))
     world.rows[key] = _with_flag(key, world.rows[key])
@@ -282,15 +315,15 @@ async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
 async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None:
     other = TopicId("default", "other")
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
-        await service.create_topic(other, {})
+        await service.topics.create(AUDIT, {})
+        await service.topics.create(other, {})
     key = topic_key(AUDIT)
     world.rows[key] = _with_flag(key, world.rows[key])
 
     async with world.running() as service:
         with pytest.raises(DamagedRecordError, match="newer version wrote it") as raised:
             await publish(service, b"x")
-        await service.publish(other, request(b"y"))
+        await service.publisher.publish(other, request(b"y"))
 
     assert "salvage" not in str(raised.value)
     assert "is damaged" not in str(raised.value)
@@ -299,7 +332,7 @@ async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None
 async def test_lost_facts_are_no_new_store(world: FlakyWorld) -> None:
     async with world.running() as service:
         await service.record_store_id("ab")
-    del world.rows[FACTS_KEY]
+    del world.rows[METADATA_KEY]
 
     async with world.running() as service:
         state, reason = service.status
@@ -315,7 +348,7 @@ def _with_flag(key: bytes, value: bytes) -> bytes:
 
 async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         before = await publish(service, b"before")
     del world.rows[b"smark"]
     world.clock.now_ms -= 1000
@@ -329,7 +362,7 @@ async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> No
 async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> None:
     world = World()
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         pointer = world.transactions.start(7)
         await publish(service, b"a", pointer=pointer)
         world.lack_of_space = "only 3 MiB are free"
@@ -339,8 +372,8 @@ async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> N
             await publish(service, b"b")
         assert await polled(service) == [b"a"]
         world.transactions.end(pointer, world.transactions.invalid)
-        await service.mark_rolled_back([pointer])
-        assert not service.is_carried(pointer)
+        await service.rows.mark_rolled_back([pointer])
+        assert not service.rows.is_carried(pointer)
 
         world.lack_of_space = None
         await service.tick()
@@ -350,7 +383,7 @@ async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> N
 
 async def test_a_store_is_opened_by_one_at_a_time(world: FlakyWorld) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         world.is_barred = True
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.run_table import RunTable
-from messaging.runs import first_whole
-from messaging.storage.leveldb import LevelDbStores
+from messaging.storage.leveldb import LevelDbOpener
+from messaging.storage.packed_rows import PackedRowStore, first_whole
 from tests.messaging.world import AUDIT, World, polled, publish
 from tuff.protocol.errors import StorageUnavailableError
 
@@ -22,8 +21,8 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def world(directory: Path) -> World:
     """A server that keeps its messages in LevelDB."""
-    stores = LevelDbStores(directory, first_whole=first_whole)
-    return World(lambda: RunTable(stores()))
+    stores = LevelDbOpener(directory, first_whole=first_whole)
+    return World(lambda: PackedRowStore(stores()))
 
 
 def make_nothing(directory: Path) -> None:
@@ -40,7 +39,7 @@ async def test_a_store_that_was_moved_away_is_not_begun_anew(
     world: World, directory: Path, put_there: Callable[[Path], None]
 ) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         await publish(service, b"first")
         away = directory.rename(directory.with_name("away"))
         put_there(directory)
@@ -62,7 +61,7 @@ async def test_a_store_that_was_moved_away_is_not_begun_anew(
 
 async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         shutil.copytree(directory, directory.with_name("copy"))
         await publish(service, b"first")
         away = directory.rename(directory.with_name("away"))
@@ -87,7 +86,7 @@ async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) 
 
 async def test_the_next_start_goes_on_with_an_older_copy(world: World, directory: Path) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         await publish(service, b"in the copy")
         shutil.copytree(directory, directory.with_name("copy"))
         await publish(service, b"lost")
@@ -102,7 +101,7 @@ async def test_a_lock_file_that_somebody_removed_is_made_again(
     world: World, directory: Path
 ) -> None:
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         (directory / "tuff.lock").unlink()
 
         with pytest.raises(StorageUnavailableError, match="proven not to be there"):

@@ -8,20 +8,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.batch import _inverted
-from messaging.bookmarks import Hold
-from messaging.keys import message_key, split_topic
-from messaging.retention import (
-    Fate,
+from messaging.retention.cleaner import _Chunk, _judge, _Rules
+from messaging.retention.decision import (
+    Decision,
     RetainedRow,
     RetentionState,
     Table,
     TopicRule,
-    fate,
+    decide,
 )
-from messaging.sweep import _Chunk, _judge, _Rules
+from messaging.storage.rows import Hold, message_key, split_topic
 from messaging.topics import Topic
-from tuff.protocol.ids import MessageId, Place
+from messaging.write.write_batch import _inverted
+from tuff.protocol.ids import MessageId, Offset
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "golden" / "retention.json").read_text()
@@ -36,18 +35,18 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
     topic = None
     if case.get("topic", "topic") is not None:
         rule = GOLDEN[case.get("topic", "topic")]
-        floor = Place(*case.get("floor", rule["floor"]))
+        floor = Offset(*case.get("floor", rule["floor"]))
         holds = tuple(
             Hold(first=MessageId(*first), set_at_ms=0, expires_at_ms=expires_at_ms)
             for first, expires_at_ms in case.get("holds", ())
         )
         topic = TopicRule(
-            generation=rule["generation"], ttl_s=rule["ttl_s"], floor=floor, holds=holds
+            generation=rule["generation"], ttl_s=rule["ttl_s"], log_start=floor, holds=holds
         )
     row = RetainedRow(
         table=Table(case["table"]),
         generation=case["generation"],
-        place=Place(*case["place"]),
+        offset=Offset(*case["place"]),
         tx_pointer=case.get("tx_pointer"),
         ttl_s=case.get("ttl_s"),
     )
@@ -58,7 +57,7 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
         invalid=GOLDEN["invalid"],
     )
 
-    assert fate(row, topic, state) is Fate(case["fate"])
+    assert decide(row, topic, state) is Decision(case["fate"])
 
 
 @given(
@@ -78,7 +77,7 @@ def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
     told = rule.without_holds(now_ms=now_ms)
 
     assert told.holds == ()
-    at = Place(place_ms, 3)
+    at = Offset(place_ms, 3)
     if at >= rule.live_from(now_ms=now_ms):
         assert at >= told.live_from(now_ms=now_ms)
     if place_ms < rule.live_from(now_ms=now_ms).timestamp_ms - 1_000:
@@ -90,38 +89,38 @@ def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
     own_ttl_s=st.none() | st.integers(1, 20),
     holds=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40_000)), max_size=3),
     coming=st.none() | st.tuples(st.integers(1, 40), st.integers(0, 9)),
-    place=st.tuples(st.integers(0, 9), st.integers(0, 2)),
+    offset=st.tuples(st.integers(0, 9), st.integers(0, 2)),
 )
-@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], coming=None, place=(5, 3))
-@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], coming=None, place=(5, 4))
-@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), place=(5, 0))
-@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), place=(4, 9))
+@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], coming=None, offset=(5, 3))
+@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], coming=None, offset=(5, 4))
+@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), offset=(5, 0))
+@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), offset=(4, 9))
 def test_a_message_is_expired_from_the_time_on_that_the_rule_tells(
     ttl_s: int,
     own_ttl_s: int | None,
     holds: list[tuple[int, int]],
     coming: tuple[int, int] | None,
-    place: tuple[int, int],
+    offset: tuple[int, int],
 ) -> None:
     rule = TopicRule(
         generation=1,
         ttl_s=ttl_s,
-        coming=coming and TopicRule(generation=1, ttl_s=coming[0], floor=Place(coming[1], 0)),
+        coming=coming and TopicRule(generation=1, ttl_s=coming[0], log_start=Offset(coming[1], 0)),
         holds=tuple(
             Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
             for first_ms, expires_at_ms in holds
         ),
     )
-    row = RetainedRow(table=Table.MESSAGE, generation=1, place=Place(*place), ttl_s=own_ttl_s)
+    row = RetainedRow(table=Table.MESSAGE, generation=1, offset=Offset(*offset), ttl_s=own_ttl_s)
 
-    expires_ms = rule.expires_ms(row.place, own_ttl_s=own_ttl_s)
+    expires_ms = rule.expires_ms(row.offset, own_ttl_s=own_ttl_s)
 
-    def found(now_ms: int) -> Fate:
+    def found(now_ms: int) -> Decision:
         state = RetentionState(now_ms=now_ms, longest_transaction_ms=0, in_progress=(), invalid=())
-        return fate(row, rule, state)
+        return decide(row, rule, state)
 
-    assert found(expires_ms - 1) is Fate.KEEP
-    assert found(expires_ms) is Fate.DROP
+    assert found(expires_ms - 1) is Decision.KEEP
+    assert found(expires_ms) is Decision.DROP
 
 
 ROWS: dict[str, Any] = GOLDEN["rows"]
@@ -156,5 +155,5 @@ def _rules(topics: dict[bytes, TopicRule]) -> _Rules:
 
 
 def _rule(values: dict[str, Any]) -> TopicRule:
-    floor = Place(*values["floor"])
-    return TopicRule(generation=values["generation"], ttl_s=values["ttl_s"], floor=floor)
+    floor = Offset(*values["floor"])
+    return TopicRule(generation=values["generation"], ttl_s=values["ttl_s"], log_start=floor)

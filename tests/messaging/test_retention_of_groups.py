@@ -32,7 +32,7 @@ class History:
 
     async def run(self, steps: list[str | int]) -> None:
         async with self.world.running() as service:
-            await service.create_topic(AUDIT, {"ttl": str(self.ttl_s)})
+            await service.topics.create(AUDIT, {"ttl": str(self.ttl_s)})
         lives: list[list[str | int]] = [[]]
         for step in steps:
             if step == "restart":
@@ -52,7 +52,7 @@ class History:
             self.world.clock.now_ms += step
         elif step == "store" and self.stored < len(GROUP):
             payload = GROUP[self.stored]
-            await service.store(AUDIT, request(payload, pointer=self.pointer))
+            await service.publisher.store(AUDIT, request(payload, pointer=self.pointer))
             self.stored += 1
         elif step == "publish" and self.stored == len(GROUP):
             await publish(service, pointer=self.pointer)
@@ -60,10 +60,10 @@ class History:
         elif step in ("settle", "abort"):
             await self._end(service, is_committed=step == "settle")
         elif step == "sweep":
-            await service.sweep()
+            await service.cleaner.run_pass()
         elif step in ("longer ttl", "shorter ttl"):
             self.ttl_s = self.ttl_s * 3 if step == "longer ttl" else max(1, self.ttl_s // 3)
-            await service.update_topic(AUDIT, {"ttl": str(self.ttl_s)})
+            await service.topics.update(AUDIT, {"ttl": str(self.ttl_s)})
 
     async def _end(self, service: MessagingService, *, is_committed: bool) -> None:
         transactions = self.world.transactions
@@ -71,9 +71,9 @@ class History:
             self.pointer, transactions.committed if is_committed else transactions.aborted
         )
         if is_committed:
-            service.settle([self.pointer])
+            service.rows.settle([self.pointer])
         else:
-            await service.mark_rolled_back([self.pointer])
+            await service.rows.mark_rolled_back([self.pointer])
         self.pointer = transactions.start(self.pointer + 1)
         self.stored = 0
 

@@ -8,55 +8,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.bookmarks import Hold, Position
-from messaging.facts import Facts, Mark
-from messaging.index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.keys import (
-    FACTS_KEY,
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
+from messaging.storage.rows import (
     HOLDS,
-    MARK_KEY,
+    LAST_BATCH_KEY,
+    METADATA_KEY,
     POSITIONS,
-    bookmark_key,
+    DamagedRowError,
+    Hold,
+    MessageRow,
+    NewerRowError,
+    PayloadRange,
+    PayloadRow,
+    Position,
+    frame,
+    inline_values,
     message_key,
     message_keys,
+    named_row_key,
+    offset_in,
     payload_key,
-    place_in,
     pointer_in,
     prefix_of,
     row_prefix,
     split_prefix,
     topic_key,
-)
-from messaging.rows import (
-    DamagedRowError,
-    MessageRow,
-    NewerRowError,
-    PayloadRange,
-    PayloadRow,
-    frame,
-    inline_values,
     unframe,
 )
 from messaging.topics import TopicRecord
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messaging-rows.json"
 TOPIC = TopicId("default", "t1")
 PREFIX = prefix_of(TOPIC, 1)
-PLACE = Place(1_480_000_000_000, 5)
+PLACE = Offset(1_480_000_000_000, 5)
 POINTER = 1_480_000_000_000_000_000
 MESSAGE_KEY = message_key(PREFIX, PLACE)
-PAYLOAD_KEY = payload_key(PREFIX, POINTER, Place(1_480_000_000_000, 7))
+PAYLOAD_KEY = payload_key(PREFIX, POINTER, Offset(1_480_000_000_000, 7))
 
-RANGE = PayloadRange(Place(1_480_000_000_000, 7), Place(1_480_000_000_001, 0), 3)
+RANGE = PayloadRange(Offset(1_480_000_000_000, 7), Offset(1_480_000_000_001, 0), 3)
 INDEXED = IndexedRange(
     pointer=POINTER,
     kind=MESSAGE_ROWS,
     topic=TOPIC,
     generation=1,
     first=PLACE,
-    last=Place(1_480_000_000_000, 9),
+    last=Offset(1_480_000_000_000, 9),
     final=True,
     written_ms=1_480_000_000_123,
 )
@@ -83,28 +81,32 @@ ROWS: dict[str, Stored] = {
     "payload": PayloadRow(payload=b"hello"),
     "payload with ttl": PayloadRow(payload=b"hello", ttl_s=60),
     "topic": TopicRecord(
-        generation=-3, properties={"ttl": "60", "owner": "me"}, floor=MessageId(*PLACE)
+        generation=-3, properties={"ttl": "60", "owner": "me"}, log_start=MessageId(*PLACE)
     ),
     "index": INDEXED,
-    "mark": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
-    "mark with edit": Mark(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123, seen_lsn=41),
+    "mark": LastBatch(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
+    "mark with edit": LastBatch(
+        batch_number=12, last=PLACE, clock_ms=1_480_000_000_123, seen_lsn=41
+    ),
     "hold": Hold(
         first=MessageId(*PLACE), set_at_ms=1_480_000_000_123, expires_at_ms=1_480_086_400_123
     ),
     "position": Position(
         position=MessageId(*PLACE, 1_480_000_000_000, 7), updated_at_ms=1_480_000_000_123
     ),
-    "facts": Facts(store_id="ab12", highest_pointer=POINTER, longest_transaction_ms=86_400_000),
+    "facts": StoreMetadata(
+        store_id="ab12", highest_pointer=POINTER, longest_transaction_ms=86_400_000
+    ),
 }
 KEYS: dict[type[Stored], bytes] = {
     MessageRow: MESSAGE_KEY,
     PayloadRow: PAYLOAD_KEY,
     TopicRecord: topic_key(TOPIC),
     IndexedRange: INDEXED.key,
-    Mark: MARK_KEY,
-    Facts: FACTS_KEY,
-    Hold: bookmark_key(HOLDS, PREFIX, "nightly"),
-    Position: bookmark_key(POSITIONS, PREFIX, "nightly"),
+    LastBatch: LAST_BATCH_KEY,
+    StoreMetadata: METADATA_KEY,
+    Hold: named_row_key(HOLDS, PREFIX, "nightly"),
+    Position: named_row_key(POSITIONS, PREFIX, "nightly"),
 }
 
 
@@ -119,7 +121,7 @@ def test_the_worked_example_of_a_payload_key() -> None:
 
 
 def test_keys_tell_what_they_were_made_of() -> None:
-    assert (place_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
+    assert (offset_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
     assert row_prefix(PAYLOAD_KEY) == row_prefix(MESSAGE_KEY) == PREFIX
     assert split_prefix(PREFIX) == (TOPIC, 1)
 
@@ -169,7 +171,7 @@ def test_a_flag_of_a_newer_version_is_refused_and_is_not_called_damage(name: str
     row = ROWS[name]
     key = KEYS[type(row)]
     flags, body = unframe(key, row.to_bytes(key))
-    known = {MessageRow: 0x0F, PayloadRow: 0x06, Mark: 0x01}.get(type(row), 0)
+    known = {MessageRow: 0x0F, PayloadRow: 0x06, LastBatch: 0x01}.get(type(row), 0)
 
     for flag in [1 << bit for bit in range(8) if not known >> bit & 1]:
         with pytest.raises(NewerRowError) as raised:
@@ -203,7 +205,7 @@ def test_an_index_row_of_another_kind_or_end_is_of_a_newer_version(at: int, valu
 )
 def test_facts_of_another_format_are_refused(body: bytes, error: type[DamagedRowError]) -> None:
     with pytest.raises(DamagedRowError) as raised:
-        Facts.from_bytes(FACTS_KEY, frame(FACTS_KEY, 0, body))
+        StoreMetadata.from_bytes(METADATA_KEY, frame(METADATA_KEY, 0, body))
 
     assert raised.type is error
 
@@ -233,7 +235,7 @@ def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
 def test_rows_of_one_publish_are_the_rows_that_each_would_be(
     payloads: list[bytes], pointer: int | None, ttls: list[int | None] | None
 ) -> None:
-    keys = message_keys(prefix_of(TopicId("a", "t"), 1), Place(7, (1 << 16) - 2), len(payloads))
+    keys = message_keys(prefix_of(TopicId("a", "t"), 1), Offset(7, (1 << 16) - 2), len(payloads))
     ttls_s = ttls and ttls[: len(payloads)]
     rows = [
         MessageRow(tx_pointer=pointer, ttl_s=ttl_s, payload=payload)

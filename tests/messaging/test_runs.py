@@ -7,43 +7,49 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from messaging.keys import MESSAGES, ROWS_STOP, message_key, place_after, place_in, prefix_of
-from messaging.rows import (
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import (
+    PACKED_BYTES_MAX,
+    PACKED_COUNT_MAX,
+    PackedRowStore,
+    is_packed,
+    join,
+    open_packed,
+    records_of,
+    require_packed,
+    rows_in,
+    scan_records,
+    split,
+    whole_rows,
+)
+from messaging.storage.rows import (
     HEAD,
-    IS_RUN,
+    IS_PACKED,
+    MESSAGES,
+    ROWS_STOP,
     DamagedRowError,
     MessageRow,
     NewerRowError,
     frame,
     inline_values,
     is_whole,
+    message_key,
+    offset_after,
+    offset_in,
+    prefix_of,
 )
-from messaging.run_table import RunTable, records_of, scan_records
-from messaging.runs import (
-    RUN_BYTES_MAX,
-    RUN_COUNT_MAX,
-    is_run,
-    join,
-    open_run,
-    require_run,
-    rows_in,
-    split,
-    whole_rows,
-)
-from messaging.storage.memory import MemoryTable
 from tests.messaging.stored_runs import without_mark, without_sizes
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 PREFIX = prefix_of(TopicId("default", "t"), 1)
 NOW_MS = 1_480_000_000_000
-FIRST = Place(NOW_MS, 0)
+FIRST = Offset(NOW_MS, 0)
 
 Row = tuple[bytes, bytes]
 
 
-def rows_of(payloads: list[bytes], *, first: Place = FIRST) -> list[Row]:
-    keys = [message_key(PREFIX, place_after(first, number)) for number in range(len(payloads))]
+def rows_of(payloads: list[bytes], *, first: Offset = FIRST) -> list[Row]:
+    keys = [message_key(PREFIX, offset_after(first, number)) for number in range(len(payloads))]
     return [*zip(keys, inline_values(keys, payloads, pointer=None), strict=True)]
 
 
@@ -60,27 +66,27 @@ def run_of(*payloads: bytes) -> Row:
     payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=600),
     first=st.sampled_from([0, 5, 65_400, 65_535]),
 )
-@example(payloads=[bytes(RUN_BYTES_MAX), b"", b"x", bytes(RUN_BYTES_MAX - 100)], first=0)
-@example(payloads=[b"x"] * (RUN_COUNT_MAX + 1), first=0)
+@example(payloads=[bytes(PACKED_BYTES_MAX), b"", b"x", bytes(PACKED_BYTES_MAX - 100)], first=0)
+@example(payloads=[b"x"] * (PACKED_COUNT_MAX + 1), first=0)
 def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], first: int) -> None:
-    rows = rows_of(payloads, first=Place(NOW_MS, first))
+    rows = rows_of(payloads, first=Offset(NOW_MS, first))
 
     records = joined(rows)
 
     assert [row for record in records for row in rows_in(*record)] == rows
     for key, value in records:
-        assert len(rows_in(key, value)) <= RUN_COUNT_MAX
-        assert is_run(value) == (len(rows_in(key, value)) > 1)
+        assert len(rows_in(key, value)) <= PACKED_COUNT_MAX
+        assert is_packed(value) == (len(rows_in(key, value)) > 1)
         assert {row[:-2] for row, _ in rows_in(key, value)} == {key[:-2]}
     sizes = [
-        sum(len(row) for _, row in rows_in(*record)) for record in records if is_run(record[1])
+        sum(len(row) for _, row in rows_in(*record)) for record in records if is_packed(record[1])
     ]
-    assert all(size <= RUN_BYTES_MAX for size in sizes)
+    assert all(size <= PACKED_BYTES_MAX for size in sizes)
 
 
 def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
     key, value = rows_of([b"a"])[0]
-    other = message_key(PREFIX, Place(NOW_MS, 1))
+    other = message_key(PREFIX, Offset(NOW_MS, 1))
     rows = [(key, value), (other, MessageRow(ttl_s=60, payload=b"b").to_bytes(other))]
 
     assert joined(rows) == rows
@@ -93,7 +99,7 @@ def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
     for at in range(len(value)):
         damaged = value[:at] + bytes((value[at] ^ 1 << bit,)) + value[at + 1 :]
 
-        assert open_run(key, damaged) is None
+        assert open_packed(key, damaged) is None
         whole = whole_rows(key, damaged)
 
         assert set(whole) <= set(rows), at
@@ -115,26 +121,26 @@ def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
 
 def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
     key, value = run_of(b"a", b"b")
-    longer = frame(key, IS_RUN, value[HEAD.size :] + b"more")
+    longer = frame(key, IS_PACKED, value[HEAD.size :] + b"more")
 
     with pytest.raises(NewerRowError):
-        require_run(key, longer)
+        require_packed(key, longer)
     with pytest.raises(DamagedRowError):
-        require_run(key, value[:-1])
-    require_run(key, value)
+        require_packed(key, value[:-1])
+    require_packed(key, value)
     # One that is read row by row is refused in the same way.
     (row,) = rows_in(key, longer)
     with pytest.raises(NewerRowError):
         MessageRow.from_bytes(*row)
 
 
-@given(value=st.binary(max_size=80), flags=st.sampled_from([0, 1, IS_RUN]))
+@given(value=st.binary(max_size=80), flags=st.sampled_from([0, 1, IS_PACKED]))
 def test_whatever_bytes_there_are_something_is_said_of_them(value: bytes, flags: int) -> None:
-    key = message_key(PREFIX, Place(NOW_MS, 7))
+    key = message_key(PREFIX, Offset(NOW_MS, 7))
     stored = bytes((flags,)) + value
 
-    assert open_run(key, stored) is None
-    assert split(key, stored) is None or is_run(stored) or flags != IS_RUN
+    assert open_packed(key, stored) is None
+    assert split(key, stored) is None or is_packed(stored) or flags != IS_PACKED
     assert whole_rows(key, stored) == []
 
 
@@ -144,38 +150,38 @@ class TwoStores(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs, self.plain = RunTable(MemoryTable()), MemoryTable()
+        self.new_rows, self.plain = PackedRowStore(MemoryStore()), MemoryStore()
         self.lost: dict[bytes, list[bytes]] = {}  # the keys of the rows of each damaged record
         self.next = FIRST
         self.first = 0
 
     @rule(payloads=st.lists(st.binary(max_size=3), min_size=1, max_size=9), gap=st.integers(0, 2))
     def publish(self, payloads: list[bytes], gap: int) -> None:
-        rows = rows_of(payloads, first=place_after(self.next, gap))
-        self.next = place_after(self.next, gap + len(rows))
+        rows = rows_of(payloads, first=offset_after(self.next, gap))
+        self.next = offset_after(self.next, gap + len(rows))
         keys, values = zip(*rows, strict=True)
-        self.runs.write([*records_of(self.runs, keys, values)])
+        self.new_rows.write([*records_of(self.new_rows, keys, values)])
         self.plain.write([*records_of(self.plain, keys, values)])
 
     @rule()
     def publish_under_a_pointer(self) -> None:
         key = message_key(PREFIX, self.next)
         row = (key, MessageRow(tx_pointer=7, payload=b"under a pointer").to_bytes(key))
-        self.next = place_after(self.next)
-        for store in (self.runs, self.plain):
+        self.next = offset_after(self.next)
+        for store in (self.new_rows, self.plain):
             store.write([row])
 
     @rule(jump=st.sampled_from([1, 65_530]))
     def wait(self, jump: int) -> None:
-        self.next = place_after(self.next, jump)
+        self.next = offset_after(self.next, jump)
 
     @rule(data=st.data())
     def drop_the_oldest(self, data: Any) -> None:
         """As retention does: whole records, and of a run as many rows as it has."""
-        records = [*scan_records(self.runs, MESSAGES, ROWS_STOP)]
+        records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
         count = data.draw(st.integers(0, len(records)))
         for key, value in records[:count]:
-            self.runs.write([(key, None)])
+            self.new_rows.write([(key, None)])
             self.plain.write([(row, None) for row, _ in rows_in(key, value)])
             self.lost.pop(key, None)
 
@@ -185,22 +191,22 @@ class TwoStores(RuleBasedStateMachine):
         key, value = data.draw(st.sampled_from(self._whole_runs()))
         self.lost[key] = [row for row, _ in rows_in(key, value)]
         self.plain.write([(row, None) for row in self.lost[key]])
-        self.runs.write([(key, without_sizes(value))])
+        self.new_rows.write([(key, without_sizes(value))])
 
     @precondition(lambda self: self._whole_runs())
     @rule(data=st.data(), bit=st.integers(0, 7))
     def damage_the_flags_of_a_run(self, data: Any, bit: int) -> None:
         key, value = data.draw(st.sampled_from(self._whole_runs()))
-        self.runs.write([(key, without_mark(value, bit=bit))])
+        self.new_rows.write([(key, without_mark(value, bit=bit))])
 
     @rule(data=st.data())
     def scan(self, data: Any) -> None:
         start, stop = self._key(data), self._key(data)
 
-        found = [*self.runs.scan(start, stop)]
+        found = [*self.new_rows.scan(start, stop)]
         self._compare(found, start, stop)
-        assert [*self.runs.scan(start, stop, reverse=True)] == found[::-1]
-        records = [*scan_records(self.runs, start, stop)]
+        assert [*self.new_rows.scan(start, stop, reverse=True)] == found[::-1]
+        records = [*scan_records(self.new_rows, start, stop)]
         rows = [row for record in records for row in rows_in(*record)]
         self._compare([row for row in rows if _is_in(row, start, stop)], start, stop)
         for key, value in records:
@@ -210,7 +216,7 @@ class TwoStores(RuleBasedStateMachine):
     def get(self, data: Any) -> None:
         key = self._key(data)
 
-        found = self.runs.get(key)
+        found = self.new_rows.get(key)
         is_lost = any(key in rows for rows in self.lost.values())
         if is_lost or (found is not None and not is_whole(key, found)):
             assert found is not None
@@ -220,7 +226,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @invariant()
     def all_is_there(self) -> None:
-        self._compare([*self.runs.scan(MESSAGES, ROWS_STOP)], MESSAGES, ROWS_STOP)
+        self._compare([*self.new_rows.scan(MESSAGES, ROWS_STOP)], MESSAGES, ROWS_STOP)
 
     def _compare(self, found: list[Row], start: bytes, stop: bytes) -> None:
         expected = [*self.plain.scan(start, stop)]
@@ -236,21 +242,21 @@ class TwoStores(RuleBasedStateMachine):
                 assert all(row < message_key(PREFIX, _place_before(stop)) for row, _ in expected)
 
     def _whole_runs(self) -> list[Row]:
-        records = [*scan_records(self.runs, MESSAGES, ROWS_STOP)]
-        return [record for record in records if open_run(*record) is not None]
+        records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
+        return [record for record in records if open_packed(*record) is not None]
 
     def _key(self, data: Any) -> bytes:
         last = self.next.to_int()
         number = data.draw(st.integers(FIRST.to_int(), last + 2))
-        return message_key(PREFIX, Place.from_int(number))
+        return message_key(PREFIX, Offset.from_int(number))
 
 
 def _is_in(row: Row, start: bytes, stop: bytes) -> bool:
     return start <= row[0] < stop or not is_whole(*row)
 
 
-def _place_before(key: bytes) -> Place:
-    return Place.from_int(place_in(key).to_int() - 1)
+def _place_before(key: bytes) -> Offset:
+    return Offset.from_int(offset_in(key).to_int() - 1)
 
 
 TestTwoStores = TwoStores.TestCase

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.polls import Isolation, Poll, PollResult
+from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
-from messaging.storage.memory import MemoryTable
+from messaging.storage.memory import MemoryStore
 from tests.messaging.world import (
     AUDIT,
     FlakyTable,
@@ -20,6 +20,7 @@ from tests.messaging.world import (
     settle_down,
 )
 from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.requests import Isolation
 
 T = TypeVar("T")
 TTL_MS = 100_000  # the fixture's topic
@@ -34,7 +35,7 @@ async def asleep(
     first = await publish(service, b"open", pointer=7, ttl_s=ttl_s)
     world.clock.now_ms = first.first.publish_timestamp_ms + (ttl_s or 100) * 1000 - left_ms
     await publish(service, b"next")
-    waiting = await settle_down(service.poll(AUDIT, SLEEPS))
+    waiting = await settle_down(service.polls.poll(AUDIT, SLEEPS))
     assert not waiting.done()
     return waiting
 
@@ -54,7 +55,7 @@ async def looked_again(world: World) -> None:
 
 async def looks(service: MessagingService) -> None:
     """Who sleeps behind the row looks now, whatever time it is."""
-    service.wake_readers({7})
+    service.rows.wake_readers({7})
     await settle_down(asyncio.sleep(0))
 
 
@@ -76,14 +77,14 @@ async def test_a_reader_that_looks_too_early_sleeps_on(
     waiting = await asleep(world, service, left_ms=3)
     await looked_again(world)
 
-    assert (waiting.done(), service.waiting_count()) == (False, 1)
+    assert (waiting.done(), service.polls.waiting_count) == (False, 1)
     world.clock.now_ms += 3
 
     assert await woken(waiting) == [b"next"]
 
 
 async def test_a_hold_that_kept_the_row_ends(world: World, service: MessagingService) -> None:
-    await service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=TTL_MS + 30)
+    await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=TTL_MS + 30)
     waiting = await asleep(world, service, left_ms=0)
 
     world.clock.now_ms += 30
@@ -95,20 +96,20 @@ async def test_a_hold_that_kept_the_row_ends(world: World, service: MessagingSer
 async def test_a_hold_that_kept_the_row_is_let_go(
     world: World, service: MessagingService, is_released: bool
 ) -> None:
-    await service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=10 * TTL_MS)
+    await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=10 * TTL_MS)
     waiting = await asleep(world, service, left_ms=0)
 
     if is_released:
-        await service.bookmarks.release(AUDIT, "job")
+        await service.holds_and_positions.release(AUDIT, "job")
     else:
-        await service.bookmarks.hold(AUDIT, "job", world.clock.now_ms, max_age_ms=TTL_MS)
+        await service.holds_and_positions.hold(AUDIT, "job", world.clock.now_ms, max_age_ms=TTL_MS)
 
     assert await woken(waiting) == [b"next"]
 
 
 async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
     """On its way to the disk it counted."""
-    table = FlakyTable(MemoryTable(world.rows))
+    table = FlakyTable(MemoryStore(world.rows))
     world.open_store, gate = lambda: table, asyncio.Event()
     gate.set()
 
@@ -118,11 +119,13 @@ async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
 
     world.in_thread_write = through_the_gate
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"ttl": "100"})
+        await service.topics.create(AUDIT, {"ttl": "100"})
         waiting = await asleep(world, service, left_ms=3)
         gate.clear()
         table.writes_left = 0
-        setting = await settle_down(service.bookmarks.hold(AUDIT, "job", 0, max_age_ms=TTL_MS))
+        setting = await settle_down(
+            service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=TTL_MS)
+        )
         await looks(service)  # and now the hold counts
         world.clock.now_ms += 3
         await looks(service)
@@ -132,7 +135,7 @@ async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
         with pytest.raises(StorageUnavailableError):
             await setting
         assert not was_handed
-        table._inner = MemoryTable(world.rows)
+        table._inner = MemoryStore(world.rows)
         await service.tick()
 
         assert await woken(waiting) == [b"next"]
@@ -146,9 +149,9 @@ async def test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_begin
     await publish(service, b"kept")
     world.clock.now_ms += 2 * TTL_MS
     world.may_delete = False
-    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
     assert not waiting.done()
 
-    await service.update_topic(AUDIT, {"ttl": "1000"})
+    await service.topics.update(AUDIT, {"ttl": "1000"})
 
     assert await woken(waiting) == [b"kept"]

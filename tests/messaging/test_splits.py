@@ -6,17 +6,16 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.keys import message_key, payload_key
-from messaging.query import start_number
-from messaging.reader import read
-from messaging.rows import MessageRow, PayloadRange
-from messaging.runs import first_whole
-from messaging.splits import WALKED_BYTES_MAX, Split, split
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, Store, StoreDamagedError
+from messaging.read.offsets import WALKED_BYTES_MAX, Split, split
+from messaging.read.query import start_number
+from messaging.read.scan import read
+from messaging.storage.engine import Rows, Store, StoreDamagedError
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import first_whole
+from messaging.storage.rows import MessageRow, PayloadRange, message_key, payload_key
 from tests.messaging.test_reader import NOW_MS, PREFIX, ModelRow, build, query, topics
-from tuff.protocol.ids import LAST_ID, MessageId, Place
+from tuff.protocol.ids import LAST_ID, MessageId, Offset
 
 PAYLOAD = bytes(200)
 
@@ -35,10 +34,10 @@ def ids_between(store: Store, start: MessageId | None, end: MessageId) -> list[b
 
 def table_of(count: int, *, first: int = 0, into: Store | None = None) -> Store:
     """One row a millisecond, and all of one size."""
-    table = MemoryTable() if into is None else into
+    table = MemoryStore() if into is None else into
     batch: list[tuple[bytes, bytes | None]] = []
     for number in range(first, first + count):
-        key = message_key(PREFIX, Place(NOW_MS - 99_000 + number, 0))
+        key = message_key(PREFIX, Offset(NOW_MS - 99_000 + number, 0))
         batch.append((key, MessageRow(payload=PAYLOAD).to_bytes(key)))
     table.write(batch)
     return table
@@ -94,18 +93,18 @@ def test_a_range_without_a_row_has_no_parts() -> None:
     table = table_of(10)
     last = MessageId(NOW_MS - 99_000 + 9, 0)
 
-    assert parts(MemoryTable(), count=3) == []
+    assert parts(MemoryStore(), count=3) == []
     assert parts(table, start=last, count=3) == []
     assert parts(table, end=MessageId(5, 0), count=3) == []
 
 
 def test_nothing_is_left_behind_the_last_payload_of_a_group() -> None:
-    table, place = MemoryTable(), Place(NOW_MS, 0)
+    table, place = MemoryStore(), Offset(NOW_MS, 0)
     key = message_key(PREFIX, place)
-    brings = PayloadRange(Place(NOW_MS - 5, 0), Place(NOW_MS - 5, 2), 3)
+    brings = PayloadRange(Offset(NOW_MS - 5, 0), Offset(NOW_MS - 5, 2), 3)
     table.write([(key, MessageRow(tx_pointer=7, reference=brings).to_bytes(key))])
     for seq_id in range(3):
-        stored = payload_key(PREFIX, 7, Place(NOW_MS - 5, seq_id))
+        stored = payload_key(PREFIX, 7, Offset(NOW_MS - 5, seq_id))
         table.write([(stored, b"")])
 
     assert len(parts(table, start=MessageId(*place, NOW_MS - 5, 1), count=3)) == 1
@@ -114,8 +113,8 @@ def test_nothing_is_left_behind_the_last_payload_of_a_group() -> None:
 
 def test_a_reference_weighs_what_it_brings() -> None:
     table = table_of(100)
-    key = message_key(PREFIX, Place(NOW_MS, 0))
-    brings = PayloadRange(Place(NOW_MS - 5, 0), Place(NOW_MS - 5, 99), 100)
+    key = message_key(PREFIX, Offset(NOW_MS, 0))
+    brings = PayloadRange(Offset(NOW_MS - 5, 0), Offset(NOW_MS - 5, 99), 100)
     table.write([(key, MessageRow(tx_pointer=7, reference=brings).to_bytes(key))])
 
     _, second = parts(table, count=2)
@@ -123,7 +122,7 @@ def test_a_reference_weighs_what_it_brings() -> None:
     assert second.start == MessageId(NOW_MS - 1, 2**16 - 1, 2**64 - 1, 2**16 - 1)
 
 
-class CountingTable(LevelDbTable):
+class CountingTable(LevelDbStore):
     """Counts the rows that are read."""
 
     read_count = 0
@@ -140,7 +139,7 @@ def test_a_large_topic_is_cut_evenly_by_what_the_files_hold(tmp_path: Path) -> N
         table_of(filed, into=table)
     with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
-        keys = (message_key(PREFIX, Place(at, 0)) for at in (0, NOW_MS))
+        keys = (message_key(PREFIX, Offset(at, 0)) for at in (0, NOW_MS))
         assert table.approximate_size(*keys) > WALKED_BYTES_MAX
 
         found = parts(table, count=11)
@@ -163,7 +162,7 @@ def ids_between_all(store: Store, part: Split) -> list[bytes]:
     return [message_id for message_id, _ in read(store, asked).items]
 
 
-class DamagedTable(MemoryTable):
+class DamagedTable(MemoryStore):
     """Can't be read behind a key."""
 
     damaged_at = b""
@@ -178,7 +177,7 @@ class DamagedTable(MemoryTable):
 def test_what_lies_behind_damage_is_in_the_last_part() -> None:
     table = DamagedTable()
     table_of(100, into=table)
-    table.damaged_at = message_key(PREFIX, Place(NOW_MS - 99_000 + 50, 0))
+    table.damaged_at = message_key(PREFIX, Offset(NOW_MS - 99_000 + 50, 0))
 
     found = parts(table, count=5)
 

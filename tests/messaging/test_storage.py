@@ -1,4 +1,4 @@
-"""What every engine must do, compared with a dictionary (design §5, Storage seam)."""
+"""What every engine must do, compared with a dictionary (design §5, Engine interface)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.rows import frame, is_whole
-from messaging.runs import first_whole
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Store, StoreError
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import first_whole
+from messaging.storage.rows import frame, is_whole
 from tuff.disk.lock import DirectoryLockedError
 
 OpenStore = Callable[[], Store]
 Batches = list[list[tuple[bytes, bytes | None]]]
 
 
-def leveldb(directory: Path) -> LevelDbTable:
-    return LevelDbTable(directory, first_whole=first_whole)
+def leveldb(directory: Path) -> LevelDbStore:
+    return LevelDbStore(directory, first_whole=first_whole)
 
 
 @pytest.fixture(params=["memory", "leveldb"])
@@ -30,7 +30,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     if request.param == "leveldb":
         return lambda: leveldb(tmp_path / "table")
     rows: dict[bytes, bytes] = {}
-    return lambda: MemoryTable(rows)
+    return lambda: MemoryStore(rows)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_table_is_a_sorted_dictionary(
     engine: str, written: Batches, start: bytes, stop: bytes
 ) -> None:
     with TemporaryDirectory() as directory:
-        table: Store = MemoryTable() if engine == "memory" else leveldb(Path(directory))
+        table: Store = MemoryStore() if engine == "memory" else leveldb(Path(directory))
         with closing(table):
             check_dictionary(table, written, start=start, stop=stop)
 

@@ -1,7 +1,6 @@
 """Tails in memory: whatever happened before, they say what a read of the store says."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -9,23 +8,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.batch import Run
-from messaging.keys import message_key
-from messaging.polls import Poll
-from messaging.query import Query, Undecided
-from messaging.reader import read
-from messaging.reading import Reading
-from messaging.rows import MessageRow, PayloadRange, inline_values
+from messaging.read.poll import Poll
+from messaging.read.query import Query, Undecided
+from messaging.read.scan import ReadResult, read
+from messaging.read.tail_cache import TOPIC_SHARE, TailCache
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows
-from messaging.tail import TOPIC_SHARE, Tails
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
+from messaging.write.write_batch import NewRows
 from tests.messaging.test_reader import COMMITTED, PREFIX, query
-from tests.messaging.world import FlakyTable, World, payloads, polled, publish, request
+from tests.messaging.world import (
+    FlakyTable,
+    World,
+    payloads,
+    polled,
+    publish,
+    request,
+    watched,
+)
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import LAST_ID, MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction
 
@@ -85,47 +88,51 @@ class History:
         await self.service.tick()
 
     async def _publish(self, step: Step, topic: TopicId) -> None:
-        await self.service.publish(topic, request(*[b"p" * step.number] * (1 + step.number)))
+        await self.service.publisher.publish(
+            topic, request(*[b"p" * step.number] * (1 + step.number))
+        )
 
     async def _publish_ttl(self, step: Step, topic: TopicId) -> None:
-        await self.service.publish(topic, request(b"ttl", b"l", ttl_s=1 + step.number))
+        await self.service.publisher.publish(topic, request(b"ttl", b"l", ttl_s=1 + step.number))
 
     async def _publish_tx(self, step: Step, topic: TopicId) -> None:
         pointer = self.pointer(step)
-        published = await self.service.publish(topic, request(b"tx", b"u", pointer=pointer))
+        published = await self.service.publisher.publish(
+            topic, request(b"tx", b"u", pointer=pointer)
+        )
         assert published.rollback is not None
         self.details.append((topic, published.rollback))
 
     async def _store(self, step: Step, topic: TopicId) -> None:
-        await self.service.store(topic, request(b"stored", pointer=self.pointer(step)))
+        await self.service.publisher.store(topic, request(b"stored", pointer=self.pointer(step)))
 
     async def _publish_reference(self, step: Step, topic: TopicId) -> None:
-        await self.service.publish(topic, request(pointer=self.pointer(step)))
+        await self.service.publisher.publish(topic, request(pointer=self.pointer(step)))
 
     async def _commit(self, step: Step, _topic: TopicId) -> None:
         pointer = self.pointer(step)
         self.world.transactions.end(pointer, self.world.transactions.committed)
-        self.service.settle([pointer])
+        self.service.rows.settle([pointer])
 
     async def _abort(self, step: Step, _topic: TopicId) -> None:
         pointer = self.pointer(step)
         self.world.transactions.end(pointer, self.world.transactions.invalid)
-        await self.service.mark_rolled_back([pointer])
+        await self.service.rows.mark_rolled_back([pointer])
 
     async def _rollback(self, step: Step, _topic: TopicId) -> None:
         if self.details:
             topic, detail = self.details[step.number % len(self.details)]
-            await self.service.rollback(topic, detail)
+            await self.service.publisher.rollback(topic, detail)
 
     async def _truncate(self, step: Step, topic: TopicId) -> None:
-        await self.service.truncate_topic(topic, self.world.clock.now_ms - 2 + step.number)
+        await self.service.topics.truncate(topic, self.world.clock.now_ms - 2 + step.number)
 
     async def _recreate(self, step: Step, topic: TopicId) -> None:
-        await self.service.delete_topic(topic)
-        await self.service.create_topic(topic, {"ttl": str(5 + step.number)})
+        await self.service.topics.delete(topic)
+        await self.service.topics.create(topic, {"ttl": str(5 + step.number)})
 
     async def _sweep(self, _step: Step, _topic: TopicId) -> None:
-        await self.service.sweep()
+        await self.service.cleaner.run_pass()
 
     async def _time(self, step: Step, _topic: TopicId) -> None:
         self.world.clock.now_ms += 10 ** (step.number % 4) * (1 + step.number)
@@ -142,7 +149,7 @@ class History:
         """Ask for the same from memory and from the store."""
         if step.kind == "publish_tx":
             self.snapshot = self.world.transactions.snapshot()
-        live, table = self.service._live, MemoryTable(self.world.rows)
+        live, table = self.service.state, MemoryStore(self.world.rows)
         transactions = self.world.transactions
         for topic in TOPICS:
             found = live.topics.find(topic)
@@ -164,14 +171,14 @@ class History:
             self.asked_last[asked.prefix] = replace(last, snapshot=self.snapshot)
             self._same(self.asked_last[asked.prefix])
 
-    def _keep(self, table: MemoryTable, asked: Query) -> None:
+    def _keep(self, table: MemoryStore, asked: Query) -> None:
         """What a reader somewhere in the topic was handed, as the polls do it."""
         ids = [int.from_bytes(each, "big") for each, _ in read(table, asked).items]
         fetched = replace(asked, start=ids[len(ids) // 2] if ids else 0, limit=10_000)
-        self.service._live.tails.keep(fetched, read(table, fetched))
+        self.service.state.tail_cache.keep(fetched, read(table, fetched))
 
-    def _starts(self, table: MemoryTable, asked: Query) -> list[int]:
-        everything = replace(asked, limit=10_000, floor=MessageId(0, 0), live_from=Place(0, 0))
+    def _starts(self, table: MemoryStore, asked: Query) -> list[int]:
+        everything = replace(asked, limit=10_000, log_start=MessageId(0, 0), live_from=Offset(0, 0))
         ids = [int.from_bytes(each, "big") for each, _ in read(table, everything).items]
         live_from = (asked.now_ms - 1) << 96
         starts = sorted({0, live_from, *(number + after for number in ids for after in (0, 1))})
@@ -190,22 +197,22 @@ class History:
                 self._same(changed)
 
     def _same(self, asked: Query) -> None:
-        answer = self.service._live.tails.read(asked)
+        answer = self.service.state.tail_cache.read(asked)
         if answer is not None:
             self.answered_count += 1
-            assert _plain(answer) == _plain(read(MemoryTable(self.world.rows), asked)), asked
+            assert _plain(answer) == _plain(read(MemoryStore(self.world.rows), asked)), asked
 
 
 def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
     """All that there is, of a topic that exists."""
-    found = service._live.topics.find(topic)
+    found = service.state.topics.find(topic)
     record = found.require_durable()
     return Query(
         prefix=found.prefix(record.generation),
         start=0,
         through=LAST_ID,
-        served=service._live.served,
-        floor=record.floor,
+        high_water_mark=service.state.high_water_mark,
+        log_start=record.log_start,
         live_from=record.rule.live_from(now_ms=world.clock.now_ms),
         now_ms=world.clock.now_ms,
         limit=10_000,
@@ -214,7 +221,7 @@ def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
     )
 
 
-def _plain(reading: Reading) -> object:
+def _plain(reading: ReadResult) -> object:
     return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
 
 
@@ -222,16 +229,16 @@ def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
     async def played() -> History:
         world = World()
         world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
-        flaky = FlakyTable(MemoryTable(world.rows))
+        flaky = FlakyTable(MemoryStore(world.rows))
 
         def open_store() -> FlakyTable:
-            flaky._inner = MemoryTable(world.rows)
+            flaky._inner = MemoryStore(world.rows)
             return flaky
 
         world.open_store = open_store
         async with world.running() as service:
             for topic in TOPICS:
-                await service.create_topic(topic, {"ttl": "60"})
+                await service.topics.create(topic, {"ttl": "60"})
             history = History(world, service, flaky)
             for left, step in zip(reversed(range(len(steps))), steps, strict=True):
                 await history.do(step)
@@ -275,44 +282,24 @@ def test_the_comparison_asks_tails_that_answer() -> None:
     assert history.answered_count > 500
 
 
-class Watched:
-    """A store that counts the scans of it."""
-
-    def __init__(self, inner: MemoryTable) -> None:
-        self._inner = inner
-        self.get, self.write, self.close = inner.get, inner.write, inner.close
-        self.approximate_size = inner.approximate_size
-        self.scan_count = 0
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        self.scan_count += 1
-        return self._inner.scan(start, stop, reverse=reverse)
-
-
-def _watched() -> tuple[World, Callable[[], int]]:
-    stores: list[Watched] = []
-    world = World(lambda: stores.append(Watched(MemoryTable(world.rows))) or stores[-1])
-    return world, lambda: stores[-1].scan_count
-
-
 async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
-    world, scan_count = _watched()
+    world, scan_count = watched()
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         before = await publish(service, b"a")
         opened = scan_count()
 
-        behind = await service.poll(TOPICS[0], Poll(start=before.first))
-        nothing = await service.poll(TOPICS[0], Poll(start=before.first, inclusive=False))
+        behind = await service.polls.poll(TOPICS[0], Poll(start=before.first))
+        nothing = await service.polls.poll(TOPICS[0], Poll(start=before.first, inclusive=False))
 
         assert (payloads(behind), nothing.items) == ([b"a"], [])
         assert scan_count() == opened
 
 
 async def test_what_was_written_before_the_start_is_read_from_the_store_once() -> None:
-    world, scan_count = _watched()
+    world, scan_count = watched()
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         await publish(service, b"a")
     async with world.running() as service:
         await publish(service, b"b")
@@ -333,32 +320,34 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         await publish(service, b"before")
     async with world.running() as service:
         asked = _question(world, service, TOPICS[0])
-        fetched = read(MemoryTable(world.rows), asked)
+        fetched = read(MemoryStore(world.rows), asked)
         for number in range({"nothing": 0, "published": 1}.get(meanwhile, 30)):
             await publish(service, b"%d" % number)
-        tails = service._live.tails
+        tail_cache = service.state.tail_cache
         if meanwhile == "forgotten":
-            tails.begin(service._live.served)
+            tail_cache.begin(service.state.high_water_mark)
 
-        table = MemoryTable(world.rows)
+        table = MemoryStore(world.rows)
         now = _question(world, service, TOPICS[0])
         newest = int.from_bytes(read(table, now).items[-1][0], "big")
-        tails.read(replace(now, start=newest))
-        tails.keep(asked, fetched)
+        tail_cache.read(replace(now, start=newest))
+        tail_cache.keep(asked, fetched)
 
         # A page that was handed out before must not be taken for that of another place.
         first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
-        assert _plain(tails.read(first) or read(table, first)) == _plain(read(table, first))
-        everything = read(MemoryTable(world.rows), now)
+        assert _plain(tail_cache.read(first) or read(table, first)) == _plain(read(table, first))
+        everything = read(MemoryStore(world.rows), now)
         for start, _ in everything.items:
             each = replace(now, start=int.from_bytes(start, "big"))
-            held = tails.read(each)
-            assert held is None or _plain(held) == _plain(read(MemoryTable(world.rows), each))
-        is_held = tails.read(replace(now, start=asked.live_from.timestamp_ms << 96)) is not None
+            held = tail_cache.read(each)
+            assert held is None or _plain(held) == _plain(read(MemoryStore(world.rows), each))
+        is_held = (
+            tail_cache.read(replace(now, start=asked.live_from.timestamp_ms << 96)) is not None
+        )
         assert is_held == (meanwhile in {"nothing", "published"})
 
 
@@ -367,7 +356,7 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         for number in range(30):
             await publish(service, b"%d" % number)
             if is_read:  # what nobody has read yet is held, and forgotten, in another form
@@ -380,32 +369,63 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
 async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | None) -> None:
     world = World()
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         world.transactions.start(7)
         first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
-        pages = [(await service.poll(TOPICS[0], Poll(start=first))).page for _ in range(2)]
+        pages = [(await service.polls.poll(TOPICS[0], Poll(start=first))).page for _ in range(2)]
         await publish(service, b"c")
-        later = (await service.poll(TOPICS[0], Poll(start=first))).page
+        later = (await service.polls.poll(TOPICS[0], Poll(start=first))).page
 
         assert pages[0].avro() is pages[1].avro()
         assert len(later) == 3
 
 
 def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
-    last = Place(950_000, 2)
-    plain, reference = (message_key(PREFIX, place) for place in (Place(950_000, 1), last))
-    brings = PayloadRange(Place(940_000, 0), Place(940_000, 0), 1)
+    last = Offset(950_000, 2)
+    plain, reference = (message_key(PREFIX, place) for place in (Offset(950_000, 1), last))
+    brings = PayloadRange(Offset(940_000, 0), Offset(940_000, 0), 1)
     row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(reference)
-    run = Run(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
-    tails = Tails(bytes_max=1 << 20)
+    run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
+    tail_cache = TailCache(bytes_max=1 << 20)
 
-    tails.take({reference: row}, [run], served=last)
+    tail_cache.take({reference: row}, [run], high_water_mark=last)
 
     first = MessageId(950_000, 1)
-    held = tails.read(query(start=first.to_int(), through=first, served=last))
+    held = tail_cache.read(query(start=first.to_int(), through=first, high_water_mark=last))
     assert held is not None
     assert held.items == [(first.to_bytes(), b"a")]
+
+
+def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.read.tail_cache.CHANGED_COUNT_MAX", 1)
+    places = [Offset(950_000, number) for number in range(3)]
+    *plain, reference = [message_key(PREFIX, place) for place in places]
+    row = MessageRow(tx_pointer=COMMITTED).to_bytes(reference)
+    run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
+    tail_cache = TailCache(bytes_max=1 << 20)
+
+    tail_cache.take({reference: row}, [run], high_water_mark=places[-1])
+
+    first = MessageId(*places[0]).to_int()
+    assert tail_cache.read(query(start=first, high_water_mark=places[-1])) is None
+    assert tail_cache.size_bytes == 0
+
+
+def test_rows_count_in_the_bound_when_a_reader_has_made_items_of_them() -> None:
+    place = Offset(950_000, 0)
+    key = message_key(PREFIX, place)
+    values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED)
+    tail_cache = TailCache(bytes_max=1 << 20)
+    tail_cache.take({}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place)
+
+    assert (
+        tail_cache.read(query(start=MessageId(*place).to_int(), high_water_mark=place)) is not None
+    )
+
+    assert tail_cache.size_bytes > 1_000
 
 
 async def test_all_tails_together_keep_within_their_bound() -> None:
@@ -414,31 +434,33 @@ async def test_all_tails_together_keep_within_their_bound() -> None:
     topics = [TopicId("default", f"t{number}") for number in range(30)]
     async with world.running() as service:
         for topic in topics:
-            await service.create_topic(topic, {})
-        tails = service._live.tails
+            await service.topics.create(topic, {})
+        tail_cache = service.state.tail_cache
         for number in range(300):
-            await service.publish(topics[number * number % 30], request(b"x" * (number % 90)))
+            await service.publisher.publish(
+                topics[number * number % 30], request(b"x" * (number % 90))
+            )
             if number % 3 == 0:  # what is read is held in another form
-                await service.poll(topics[number % 30], Poll())
-            held = [tail.size_bytes for tail in tails._tails.values()]
-            assert sum(held) == tails.size_bytes <= 20_000
+                await service.polls.poll(topics[number % 30], Poll())
+            held = [tail.size_bytes for tail in tail_cache._tails.values()]
+            assert sum(held) == tail_cache.size_bytes <= 20_000
             assert max(held) <= 20_000 // TOPIC_SHARE
-            filled = {each for each in tails._tails.values() if each.items or each.fresh}
-            assert filled == {*tails._filled.values()}
+            filled = {each for each in tail_cache._tails.values() if each.items or each.fresh}
+            assert filled == {*tail_cache._filled.values()}
         assert max(held) > 0
 
 
 async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
-    world, scan_count = _watched()
+    world, scan_count = watched()
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         pointer = world.transactions.start(7)
         numbers = [b"%04d" % number for number in range(2_500)]
         places = [
             await publish(service, *numbers[at : at + 500], pointer=pointer)
             for at in range(0, len(numbers), 500)
         ]
-        (tail,) = service._live.tails._tails.values()
+        (tail,) = service.state.tail_cache._tails.values()
         kept_count = sum(len(run.keys) for run in tail.fresh)
         opened = scan_count()
 
@@ -454,11 +476,11 @@ async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read
 async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come() -> None:
     world = World()
     async with world.running() as service:
-        await service.create_topic(TOPICS[0], {})
+        await service.topics.create(TOPICS[0], {})
         pointer = world.transactions.start(7)
         for _ in range(7):
             await publish(service, *[b"x"] * 400, pointer=pointer)
 
         # The sixth was one too many, and left the newest two; the seventh lies behind them.
-        (tail,) = service._live.tails._tails.values()
+        (tail,) = service.state.tail_cache._tails.values()
         assert sum(len(run.keys) for run in tail.fresh) == 3 * 400

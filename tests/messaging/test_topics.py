@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from messaging.polls import Isolation, Poll, Undecided
+from messaging.read.poll import Poll
+from messaging.read.query import Undecided
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topics import TopicInfo, parse_properties
@@ -15,8 +16,8 @@ from tuff.protocol.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import FIRST_ID, MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
+from tuff.protocol.requests import Isolation
 
 
 @pytest.mark.parametrize(
@@ -51,23 +52,23 @@ def test_bad_properties_are_refused(given: object) -> None:
 async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=77)
     async with world.running() as service:
-        await service.create_topic(AUDIT, {"owner": "me"})
-        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "77", "owner": "me"})
-        await service.update_topic(AUDIT, {"ttl": "5"})
-        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "5"})
+        await service.topics.create(AUDIT, {"owner": "me"})
+        assert service.topics.get(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "77", "owner": "me"})
+        await service.topics.update(AUDIT, {"ttl": "5"})
+        assert service.topics.get(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "5"})
 
 
 async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=50, max_ttl=60)
     async with world.running() as service:
         with pytest.raises(InvalidTopicPropertiesError, match="60 seconds or less"):
-            await service.create_topic(AUDIT, {"ttl": "61"})
+            await service.topics.create(AUDIT, {"ttl": "61"})
         with pytest.raises(TopicNotFoundError):
-            service.get_topic(AUDIT)
-        await service.create_topic(AUDIT, {"ttl": "60"})
+            service.topics.get(AUDIT)
+        await service.topics.create(AUDIT, {"ttl": "60"})
         with pytest.raises(InvalidTopicPropertiesError, match="max_ttl"):
-            await service.update_topic(AUDIT, {"ttl": "61"})
-        assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "60"})
+            await service.topics.update(AUDIT, {"ttl": "61"})
+        assert service.topics.get(AUDIT) == TopicInfo(AUDIT, 1, {"ttl": "60"})
 
 
 async def test_creating_again_gives_the_next_generation_and_none_of_the_old_messages(
@@ -75,31 +76,31 @@ async def test_creating_again_gives_the_next_generation_and_none_of_the_old_mess
 ) -> None:
     await publish(service, b"old")
     with pytest.raises(TopicExistsError):
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
 
-    await service.delete_topic(AUDIT)
-    for call in (service.delete_topic(AUDIT), polled(service), publish(service, b"x")):
+    await service.topics.delete(AUDIT)
+    for call in (service.topics.delete(AUDIT), polled(service), publish(service, b"x")):
         with pytest.raises(TopicNotFoundError):
             await call
-    await service.create_topic(AUDIT, {"ttl": "9"})
+    await service.topics.create(AUDIT, {"ttl": "9"})
 
-    assert service.get_topic(AUDIT) == TopicInfo(AUDIT, 2, {"ttl": "9"})
+    assert service.topics.get(AUDIT) == TopicInfo(AUDIT, 2, {"ttl": "9"})
     assert await polled(service) == []
 
 
 async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world: World) -> None:
     async with world.running() as service:
         for _ in range(3):
-            await service.create_topic(AUDIT, {})
-            await service.delete_topic(AUDIT)
-        await service.create_topic(TopicId("b", "x"), {})
-        await service.create_topic(TopicId("a", "y"), {})
+            await service.topics.create(AUDIT, {})
+            await service.topics.delete(AUDIT)
+        await service.topics.create(TopicId("b", "x"), {})
+        await service.topics.create(TopicId("a", "y"), {})
 
     async with world.running() as service:
-        assert service.namespaces() == ["a", "b"]
-        assert service.list_topics("default") == []
-        await service.create_topic(AUDIT, {})
-        assert service.get_topic(AUDIT).generation == 4
+        assert service.topics.namespaces() == ["a", "b"]
+        assert service.topics.names("default") == []
+        await service.topics.create(AUDIT, {})
+        assert service.topics.get(AUDIT).generation == 4
 
 
 async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
@@ -125,7 +126,7 @@ async def test_a_longer_ttl_set_later_brings_nothing_back(
     world.clock.now_ms += 100_000
     await publish(service, b"live")
 
-    await service.update_topic(AUDIT, {"ttl": "1000000"})
+    await service.topics.update(AUDIT, {"ttl": "1000000"})
 
     assert await polled(service) == [b"live"]
 
@@ -137,8 +138,8 @@ async def test_no_floor_rises_while_the_clock_is_in_doubt(
     world.may_delete = False
     world.clock.now_ms += 100_000_000
 
-    await service.update_topic(AUDIT, {"ttl": "1000000"})
-    await service.sweep()
+    await service.topics.update(AUDIT, {"ttl": "1000000"})
+    await service.cleaner.run_pass()
 
     world.clock.now_ms = NOON_MS
     assert await polled(service) == [b"kept"]
@@ -148,9 +149,9 @@ async def test_truncation_takes_what_is_before_for_every_reader(service: Messagi
     published = await publish(service, b"a", b"b", b"c")
     second = MessageId(published.first.publish_timestamp_ms, published.first.seq_id + 1)
 
-    assert await service.truncate_topic(AUDIT, second) == second
+    assert await service.topics.truncate(AUDIT, second) == second
     assert await polled(service) == [b"b", b"c"]
-    assert await service.truncate_topic(AUDIT, FIRST_ID) == second
+    assert await service.topics.truncate(AUDIT, FIRST_ID) == second
     assert await polled(service) == [b"b", b"c"]
 
 
@@ -159,7 +160,7 @@ async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
 ) -> None:
     await publish(service, b"old")
 
-    assert await service.truncate_topic(AUDIT, NOON_MS * 1000) is None
+    assert await service.topics.truncate(AUDIT, NOON_MS * 1000) is None
     await publish(service, b"new")
 
     assert await polled(service) == [b"new"]
@@ -168,10 +169,10 @@ async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
 
 
 async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
-    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
 
-    await service.delete_topic(AUDIT)
-    await service.create_topic(AUDIT, {})
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
 
     with pytest.raises(TopicNotFoundError):
         await waiting
@@ -179,15 +180,15 @@ async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: Messagi
 
 async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
     other = TopicId("default", "other")
-    await service.create_topic(other, {})
-    waiting = await settle_down(service.poll(AUDIT, Poll(wait_s=60)))
-    elsewhere = await settle_down(service.poll(other, Poll(wait_s=60)))
+    await service.topics.create(other, {})
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+    elsewhere = await settle_down(service.polls.poll(other, Poll(wait_s=60)))
 
     await publish(service, b"x")
 
     assert [payload for _, payload in (await waiting).items] == [b"x"]
     assert not elsewhere.done()
-    service.stop_waiting()
+    service.polls.stop_waiting()
     assert (await elsewhere).items == []
 
 
@@ -195,14 +196,14 @@ async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
     service: MessagingService,
 ) -> None:
     published = await publish(service, b"x")
-    behind = await service.poll(
+    behind = await service.polls.poll(
         AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
     )
     assert (behind.items, behind.caught_up) == ([], True)
 
 
 async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
-    result = await service.poll(AUDIT, Poll(wait_s=0.01))
+    result = await service.polls.poll(AUDIT, Poll(wait_s=0.01))
     assert (result.items, result.caught_up) == ([], True)
 
 
@@ -223,7 +224,7 @@ async def test_a_start_that_has_expired_is_told(world: World, service: Messaging
     world.clock.now_ms += 100_000
 
     told = [
-        (await service.poll(AUDIT, Poll(start=start))).expired
+        (await service.polls.poll(AUDIT, Poll(start=start))).expired
         for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
     ]
 
@@ -233,7 +234,7 @@ async def test_a_start_that_has_expired_is_told(world: World, service: Messaging
 async def test_offsets_tell_where_a_reader_begins_and_ends(
     world: World, service: MessagingService
 ) -> None:
-    empty = await service.offsets(AUDIT)
+    empty = await service.offsets.offsets(AUDIT)
     assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
 
     first = await publish(service, b"a")
@@ -241,15 +242,15 @@ async def test_offsets_tell_where_a_reader_begins_and_ends(
     held = await publish(service, b"b", pointer=7)
     last = await publish(service, b"c")
 
-    everything = await service.offsets(AUDIT)
-    committed = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    own = await service.offsets(AUDIT, tx=7)
+    everything = await service.offsets.offsets(AUDIT)
+    committed = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    own = await service.offsets.offsets(AUDIT, tx=7)
     assert (everything.earliest, everything.end) == (first.first, last.last)
     assert (committed.end, committed.blocked_by) == (first.last, 7)
     assert (own.end, own.blocked_by) == (last.last, None)
 
     world.transactions.end(7, world.transactions.aborted)
-    await service.mark_rolled_back([7])
-    await service.truncate_topic(AUDIT, held.first)
-    skipped = await service.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    await service.rows.mark_rolled_back([7])
+    await service.topics.truncate(AUDIT, held.first)
+    skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
     assert (skipped.earliest, skipped.end) == (last.first, last.last)

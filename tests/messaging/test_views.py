@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.engine import Engine
-from messaging.runs import first_whole
-from messaging.storage.leveldb import LevelDbTable
-from messaging.storage.seam import Rows
+from messaging.storage.engine import Rows
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.open_store import OpenStore
+from messaging.storage.packed_rows import first_whole
 from tuff.protocol.errors import StorageUnavailableError
 
 T = TypeVar("T")
@@ -27,9 +28,9 @@ def in_thread(function: Callable[[], T]) -> Awaitable[T]:
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> Engine:
-    made = Engine(
-        lambda: LevelDbTable(tmp_path / "store", first_whole=first_whole),
+async def engine(tmp_path: Path) -> OpenStore:
+    made = OpenStore(
+        lambda: LevelDbStore(tmp_path / "store", first_whole=first_whole),
         in_thread_write=in_thread,
         in_thread_read=in_thread,
     )
@@ -37,7 +38,7 @@ async def engine(tmp_path: Path) -> Engine:
     return made
 
 
-class SlowTable(LevelDbTable):
+class SlowTable(LevelDbStore):
     """Its scans wait in the middle of the first row."""
 
     def __init__(self, directory: Path) -> None:
@@ -59,42 +60,65 @@ def two(rows: Rows) -> list[tuple[bytes, bytes]]:
     return list(islice(rows, 2))
 
 
-async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: Engine) -> None:
-    view = engine.view(b"", b"\xff")
-    await engine.write(lambda store: store.write([(b"\x00", None), (b"\x01", b"later")]))
+async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: OpenStore) -> None:
+    with engine.view(b"", b"\xff") as view:
+        await engine.write(lambda store: store.write([(b"\x00", None), (b"\x01", b"later")]))
 
-    found = [row for _ in range(6) for row in await view.read(two)]
+        found = [row for _ in range(6) for row in await view.read(two)]
 
-    assert found == ROWS
-    engine.forget(view)
+        assert found == ROWS
     await engine.close("the test is over")
 
 
-async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: Engine) -> None:
+async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: OpenStore) -> None:
     """It waited for it once: a stalled client kept everybody's writes from recovering."""
-    untouched, begun = engine.view(b"", b"\xff"), engine.view(b"", b"\xff")
-    assert await begun.read(two) == ROWS[:2]
+    with engine.view(b"", b"\xff") as untouched, engine.view(b"", b"\xff") as begun:
+        assert await begun.read(two) == ROWS[:2]
 
-    await asyncio.wait_for(engine.close("a write failed"), HANGS_S)
+        await asyncio.wait_for(engine.close("a write failed"), HANGS_S)
 
-    for view in (untouched, begun):
-        with pytest.raises(StorageUnavailableError, match="a write failed"):
-            await view.read(two)
+        for view in (untouched, begun):
+            with pytest.raises(StorageUnavailableError, match="a write failed"):
+                await view.read(two)
+
+
+async def test_views_are_closed_before_their_store() -> None:
+    events: list[str] = []
+
+    class Noting(MemoryStore):
+        def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+            try:
+                yield from super().scan(start, stop, reverse=reverse)
+            finally:
+                events.append("view")
+
+        def close(self) -> None:
+            events.append("store")
+
+    engine = OpenStore(
+        lambda: Noting(dict(ROWS)), in_thread_write=in_thread, in_thread_read=in_thread
+    )
+    await engine.open(lambda _store: None)
+    with engine.view(b"", b"\xff") as view:
+        await view.read(next)
+
+        await engine.close("a write failed")
+
+        assert events == ["view", "store"]
 
 
 async def test_a_store_that_closes_under_a_read_waits_for_no_further_one(tmp_path: Path) -> None:
     table = SlowTable(tmp_path / "store")
-    engine = Engine(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
+    engine = OpenStore(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
     await engine.open(lambda store: store.write(ROWS))
-    view = engine.view(b"", b"\xff")
+    with engine.view(b"", b"\xff") as view:
+        reading = asyncio.ensure_future(view.read(next))
+        await asyncio.to_thread(table.is_reading.wait)
+        store_closing = asyncio.ensure_future(engine.close("a write failed"))
+        await asyncio.sleep(0)
+        table.may_go_on.set()
 
-    reading = asyncio.ensure_future(view.read(next))
-    await asyncio.to_thread(table.is_reading.wait)
-    store_closing = asyncio.ensure_future(engine.close("a write failed"))
-    await asyncio.sleep(0)
-    table.may_go_on.set()
-
-    assert await reading == ROWS[0]
-    await asyncio.wait_for(store_closing, HANGS_S)
-    with pytest.raises(StorageUnavailableError, match="a write failed"):
-        await view.read(next)
+        assert await reading == ROWS[0]
+        await asyncio.wait_for(store_closing, HANGS_S)
+        with pytest.raises(StorageUnavailableError, match="a write failed"):
+            await view.read(next)

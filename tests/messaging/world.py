@@ -5,24 +5,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from messaging.polls import Poll, PollResult
-from messaging.run_table import RunTable
-from messaging.service import MessagingService, Published
+from messaging.read.poll import Poll, PollResult
+from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, Store, StoreError
-from messaging.transactions import VisibilityState, WritePermit
-from tuff.disk.group import Arrivals, InThread
+from messaging.storage.engine import Rows, Store, StoreError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.open_store import OpenStore
+from messaging.storage.packed_rows import PackedRowStore
+from messaging.storage.store_state import StoreState
+from messaging.transactions_interface import WritePermit
+from messaging.write.group_commit import GroupCommitter
+from messaging.write.publish import Published
+from tuff.disk.batch_loop import Arrivals, InThread
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
+from tuff.protocol.visibility import VisibilityState
 
 T = TypeVar("T")
 NOON_MS = 1_480_000_000_000
@@ -154,7 +159,7 @@ class FlakyTable:
 
     has_views = True
 
-    def __init__(self, inner: MemoryTable) -> None:
+    def __init__(self, inner: MemoryStore) -> None:
         self._inner = inner
         self.writes_left: int | None = None
         self.takes_effect = False
@@ -182,6 +187,20 @@ class FlakyTable:
         self._inner.close()
 
 
+class Watched:
+    """A store that counts the scans of it."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self._inner = inner
+        self.get, self.write, self.close = inner.get, inner.write, inner.close
+        self.approximate_size = inner.approximate_size
+        self.scan_count = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        self.scan_count += 1
+        return self._inner.scan(start, stop, reverse=reverse)
+
+
 class World:
     """A running room over rows that outlive it, with a clock and transactions to steer."""
 
@@ -197,35 +216,57 @@ class World:
         self.observed: list[tuple[str, float]] = []
         self.in_thread_write: InThread = in_thread
         self.open_store: Callable[[], Store] = open_store or (
-            lambda: RunTable(MemoryTable(self.rows))
+            lambda: PackedRowStore(MemoryStore(self.rows))
         )
 
     def new_service(self) -> MessagingService:
-        return MessagingService(
+        def observe(name: str, figure: float) -> None:
+            self.observed.append((name, figure))
+
+        store = OpenStore(
             lambda: self.open_store(),
-            self.settings,
-            transactions=self.transactions,
-            now_ms=self.clock,
-            elapsed_s=lambda: self.elapsed_s,
             in_thread_write=self.in_thread_write,
             in_thread_read=in_thread,
-            arrivals=Arrivals(),
-            longest_transaction_s=self.longest_transaction_s,
+        )
+        state = StoreState(
+            now_ms=self.clock,
             may_delete=lambda: self.may_delete,
-            observe=lambda name, figure: self.observed.append((name, figure)),
+            tail_bytes_max=self.settings.tail_bytes_max,
+            longest_transaction_s=self.longest_transaction_s,
+        )
+        committer = GroupCommitter(
+            store,
+            state,
+            arrivals=Arrivals(),
+            observe=observe,
+            elapsed_s=lambda: self.elapsed_s,
+        )
+        return MessagingService(
+            store,
+            state,
+            committer,
+            self.settings,
+            observe=observe,
             lack_of_space=lambda: self.lack_of_space,
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MessagingService]:
         service = self.new_service()
-        await service.open()
+        await service.open(self.transactions)
         writer = asyncio.ensure_future(service.run())
         try:
             yield service
         finally:
             await service.close()
             await writer
+
+
+def watched() -> tuple[World, Callable[[], int]]:
+    """A world, and how often its store was scanned."""
+    stores: list[Watched] = []
+    world = World(lambda: stores.append(Watched(MemoryStore(world.rows))) or stores[-1])
+    return world, lambda: stores[-1].scan_count
 
 
 def request(
@@ -241,7 +282,7 @@ async def publish(
     pointer: int | None = None,
     ttl_s: int | None = None,
 ) -> Published:
-    return await service.publish(AUDIT, request(*payloads, pointer=pointer, ttl_s=ttl_s))
+    return await service.publisher.publish(AUDIT, request(*payloads, pointer=pointer, ttl_s=ttl_s))
 
 
 def payloads(result: PollResult) -> list[bytes]:
@@ -249,7 +290,7 @@ def payloads(result: PollResult) -> list[bytes]:
 
 
 async def polled(service: MessagingService, poll: Poll | None = None) -> list[bytes]:
-    return payloads(await service.poll(AUDIT, poll or Poll()))
+    return payloads(await service.polls.poll(AUDIT, poll or Poll()))
 
 
 async def settle_down(awaitable: Awaitable[T]) -> "asyncio.Future[T]":

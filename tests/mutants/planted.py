@@ -25,18 +25,22 @@ MUTANTS: Sequence[Mutant] = (
     # Transactions
     Mutant(
         "pointers that a crash can still take are recorded as reserved",
-        "process/bridge.py",
+        "process/components.py",
         "            await self._messaging.record_store_id(store_id)\n",
-        "            self._messaging.note_reserved(self._transactions.image().highest_reserved)\n"
+        "            self._messaging.note_reserved(self._transactions.durable.image().highest_reserved)\n"
         "            await self._messaging.record_store_id(store_id)\n",
-        ("tests/process/test_bridge.py::test_a_block_that_a_crash_can_still_take_is_not_recorded",),
+        (
+            "tests/process/test_components.py::test_a_block_that_a_crash_can_still_take_is_not_recorded",
+        ),
     ),
     Mutant(
         "a commit is acknowledged before its sync",
-        "tx/log.py",
+        "tx/wal.py",
         "        if lsn <= self.durable_lsn:\n            return\n",
-        "        if lsn <= self._last_lsn:\n            self.want(lsn)\n            return\n",
-        ("tests/tx/test_endings.py::test_a_commit_waits_for_its_sync_and_a_start_for_nothing",),
+        "        if lsn <= self._last_lsn:\n            self.sync_soon(lsn)\n            return\n",
+        (
+            "tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_its_sync_and_a_start_for_nothing",
+        ),
     ),
     Mutant(
         "conflicts are not looked for",
@@ -52,7 +56,7 @@ MUTANTS: Sequence[Mutant] = (
         "tx/state.py",
         "            self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)\n",
         "            pass\n",
-        ("tests/tx/test_endings.py::test_a_conflict_is_final_for_every_call",),
+        ("tests/tx/test_commit_and_abort.py::test_a_conflict_is_final_for_every_call",),
     ),
     Mutant(
         "a long transaction takes part in conflicts",
@@ -65,39 +69,41 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a deadline is not looked at by a commit",
-        "tx/endings.py",
+        "tx/commit_and_abort.py",
         "        is_late = self._now_ms() >= found.expires_at_ms\n",
         "        is_late = False\n",
-        ("tests/tx/test_endings.py::test_a_decision_looks_at_the_deadline_itself",),
+        ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
     ),
     Mutant(
         "claims of others are not waited for",
-        "tx/endings.py",
+        "tx/commit_and_abort.py",
         "            if holder is None:\n                break\n",
         "            break\n",
-        ("tests/tx/test_endings.py::test_a_claim_holds_equal_changes_and_every_other_ending",),
+        (
+            "tests/tx/test_commit_and_abort.py::test_a_claim_holds_equal_changes_and_every_other_ending",
+        ),
     ),
     Mutant(
         "a commit does not wait for writes that passed the gate",
-        "tx/gates.py",
+        "tx/in_flight_writes.py",
         "            try:\n                await _emptied(gate)\n",
         "            try:\n                pass\n",
-        ("tests/tx/test_endings.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
+        ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
     ),
     Mutant(
         "a checkpoint does not wait for its sync",
-        "tx/starts.py",
-        "        await self._endings.durable_soon(lsn)\n        return checkpointed\n",
+        "tx/start_and_checkpoint.py",
+        "        await self._durable.synced_in_time(lsn)\n        return checkpointed\n",
         "        return checkpointed\n",
         ("tests/tx/test_starts.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
         "a checkpoint that waited for a pointer does not look at its transaction again",
-        "tx/starts.py",
+        "tx/start_and_checkpoint.py",
         "        while True:\n"
-        "            # What is found holds until the next wait, so it is looked for again after each.\n"
-        "            opened = await self._endings.open_now(pointer)\n",
-        "        opened = await self._endings.open_now(pointer)\n        while True:\n",
+        "            # The transaction is read again after each wait, since it may have ended.\n"
+        "            opened = await self._completion.open_now(pointer)\n",
+        "        opened = await self._completion.open_now(pointer)\n        while True:\n",
         (
             "tests/tx/test_starts.py::test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again",
         ),
@@ -113,21 +119,21 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "pointers are handed out before their block is durable",
-        "tx/starts.py",
-        "            await self._ledger.durable(self._ledger.record(edit))\n",
-        "            self._ledger.record(edit)\n",
+        "tx/start_and_checkpoint.py",
+        "            await self._durable.synced(self._durable.record(edit))\n",
+        "            self._durable.record(edit)\n",
         ("tests/tx/test_starts.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",),
     ),
     Mutant(
         "pointers that were given back are handed out all the same",
-        "tx/blocks.py",
+        "tx/start_and_checkpoint.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
         ("tests/tx/test_starts.py::test_what_starts_no_longer_want_is_given_back",),
     ),
     Mutant(
         "a block is given back while it is on its way to the disk",
-        "tx/starts.py",
+        "tx/start_and_checkpoint.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
         ("tests/tx/test_starts.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
@@ -157,7 +163,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit that was cut off between its rows and its record stays open",
-        "tx/resumption.py",
+        "tx/manager.py",
         "            if not cut_off.isdisjoint(opened.pointers):\n",
         "            if False:\n",
         (
@@ -166,7 +172,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a tail that was durable is taken for a torn one",
-        "tx/logfile.py",
+        "tx/wal.py",
         "            if found.offset < proven:\n"
         "                raise damaged(name, found.offset, found.reason)\n"
         "            break\n",
@@ -189,25 +195,25 @@ MUTANTS: Sequence[Mutant] = (
         "tx/recovery.py",
         "    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:\n",
         "    if False:\n",
-        ("tests/repair/test_mixed_ages.py::test_a_transaction_log_that_ends_before_a_commit",),
+        ("tests/admin/test_mixed_ages.py::test_a_transaction_log_that_ends_before_a_commit",),
     ),
     Mutant(
         "messages that are older than a commit are gone on from",
         "tx/recovery.py",
         "        if outcome.state is EndedState.COMMITTED and not is_there:\n",
         "        if False:\n",
-        ("tests/repair/test_mixed_ages.py::test_messages_from_before_a_commit[True]",),
+        ("tests/admin/test_mixed_ages.py::test_messages_from_before_a_commit[True]",),
     ),
     Mutant(
         "messages from the middle of a commit are gone on from",
         "tx/recovery.py",
         "        is_there = is_there and all(detail.last <= last for detail in outcome.published)\n",
         "",
-        ("tests/repair/test_mixed_ages.py",),
+        ("tests/admin/test_mixed_ages.py",),
     ),
     Mutant(
         "a log of LevelDB's that is gone is taken for an empty one",
-        "tuff/disk/leveldb_start.py",
+        "tuff/leveldb/opening.py",
         "    _begin(directory)\n    _require_log(directory)\n",
         "    _begin(directory)\n",
         (
@@ -220,11 +226,11 @@ MUTANTS: Sequence[Mutant] = (
         "tx/recovery.py",
         "        if not is_known(state, pointer):\n",
         "        if False:\n",
-        ("tests/repair/test_mixed_ages.py::test_messages_with_rows_of_which_nobody_knows_the_end",),
+        ("tests/admin/test_mixed_ages.py::test_messages_from_before_an_abort_that_is_forgotten",),
     ),
     Mutant(
         "with --data the snapshots are nobody's",
-        "process/places.py",
+        "process/data_directories.py",
         '(data, data / "snapshots"))',
         "(data,))",
         (
@@ -233,14 +239,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a pointer leaves the invalid list while rows carry it",
-        "tx/inquiries.py",
+        "tx/invalid_list.py",
         "        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):\n",
         "        if not self._rows.is_cleared(pointer):\n",
         ("tests/tx/test_runs.py::test_pruning_takes_off_only_what_no_row_carries",),
     ),
     Mutant(
         "a run with a request id that ran before runs again",
-        "tx/runs.py",
+        "tx/autocommit.py",
         "            if outcome is not None:\n                await",
         "            if False:\n                await",
         ("tests/tx/test_runs.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",),
@@ -283,46 +289,44 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a backup holds rows that were damaged",
-        "process/backup_form.py",
+        "process/backup_format.py",
         "        if not is_whole(key, value):\n",
         "        if False:\n",
-        ("tests/repair/test_running_backup.py::test_a_damaged_row_is_named_and_ends_the_backup",),
+        ("tests/admin/test_running_backup.py::test_a_damaged_row_is_named_and_ends_the_backup",),
     ),
     Mutant(
         "a store waits for a backup that nobody reads before it closes",
-        "messaging/engine.py",
+        "messaging/storage/open_store.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
-        (
-            "tests/messaging/test_views.py::test_a_store_closes_at_once_beside_a_view_that_nobody_reads",
-        ),
+        ("tests/messaging/test_views.py::test_views_are_closed_before_their_store",),
     ),
     # The client and its table
     Mutant(
         "a transaction does not see its own writes in a table",
-        "tuff/table_work.py",
+        "tuff/tables/work.py",
         "            if self.transaction.is_visible(pointer):\n",
         "            if False:\n",
         ("tests/table/test_table.py::test_a_transaction_reads_its_own_writes_and_nobody_elses",),
     ),
     Mutant(
         "a table shows versions that are not visible",
-        "tuff/table_versions.py",
+        "tuff/tables/leveldb_table.py",
         "                if transaction.is_visible(version.pointer):\n                    done",
         "                if True:\n                    done",
         ("tests/table/test_table.py::test_a_transaction_keeps_its_snapshot_while_others_commit",),
     ),
     Mutant(
         "a rollback in a table removes everybody's versions",
-        "tuff/table_rows.py",
+        "tuff/tables/row_format.py",
         "    return undo_key(transaction_id, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         "    return undo_key(0, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         ("tests/table/test_rows.py::test_the_undo_rows_of_a_transaction_are_its_own",),
     ),
     Mutant(
         "a tail keeps a row as it was before a rollback",
-        "messaging/tail.py",
-        "            self._remove(at, place_bytes)\n",
+        "messaging/read/tail_cache.py",
+        "            self._remove(at, offset_bytes)\n",
         "            return\n",
         (
             "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
@@ -330,15 +334,15 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a tail answers for rows that it forgot",
-        "messaging/tail.py",
-        "            self.after = self.items[count - 1][_PLACE]\n",
+        "messaging/read/tail_cache.py",
+        "            self.after = self.items[count - 1][_OFFSET]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),
     Mutant(
         "a tail answers for rows that it forgot before anybody read them",
-        "messaging/tail.py",
-        "        self.after = self.fresh[count - 1].keys[-1][-PLACE_SIZE:]\n",
+        "messaging/read/tail_cache.py",
+        "        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),
@@ -346,13 +350,13 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the stores are opened before the port is bound",
         "server.py",
-        "        # What can fail comes before the stores: opening tables",
-        "        await self._open_stores()\n        # What can fail comes before the stores: opening tables",
+        "        # Steps that can fail come before the stores: opening tables",
+        "        await self._open_stores()\n        # Steps that can fail come before the stores: opening tables",
         (f"{_SECOND}::test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched",),
     ),
     Mutant(
         "a start does not look whether it can write its files",
-        "process/places.py",
+        "process/data_directories.py",
         "            if not os.access(directory, os.W_OK | os.X_OK):\n",
         "            if False:\n",
         (
@@ -361,7 +365,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "requests are let in while the stores are recovered",
-        "process/front.py",
+        "process/dispatch.py",
         "        self._is_open = False\n        self.is_stopping = False\n",
         "        self._is_open = True\n        self.is_stopping = False\n",
         ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),
@@ -369,21 +373,21 @@ MUTANTS: Sequence[Mutant] = (
     # Who has the tables
     Mutant(
         "a lease begins when its check is answered",
-        "messaging/ownership.py",
+        "messaging/storage/store_ownership.py",
         "                self._proven_ms = began_ms\n",
         "                self._proven_ms = self._now_ms()\n",
         (f"{_OWNERSHIP}::test_a_lease_begins_with_its_check_and_not_when_that_is_answered",),
     ),
     Mutant(
         "a read is answered by a check that began before it",
-        "messaging/ownership.py",
+        "messaging/storage/store_ownership.py",
         "            for answer in waiting:\n",
         "            for answer in (*waiting, *self._waiting):\n",
         (f"{_OWNERSHIP}::test_a_read_behind_the_lease_waits_for_a_check_that_begins_later",),
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
-        "messaging/routes.py",
+        "messaging/message_routes.py",
         "        if is_read:\n            await ownership.require()\n",
         "",
         (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),
@@ -397,9 +401,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Web pages of other sites
     Mutant(
-        "the lane serves whatever host a request names",
-        "process/heads.py",
-        "        or hosts.refusal(headers) is not None\n",
+        "the fast path serves whatever host a request names",
+        "process/fast_http.py",
+        "        or hosts.refusal(fields) is not None\n",
         "",
         (
             "tests/http/test_hosts.py::test_a_page_neither_publishes_nor_reads",
@@ -408,9 +412,9 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "the library's requests are served whatever host they name",
-        "process/application.py",
-        "        if refusal is not None:\n",
+        "the general path serves whatever host a request names",
+        "process/general_http.py",
+        "        if foreign is not None:\n",
         "        if False:\n",
         (
             "tests/http/test_hosts.py::test_every_route_refuses[host-takeBackup]",
@@ -419,7 +423,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a host is judged by how it begins",
-        "process/hosts.py",
+        "process/allowed_hosts.py",
         '        if host == "localhost" or',
         '        if host.startswith("localhost") or',
         (
@@ -428,7 +432,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a page of another port is one of the server's own",
-        "process/hosts.py",
+        "process/allowed_hosts.py",
         "        return (_host_of(page), _port_of(page, default)) == (",
         "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
         (

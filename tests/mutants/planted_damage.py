@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
-_CONTRADICTIONS = "tests/tx/test_contradictions.py"
+_CONTRADICTIONS = "tests/tx/test_consistency.py"
 _FIRST_START = "tests/simulation/test_first_start.py"
 _LOST = "tests/http/test_lost_messages.py"
-_LOGS = "tests/process/test_logs.py"
+_LOGS = "tests/process/test_logging_setup.py"
 _BLOCKS = "tests/messaging/test_damaged_blocks.py"
 _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
 
 DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a damaged block is trusted although nothing in it shows what is damaged",
-        "messaging/storage/leveldb_holes.py",
+        "messaging/storage/leveldb_corruption.py",
         "    return walk.ended() if is_accounted_for else [whole]\n",
         "    return walk.ended()\n",
         (
@@ -23,7 +23,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a row that LevelDB leaves out is whole",
-        "messaging/storage/leveldb_holes.py",
+        "messaging/storage/leveldb_corruption.py",
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
         (
@@ -32,22 +32,22 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a table that was looked at once is trusted for ever",
-        "messaging/storage/leveldb_holes.py",
+        "messaging/storage/leveldb_corruption.py",
         "        if known is None or known.checksum != checksum:\n",
         "        if known is None:\n",
         (f"{_BLOCKS}::test_damage_that_comes_while_the_store_is_open_is_told_too",),
     ),
     Mutant(
         "a table that was compacted away is damage",
-        "messaging/storage/leveldb_holes.py",
+        "messaging/storage/leveldb_corruption.py",
         "            if number not in self._manifest().tables:\n",
         "            if False:\n",
         (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_no_hole",),
     ),
     Mutant(
         "a damaged end of a LevelDB store is the end of its rows",
-        "tuff/disk/leveldb_scan.py",
-        "    return _rows(rows, start, stop)\n",
+        "tuff/leveldb/scan.py",
+        "    return _forward(rows, start, stop)\n",
         "    return source.iterator(start=start, stop=stop, verify_checksums=is_verified)\n",
         (
             f"{_BLOCKS}::test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows",
@@ -56,30 +56,44 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a page that ends before damage leads back into itself",
-        "messaging/reader.py",
+        "messaging/read/scan.py",
         "            self._pass(self._taken.columns.last_id)\n",
         "            pass\n",
         (_FLIPS,),
     ),
     Mutant(
+        "a backward scan ends at a table file that is gone",
+        "messaging/storage/leveldb.py",
+        "    with _as_store_errors(), closing(scan_backward(snapshot, start, stop)) as rows:\n",
+        "    with _as_store_errors(), closing(snapshot.iterator(start=start, stop=stop, reverse=True)) as rows:\n",
+        (f"{_BLOCKS}::test_a_store_whose_only_file_is_gone_is_not_empty",),
+    ),
+    Mutant(
+        "a row whose table file is gone is one that was never written",
+        "messaging/storage/leveldb.py",
+        "        if found is not None:\n            return found\n",
+        "        return found\n",
+        (f"{_BLOCKS}::test_a_row_whose_file_is_gone_is_an_error_and_not_a_missing_row",),
+    ),
+    Mutant(
         "a range of which all rows are hidden has no splits",
-        "messaging/splits.py",
+        "messaging/read/offsets.py",
         "            deque(records, maxlen=0)",
         "            deque([], maxlen=0)",
         (f"{_BLOCKS}::test_a_range_in_a_hole_is_a_split_whose_reader_is_told",),
     ),
     Mutant(
         "a patrol that begins inside a publish drops its later rows alone",
-        "messaging/sweep.py",
-        "        case Fate.DROP if may_be_cut and row.ttl_s is not None:\n",
-        "        case Fate.DROP if False:\n",
+        "messaging/retention/cleaner.py",
+        "        case Decision.DROP if may_be_cut and row.ttl_s is not None:\n",
+        "        case Decision.DROP if False:\n",
         (
             "tests/messaging/test_sweep.py::test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not",
         ),
     ),
     Mutant(
         "a sleeper stays behind what is there again",
-        "messaging/polls.py",
+        "messaging/read/poll.py",
         "    return replace(query, start=asked) if query.live_from < live_from else query\n",
         "    return query\n",
         (
@@ -88,7 +102,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "whoever passes a gate takes a turn at it",
-        "tx/gates.py",
+        "tx/in_flight_writes.py",
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
         ("tests/tx/test_passing_gates.py::test_who_waits_for_a_commit_that_is_refused_goes_on[2]",),
@@ -112,7 +126,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "salvage applies an edit that contradicts those before it",
-        "tx/salvage.py",
+        "admin/salvage_transactions.py",
         "        if contradiction(state, edit) is not None:\n",
         "        if False:\n",
         (
@@ -121,14 +135,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "salvage believes an edit behind a gap whatever it says",
-        "tx/salvage.py",
+        "admin/salvage_transactions.py",
         "    if (reason := contradiction(state, edit, has_gap=True)) is not None:\n",
         "    if (reason := contradiction(state, edit, has_gap=True)) is None and False:\n",
         (f"{_CONTRADICTIONS}::test_salvage_leaves_out_a_second_start_of_what_committed",),
     ),
     Mutant(
         "a snapshot that contradicts itself is believed",
-        "tx/snapshots.py",
+        "tx/snapshot_file.py",
         "    reason = inconsistency(reader.image)\n",
         "    reason = None\n",
         (
@@ -137,14 +151,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the first transaction file is made before the message store has its id",
-        "process/bridge.py",
+        "process/components.py",
         "        if self._keeps_messages and not await self._has_store_id():\n            return\n",
         "",
         (f"{_FIRST_START}::test_a_first_start_that_was_cut_off_is_begun_again[True-settings0]",),
     ),
     Mutant(
         "an empty message store beside transaction files is a beginning",
-        "process/rooms.py",
+        "process/components.py",
         "            if not has_files(snapshots):\n",
         "            if True:\n",
         (
@@ -155,27 +169,27 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "without transactions nothing knows of the messages",
         "tx/manager.py",
-        "                await self._ledger.begin_unused(mark)\n",
+        "                await self.durable.begin_unused(mark)\n",
         "                pass\n",
         (f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings1]",),
     ),
     Mutant(
         "an empty store of an engine that always has one is a beginning",
-        "messaging/loading.py",
-        "    if facts is None and (reason := why_not_begin()) is not None:\n",
+        "messaging/storage/loading.py",
+        "    if metadata is None and (reason := why_not_begin()) is not None:\n",
         "    if False and (reason := why_not_begin()) is not None:\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(
         "fsck takes an empty store beside transaction files for whole",
-        "process/checks.py",
+        "admin/fsck.py",
         "    return data.has_messages and is_empty and has_files(data.snapshots)\n",
         "    return False\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(
         "a change of health is logged when somebody looks",
-        "process/rooms.py",
+        "process/components.py",
         "            self._changes.note(self._checks())\n",
         "            pass\n",
         (
@@ -185,7 +199,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a clock that was set while the server runs agrees",
-        "process/rooms.py",
+        "process/components.py",
         "        if (jumped := jump(offset_ms)) is not None:\n",
         "        if (jumped := jump(offset_ms)) is None and False:\n",
         (f"{_LOGS}::test_a_clock_that_is_set_while_the_server_runs_is_told[3600000]",),

@@ -7,14 +7,14 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a clock that goes back takes the ids with it",
-        "messaging/sequence.py",
+        "messaging/write/write_batch.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
         ("tests/messaging/test_sequence.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",),
     ),
     Mutant(
         "an undecided row does not hold a reader",
-        "messaging/visibility.py",
+        "messaging/read/visibility.py",
         "else Verdict.HOLD\n",
         "else Verdict.SKIP\n",
         (
@@ -23,7 +23,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that were rolled back are shown",
-        "messaging/visibility.py",
+        "messaging/read/visibility.py",
         "    if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):\n",
         "    if holds(snapshot.invalids, abs(tx_pointer)):\n",
         (
@@ -32,7 +32,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an exclusive start drops the first row, whichever it is",
-        "messaging/query.py",
+        "messaging/read/query.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
         (
@@ -41,7 +41,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a rollback touches rows outside of its range",
-        "messaging/publishing.py",
+        "messaging/write/publish.py",
         "            first, last = max(entry.first, detail.first), min(entry.last, detail.last)\n",
         "            first, last = entry.first, entry.last\n",
         (
@@ -50,75 +50,75 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a row under a pointer has no index row",
-        "messaging/publishing.py",
-        "        batch.put(key, entry.to_bytes(key))\n        self._live.index.add_under(key, entry)\n",
-        "        self._live.index.add_under(key, entry)\n",
+        "messaging/write/publish.py",
+        "        batch.put(key, entry.to_bytes(key))\n        self._state.index.add_under(key, entry)\n",
+        "        self._state.index.add_under(key, entry)\n",
         (
             "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
         ),
     ),
     Mutant(
         "a reference brings what an earlier one brought",
-        "messaging/publishing.py",
-        "            self._live.index.discard(entry)\n            batch.on_lost(partial(self._live.index.add, entry))\n",
-        "            batch.on_lost(partial(self._live.index.add, entry))\n",
+        "messaging/write/publish.py",
+        "            self._state.index.discard(entry)\n            batch.on_lost(partial(self._state.index.add, entry))\n",
+        "            batch.on_lost(partial(self._state.index.add, entry))\n",
         (
             "tests/messaging/test_publishing.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
         ),
     ),
     Mutant(
         "a permit is not asked once more when ids are given",
-        "messaging/writer.py",
+        "messaging/write/group_commit.py",
         "            write.permit.require_open()\n",
         "            pass\n",
         ("tests/messaging/test_publishing.py",),
     ),
     Mutant(
         "a batch whose write failed is told as if it were not there",
-        "messaging/writer.py",
+        "messaging/write/group_commit.py",
         "            if is_there:\n",
         "            if False:\n",
         ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
     ),
     Mutant(
         "whatever lies in the place of a store that failed is gone on with",
-        "messaging/loading.py",
+        "messaging/storage/loading.py",
         "    if found not in possible:\n",
         "    if False:\n",
         ("tests/messaging/test_reopening.py::test_an_older_copy_is_not_gone_on_with",),
     ),
     Mutant(
         "readers are shown what is not durable yet",
-        "messaging/reader.py",
-        "        last = min(query.served, query.through.place)\n",
-        "        last = query.through.place\n",
+        "messaging/read/scan.py",
+        "        last = min(query.high_water_mark, query.through.offset)\n",
+        "        last = query.through.offset\n",
         ("tests/messaging/test_reader.py::test_nothing_behind_the_served_mark_is_shown",),
     ),
     Mutant(
         "a message's own time to live is ignored",
-        "messaging/retention.py",
-        "    if is_over or row.place < max(topic.floor, ",
-        "    if row.place < max(topic.floor, ",
+        "messaging/retention/decision.py",
+        "    if is_over or row.offset < max(topic.log_start, ",
+        "    if row.offset < max(topic.log_start, ",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
         "the sweep takes the generation that lives",
-        "messaging/retention.py",
+        "messaging/retention/decision.py",
         "    return generation < abs(current) or generation == -current\n",
         "    return generation <= abs(current)\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
         "payloads are dropped at their time to live, whenever they are published",
-        "messaging/retention.py",
-        "    published_ms = row.place.timestamp_ms + state.longest_transaction_ms\n",
-        "    published_ms = row.place.timestamp_ms\n",
+        "messaging/retention/decision.py",
+        "    published_ms = row.offset.timestamp_ms + state.longest_transaction_ms\n",
+        "    published_ms = row.offset.timestamp_ms\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
         "the floor does not rise with what expired",
-        "messaging/sweep.py",
-        "                raised = with_floor(record, MessageId(*floor))\n",
+        "messaging/retention/cleaner.py",
+        "                raised = with_log_start(record, MessageId(*log_start))\n",
         "                raised = record\n",
         ("tests/messaging/test_sweep.py",),
     ),
@@ -133,14 +133,14 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the checksum of a row is not compared",
-        "messaging/rows.py",
+        "messaging/storage/rows.py",
         "    if crc32(body, crc32(value[:1], crc32(key))) != expected:\n",
         "    if False:\n",
         ("tests/messaging/test_rows.py::test_any_flipped_bit_is_damage",),
     ),
     Mutant(
         "the fast way believes a payload without its checksum",
-        "messaging/plain.py",
+        "messaging/read/scan.py",
         "        is_whole = [*map(bytes.startswith, values, heads)]\n",
         "        is_whole = [value[0] == PLAIN for value in values]\n",
         (
@@ -149,14 +149,14 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a run is believed without its checksum",
-        "messaging/runs.py",
-        "    if HEAD.unpack_from(value) != (IS_RUN, checksum):\n",
-        "    if value[0] != IS_RUN:\n",
+        "messaging/storage/packed_rows.py",
+        "    if HEAD.unpack_from(value) != (IS_PACKED, checksum):\n",
+        "    if value[0] != IS_PACKED:\n",
         ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
     ),
     Mutant(
         "a read that begins inside a run is handed all of it",
-        "messaging/plain.py",
+        "messaging/read/scan.py",
         "        start, stop = max(0, first - run.number), run.length\n",
         "        start, stop = 0, run.length\n",
         (
@@ -165,7 +165,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a reader goes on behind a run of which it took a part",
-        "messaging/plain.py",
+        "messaging/read/scan.py",
         "        self.is_full = fits < stop\n",
         "        self.is_full = False\n",
         (
@@ -174,7 +174,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a range that ends inside a run lacks its rows",
-        "messaging/run_table.py",
+        "messaging/storage/packed_rows.py",
         "    return overlap_stop(stop) if start < stop else stop\n",
         "    return stop\n",
         (
@@ -184,7 +184,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a damaged run that is cut by the end of a range is passed over",
-        "messaging/runs.py",
+        "messaging/storage/packed_rows.py",
         '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
         "    return False\n",
         (
@@ -194,41 +194,41 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a damaged run behind `through` is left out of the page",
-        "messaging/reader.py",
-        "            if is_before or (is_apart and place_bytes > through):\n",
-        "            if is_before or place_bytes > through:\n",
+        "messaging/read/scan.py",
+        "            if is_before or (is_apart and offset_bytes > through):\n",
+        "            if is_before or offset_bytes > through:\n",
         (
             "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
         ),
     ),
     Mutant(
         "the earliest message is looked for in one step",
-        "messaging/survey.py",
-        "    if reading.finished:\n",
-        "    if not reading.page:\n",
+        "messaging/read/offsets.py",
+        "    if result.finished:\n",
+        "    if not result.page:\n",
         (
             "tests/messaging/test_offsets.py::test_the_earliest_message_is_found_behind_any_number_of_expired_ones",
         ),
     ),
     Mutant(
         "a topic ends with a message that expired by itself",
-        "messaging/survey.py",
-        "    if is_skipped or _is_over(query, place, row.ttl_s):\n",
+        "messaging/read/offsets.py",
+        "    if is_skipped or _is_over(query, offset, row.ttl_s):\n",
         "    if is_skipped:\n",
         ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
     ),
     Mutant(
         "rows that do not follow each other are put into one run",
-        "messaging/batch.py",
-        "        if keys and place_number(keys[-1]) + 1 != place_number(run.keys[0]):\n",
+        "messaging/write/write_batch.py",
+        "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_batch_runs.py",),
     ),
     Mutant(
         "a run goes over into the next millisecond",
-        "messaging/runs.py",
-        "start + RUN_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
-        "start + RUN_COUNT_MAX)",
+        "messaging/storage/packed_rows.py",
+        "start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
+        "start + PACKED_COUNT_MAX)",
         ("tests/messaging/test_runs.py::test_the_rows_of_runs_are_those_that_were_joined",),
     ),
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import try_out
+from tests.mutants.__main__ import MUTANTS, ROOT, try_out
 from tests.mutants.planted import Mutant
 
 NOTICES = "from answers import answer\n\n\ndef test_a() -> None:\n    assert answer() == 42\n"
@@ -28,3 +28,17 @@ def test_every_test_that_is_named_has_to_notice(
 
     assert verdict.caught is is_caught
     assert (tmp_path / "answers.py").read_text() == code
+
+
+def test_each_test_that_a_planted_bug_names_is_there() -> None:
+    """A test that was renamed would only be missed by the long run that plants the bugs."""
+    named = {test.partition("[")[0] for mutant in MUTANTS for test in mutant.tests}
+
+    missing = [test for test in sorted(named) if not is_there(*test.split("::"))]
+
+    assert missing == []
+
+
+def is_there(file: str, *names: str) -> bool:
+    path = ROOT / file
+    return path.is_file() and all(name in path.read_text() for name in names if name != "runTest")

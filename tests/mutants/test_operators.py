@@ -113,6 +113,19 @@ def test_live_functions_run_the_code_of_a_mutant(tmp_path: Path) -> None:
     assert shelf.limit == 4
 
 
+def test_a_live_function_runs_the_code_of_a_mutant_that_lost_its_super(tmp_path: Path) -> None:
+    source = "class Box(dict):\n    def clear(self):\n        super().clear()\n        return 7\n"
+    place = tmp_path / "box.py"
+    loaded: dict[str, type] = {}
+    exec(compile(source, str(place), "exec"), loaded)  # as an import would
+    box = loaded["Box"](a=1)
+    removed = next(each for site in sites(source) if (each := mutate(str(place), source, site)))
+
+    replace_code(str(place), removed.function, source, removed.source)
+
+    assert (removed.operator, box.clear(), box) == ("removed", 7, {"a": 1})
+
+
 def test_a_sample_is_the_same_for_a_seed_and_another_for_another() -> None:
     first, again, other = (sample(ROOT, seed, 5, "tx/view") for seed in (1, 1, 2))
 
@@ -128,3 +141,7 @@ def test_what_is_called_equivalent_can_still_be_made() -> None:
         assert name in dict(functions(ast.parse(source)))
         made = (mutate(file, source, site) for site in sites(source) if site.function == name)
         assert any(each and (each.before, each.after) == (before, after) for each in made)
+
+
+def test_each_module_of_the_core_is_there() -> None:
+    assert [module for module in CORE if not (ROOT / module).is_file()] == []

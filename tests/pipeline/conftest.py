@@ -86,5 +86,5 @@ def clocked(
 @pytest.fixture
 def place(clocked: tuple[str, Clock], tmp_path: Path) -> Iterator[Place]:
     url, clock = clocked
-    with tuff.connect(url, client="pipeline-tests") as client:
+    with tuff.Client(url, client_id="pipeline-tests") as client:
         yield Place(client, clock, tmp_path)

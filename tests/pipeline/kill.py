@@ -144,7 +144,7 @@ class Lives:
         self._published += self._messages_after(last)
 
     def _publish(self, name: str, payloads: Sequence[str]) -> None:
-        self._client.publish(topic(name), payloads)
+        self._client.publish(topic(name), *payloads)
 
     def _messages_after(self, id: bytes | None) -> Iterator[Message]:
         place = None if id is None else tuff.MessageId.from_bytes(id)
@@ -156,13 +156,13 @@ class Lives:
     def live(self, death: Death | None) -> bool:
         """A life until that death, or to its end; whether it was killed."""
         for _ in range(LIVES_MAX):
-            code = self._live(death)
+            code = self._state(death)
             if code in (0, -signal.SIGKILL):
                 return code != 0
             assert TOO_SLOW in self._said(), f"exit {code}:\n{self._said()}"
         raise AssertionError(f"the machine is too busy:\n{self._said()}")
 
-    def _live(self, death: Death | None) -> int:
+    def _state(self, death: Death | None) -> int:
         self.points.aim(death if isinstance(death, Point) else None)
         words = [sys.executable, "-m", "tests.pipeline.kill_job", self.url, str(self._home)]
         if isinstance(death, Step):
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
         clock = Clock(shim)
         settings = ("messaging.max_block=86400",)
         server = serve(home / "home", *settings, environment=shim.environment())
-        with server, tuff.connect(server.url) as client:
+        with server, tuff.Client(server.url) as client:
             lives = Lives(home, server.url, client, clock)
             with losing(server.url, losses=lives.points) as (lives.url, _):
                 killed = run(lives, to_die)

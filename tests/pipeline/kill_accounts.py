@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.hours import HOUR_MS, Hour
 from pipeline.manifest import Archive, Row
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 BAD_EACH = 5  # one message of so many is no event
 LETTER_ATTEMPTS = 5  # letters were tried less often than this

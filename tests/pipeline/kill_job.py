@@ -13,8 +13,8 @@ from functools import wraps
 from pathlib import Path
 
 from pipeline import archive, audit, compact, frames, replay
+from pipeline.command import run
 from pipeline.manifest import Archive
-from pipeline.program import run
 from tests.spark.session import make_session
 from tuff.topics import Topics
 
@@ -44,7 +44,7 @@ STEPS: dict[str, dict[str, tuple[object, str]]] = {
         "rename": (Path, "rename"),
         "record": (Archive, "record"),
         "replace": (Path, "replace"),
-        "sweep": (compact, "sweep_day"),
+        "sweep": (compact, "remove_unnamed_files"),
         "remove": (compact, "remove"),
     },
     "replay": {"check": (replay, "check"), "hour": (replay, "replay_hour")},
@@ -52,7 +52,7 @@ STEPS: dict[str, dict[str, tuple[object, str]]] = {
         "check": (audit, "check"),
         "put": (audit, "_replace"),
         "move": (audit, "move"),
-        "letters": (audit, "no_events"),
+        "letters": (audit, "not_events"),
     },
 }
 

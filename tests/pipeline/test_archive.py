@@ -1,4 +1,4 @@
-"""Archiving: what is written is what was there, once, and only that leaves the topic."""
+"""Archiving: files hold each message once, and only archived messages are truncated."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def values(spark: "SparkSession", place: Place, row: Row) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_closed_hours_are_archived_once_and_then_leave_the_topic(
+def test_closed_hours_are_archived_once_and_then_truncated(
     spark: "SparkSession", place: Place
 ) -> None:
     place.publish_hours(["1", "2", "3"], ["4"])
@@ -56,7 +56,7 @@ def test_closed_hours_are_archived_once_and_then_leave_the_topic(
     assert place.client.topics.holds(place.topic) == []
 
 
-def test_a_topic_without_closed_hours_is_left_as_it_is(place: Place) -> None:
+def test_a_topic_without_closed_hours_is_not_changed(place: Place) -> None:
     nothing = (archive(None, place), truncate(None, place))
     place.client.publish(place.topic, "open")
 
@@ -66,7 +66,9 @@ def test_a_topic_without_closed_hours_is_left_as_it_is(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_partitions_are_named_as_others_read_them(spark: "SparkSession", place: Place) -> None:
+def test_partition_directories_have_names_that_other_programs_read(
+    spark: "SparkSession", place: Place
+) -> None:
     place.publish_hours(["1"])
     (row,) = archive(spark, place)
 
@@ -78,7 +80,7 @@ def test_partitions_are_named_as_others_read_them(spark: "SparkSession", place: 
 
 
 @pytest.mark.slow
-def test_what_a_job_left_that_died_is_replaced(spark: "SparkSession", place: Place) -> None:
+def test_files_of_a_dead_job_are_replaced(spark: "SparkSession", place: Place) -> None:
     place.publish_hours(["1", "2"])
     (row,) = archive(spark, place)
     # As if it had died before the manifest was written, with half a file in its place.
@@ -92,7 +94,7 @@ def test_what_a_job_left_that_died_is_replaced(spark: "SparkSession", place: Pla
 
 
 @pytest.mark.slow
-def test_nothing_is_truncated_when_files_are_gone_or_somebody_holds(
+def test_nothing_is_truncated_if_files_are_missing_or_a_hold_exists(
     spark: "SparkSession", place: Place
 ) -> None:
     place.publish_hours(["1"])
@@ -141,13 +143,13 @@ def lessened(root: Path, row: Row) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (emptied, "has no hours/.* any more, and nothing is truncated"),
+        (emptied, "has lost hours/.*, so nothing is truncated"),
         (cut, "can't be read"),
         (swapped, "has no messages"),
         (lessened, "lacks 2 messages of the topic, the first with id"),
     ],
 )
-def test_nothing_is_truncated_when_a_file_or_a_row_is_not_as_the_topic(
+def test_nothing_is_truncated_if_a_file_or_a_row_differs_from_the_topic(
     spark: "SparkSession", place: Place, damage: Callable[[Path, Row], None], told: str
 ) -> None:
     place.clock.begin_day()
@@ -214,9 +216,7 @@ def test_another_archive_truncates_nothing_once_a_topic_has_one(
 
 
 @pytest.mark.slow
-def test_what_left_the_topic_by_its_age_is_no_reason_to_refuse(
-    spark: "SparkSession", place: Place
-) -> None:
+def test_expired_messages_do_not_prevent_a_truncation(spark: "SparkSession", place: Place) -> None:
     place.clock.begin_day()
     place.publish_hours(["1", "2"])
     archive(spark, place)
@@ -228,7 +228,7 @@ def test_what_left_the_topic_by_its_age_is_no_reason_to_refuse(
 
 
 @pytest.mark.slow
-def test_files_that_are_not_what_was_read_are_no_archive(
+def test_files_that_differ_from_the_messages_are_not_recorded(
     spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline import archive as module
@@ -246,7 +246,7 @@ def test_files_that_are_not_what_was_read_are_no_archive(
 
 
 @pytest.mark.slow
-def test_a_topic_that_was_created_again_is_archived_further(
+def test_archiving_continues_after_a_topic_was_created_again(
     spark: "SparkSession", place: Place
 ) -> None:
     place.clock.begin_day()
@@ -292,7 +292,7 @@ def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["write_files", "check", "move", "Archive.record"])
-def test_an_archive_job_that_dies_before_any_step_is_done_by_the_next(
+def test_an_archive_job_that_dies_before_any_step_is_completed_by_the_next(
     spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     place.publish_hours(["1", "2"], ["3"])
@@ -309,8 +309,10 @@ def test_an_archive_job_that_dies_before_any_step_is_done_by_the_next(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["write_files", "check", "move", "Archive.record", "sweep_day"])
-def test_a_compaction_that_dies_before_any_step_is_done_by_the_next(
+@pytest.mark.parametrize(
+    "step", ["write_files", "check", "move", "Archive.record", "remove_unnamed_files"]
+)
+def test_a_compaction_that_dies_before_any_step_is_completed_by_the_next(
     spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     place.clock.begin_day()

@@ -1,4 +1,4 @@
-"""The audit: events are counted, edges found, and what is no event becomes a letter, once."""
+"""The audit: counts events, finds lineage edges, and writes other messages to the dead letters."""
 
 import json
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def audit(spark: "SparkSession", place: Place) -> list[Row]:
 
 
 @pytest.mark.slow
-def test_events_are_counted_edges_found_and_the_rest_is_dead_once(
+def test_events_are_counted_edges_found_and_other_messages_dead_lettered_once(
     spark: "SparkSession", place: Place
 ) -> None:
     read = {"program": "report", "dataset": "sales", "access": "read"}
@@ -69,7 +69,7 @@ def results(spark: "SparkSession", place: Place) -> dict[str, list[tuple[object,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", ["before its letters are stored", "before they are committed"])
-def test_an_audit_that_dies_between_its_files_and_its_letters_is_done_again_the_same(
+def test_an_audit_that_dies_between_its_files_and_its_letters_is_repeated_equally(
     spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     read = {"program": "report", "dataset": "sales", "access": "read"}
@@ -80,7 +80,7 @@ def test_an_audit_that_dies_between_its_files_and_its_letters_is_done_again_the_
         spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
     )
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.audit.no_events", die)
+        patched.setattr("pipeline.audit.not_events", die)
         with pytest.raises(DiedError):
             audit(spark, place)
     files = {

@@ -1,4 +1,4 @@
-"""Hours, and which of them a topic has closed."""
+"""Hours, and which hours of a topic are closed."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_day_ends_with_its_last_hour(time_ms: int, is_last: bool) -> None:
     assert Hour.at(time_ms).is_last_of_day is is_last
 
 
-def test_hours_with_messages_are_closed_by_a_decided_one_behind_them(place: Place) -> None:
+def test_a_later_decided_message_closes_earlier_hours(place: Place) -> None:
     place.clock.pass_hours()
     first = place.client.publish(place.topic, "1").first_id
     place.clock.pass_hours(3)
@@ -35,7 +35,7 @@ def test_hours_with_messages_are_closed_by_a_decided_one_behind_them(place: Plac
     assert [closed.after_ms for closed in found] == [0, hours[0].stop_ms]
 
 
-def test_an_undecided_message_keeps_its_hour_and_those_behind_it_open(place: Place) -> None:
+def test_an_undecided_message_keeps_its_hour_and_later_ones_open(place: Place) -> None:
     place.client.publish(place.topic, "before")
     tx = place.client.transactions.start("long")
     place.client.publish(place.topic, "undecided", transaction=tx)
@@ -51,7 +51,7 @@ def test_an_undecided_message_keeps_its_hour_and_those_behind_it_open(place: Pla
     assert len(list(closed_hours(place.client, place.topic, known=()))) == 2
 
 
-def test_known_hours_are_passed_over_and_their_ends_remembered(place: Place) -> None:
+def test_known_hours_are_skipped_and_their_ends_remembered(place: Place) -> None:
     place.publish_hours(["1"], ["2"])
     first, second = closed_hours(place.client, place.topic, known=())
 

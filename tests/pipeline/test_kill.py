@@ -24,8 +24,7 @@ from tests.pipeline.kill_accounts import (
 )
 from tests.pipeline.kill_job import STEPS
 from tests.spark.kill import Point
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 import tuff
-from pipeline.checkpoints import CheckpointError, written_up_to
-from pipeline.lag import Lag, lag_of, prometheus, readers_of_checkpoint, readers_of_topic
+from pipeline.lag import (
+    CheckpointError,
+    Lag,
+    lag_of,
+    prometheus,
+    readers_of_checkpoint,
+    readers_of_topic,
+    written_up_to,
+)
 from pyspark_tuff.offsets import Position, to_json
 from tests.pipeline.conftest import Place
 
@@ -43,7 +50,7 @@ def test_a_query_is_behind_by_what_it_has_not_written(place: Place) -> None:
 
 
 def test_a_named_position_at_the_end_is_not_behind(place: Place) -> None:
-    last = place.client.publish(place.topic, ["1", "2"]).last_id
+    last = place.client.publish(place.topic, "1", "2").last_id
     end = place.client.poll(place.topic)[-1].id
     place.client.topics.set_position(place.topic, "report", end)
 
@@ -53,7 +60,7 @@ def test_a_named_position_at_the_end_is_not_behind(place: Place) -> None:
     assert (lag.count, lag.behind_ms) == (0, 0)
 
 
-def test_who_has_read_everything_lost_nothing_until_more_has_come_and_gone(place: Place) -> None:
+def test_a_reader_of_all_messages_loses_nothing_until_later_ones_expire(place: Place) -> None:
     topic = tuff.TopicId("tests", "brief")
     place.client.topics.create(topic, ttl=1)
     place.client.topics.set_position(topic, "report", place.client.publish(topic, "1").last_id)
@@ -67,7 +74,7 @@ def test_who_has_read_everything_lost_nothing_until_more_has_come_and_gone(place
     assert lag_of(place.client, reader).state == "maybe lost"
 
 
-def test_what_became_of_the_topic_is_told(place: Place) -> None:
+def test_a_deleted_or_recreated_topic_is_reported(place: Place) -> None:
     id = place.client.publish(place.topic, "1").first_id.hex()
     checkpoint = write_checkpoint(place.home, place.topic, id, committed=1)
     place.client.topics.delete(place.topic)
@@ -98,11 +105,13 @@ def test_a_query_that_has_written_nothing_has_no_positions(tmp_path: Path) -> No
     ("text", "reason"),
     [("v2\n{}\n", "version 'v2'"), ("v1\n{}\n-\n{}", "reads no topics"), ("", "can't be read")],
 )
-def test_what_is_no_checkpoint_of_topics_is_told(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_directory_that_is_not_a_checkpoint_of_topics_is_refused(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     checkpoint = write_checkpoint(tmp_path, tuff.TopicId("shop", "orders"), "", committed=1)
     (checkpoint / "offsets" / "0").write_text(text)
 
     with pytest.raises(CheckpointError, match=reason):
         written_up_to(checkpoint)
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         written_up_to(tmp_path)

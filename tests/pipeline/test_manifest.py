@@ -1,4 +1,4 @@
-"""The manifest: rows come back, gaps are seen, and what is no manifest is told."""
+"""The manifest: rows come back, gaps are seen, and a file that is not a manifest is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.hours import Hour
 from pipeline.manifest import Archive, ArchiveError, Row, Summary, watermark_ms
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("shop", "orders")
 SUMMARY = Summary(count=2, first="00" * 20, last="01" * 20, checksum=-5)
@@ -60,23 +60,23 @@ def test_the_watermark_is_of_one_generation() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version":1}', '{"version":1,"hours":[{"hour":1}]}'])
-def test_what_is_no_manifest_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, text: str) -> None:
     archive = Archive(tmp_path)
     archive.record(TOPIC, [row(NOON)])
     (file,) = tmp_path.glob("_manifest/*/*.json")
     file.write_text(text)
 
-    with pytest.raises(ArchiveError, match="is no manifest"):
+    with pytest.raises(ArchiveError, match="is not a manifest"):
         archive.rows(TOPIC)
 
 
-def test_a_later_version_is_not_taken_for_damage(tmp_path: Path) -> None:
+def test_a_later_version_is_not_reported_as_corruption(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.record(TOPIC, [row(NOON)])
     (file,) = tmp_path.glob("_manifest/*/*.json")
     file.write_text('{"version":2}')
 
-    with pytest.raises(ArchiveError, match="use a later one"):
+    with pytest.raises(ArchiveError, match="use a later program"):
         archive.rows(TOPIC)
 
 

@@ -1,4 +1,4 @@
-"""Replay: the same payloads in the same order, each once, and nothing of what is damaged."""
+"""Replay: the same payloads in the same order, each once, and none of damaged files."""
 
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Ro
 
 
 @pytest.mark.slow
-def test_an_archive_comes_back_in_order_and_once(spark: "SparkSession", place: Place) -> None:
+def test_an_archive_is_replayed_in_order_and_once(spark: "SparkSession", place: Place) -> None:
     target = place.other("-again")
     place.publish_hours(MANY, ["a", "b"])
     archive(spark, place)
@@ -65,7 +65,7 @@ def test_an_hour_that_is_begun_and_not_committed_is_written_again(
 
 
 @pytest.mark.slow
-def test_what_is_damaged_is_not_replayed_nor_what_comes_after_it(
+def test_a_damaged_hour_and_later_ones_are_not_replayed(
     spark: "SparkSession", place: Place
 ) -> None:
     target = place.other("-again")
@@ -84,9 +84,7 @@ def test_what_is_damaged_is_not_replayed_nor_what_comes_after_it(
 
 
 @pytest.mark.slow
-def test_files_that_spark_cannot_read_are_damage_with_a_place(
-    spark: "SparkSession", place: Place
-) -> None:
+def test_unreadable_files_are_reported_with_their_path(spark: "SparkSession", place: Place) -> None:
     place.publish_hours(["1"])
     (row,) = archive(spark, place)
     (file,) = (place.archive.root / row.path).glob("*.parquet")
@@ -95,6 +93,8 @@ def test_files_that_spark_cannot_read_are_damage_with_a_place(
 
     for damaged in (whole[:50], whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]):
         file.write_bytes(damaged)
-        with pytest.raises(ArchiveError, match=r"can't be read|and not Summary") as told:
+        with pytest.raises(
+            ArchiveError, match=r"can't be read|but the manifest says Summary"
+        ) as told:
             replay(spark, place, place.topic)
         assert "\tat " not in told.value.detail

@@ -1,4 +1,4 @@
-"""Letters that are to be tried again: back, or dead, and each once."""
+"""Retry: each letter goes back to its topic or to the dead letters, once."""
 
 import json
 from datetime import UTC, datetime
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pipeline.checkpoints import written_up_to
-from pipeline.retry import retry_topic, sorted_out
+from pipeline.lag import written_up_to
+from pipeline.retry import retry_topic, routed
 from tests.pipeline.conftest import Place
-from tests.spark.test_stream import forget_commit
+from tests.spark.test_spark_streams import forget_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
     return retry_topic(spark, place.client, place.topic, checkpoint, place.options, attempts=3)
 
 
-def test_what_follows_a_letter_makes_it_none(spark: "SparkSession") -> None:
+def test_a_message_with_text_after_a_letter_is_not_a_letter(spark: "SparkSession") -> None:
     """It was cut off, and the letter was tried again without it."""
     topic = tuff.TopicId("shop", "orders")
     whole, cut = letter("x", 1).encode(), letter("x", 1).encode() + b" trailing"
@@ -34,7 +34,7 @@ def test_what_follows_a_letter_makes_it_none(spark: "SparkSession") -> None:
         [(*row, whole), (*row, cut)], "id binary, timestamp timestamp, value binary"
     )
 
-    again, dead = sorted_out(frame, topic, attempts=5).collect()
+    again, dead = routed(frame, topic, attempts=5).collect()
 
     assert (again.topic, bytes(again.value)) == ("shop:orders", b"x")
     told = json.loads(bytes(dead.value))
@@ -42,7 +42,7 @@ def test_what_follows_a_letter_makes_it_none(spark: "SparkSession") -> None:
 
 
 @pytest.mark.slow
-def test_letters_go_back_or_are_dead_and_each_moves_once(
+def test_each_letter_goes_back_or_to_the_dead_letters_once(
     spark: "SparkSession", place: Place
 ) -> None:
     source, checkpoint = place.other(".retry"), place.home / "checkpoint"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.program import run
+from pipeline.command import run
 from tests.cli.command import tuff_command
 from tests.pipeline.conftest import Place
 from tests.spark.session import set_up
@@ -116,9 +116,9 @@ def test_the_try_out_of_two_minutes_runs_as_it_stands(needs_spark: None, tmp_pat
     lines = done.stdout.splitlines()
     for sentence in ("3 messages of shop:orders in 1 hour archived", "replayed to"):
         assert sentence in done.stdout
-    tails = lines[-4:]
-    assert '"shipped"' in tails[0]
-    for line, payload in zip(tails[1:], [*events, "half an ev"], strict=True):
+    tail_cache = lines[-4:]
+    assert '"shipped"' in tail_cache[0]
+    for line, payload in zip(tail_cache[1:], [*events, "half an ev"], strict=True):
         assert line.endswith(payload)
 
 

@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from process import figures
-from process.figures import position_figures
-from process.metrics import Gauge, Metrics, PositionFigures, TopicFigures
+from process import metrics
+from process.metrics import Gauge, Metrics, PositionFigures, TopicFigures, position_figures
 from tests.messaging.world import AUDIT, World, publish
 
 
@@ -106,13 +105,13 @@ async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(
 ) -> None:
     world = World()
     async with world.running() as service:
-        await service.create_topic(AUDIT, {})
+        await service.topics.create(AUDIT, {})
         published = await publish(service, b"a")
-        await service.bookmarks.set_position(AUDIT, "report", published.first)
+        await service.holds_and_positions.set_position(AUDIT, "report", published.first)
         told = await position_figures(service)
         with monkeypatch.context() as patched:
-            patched.setattr(figures, "POSITIONS_WITHIN_S", 0.0)
-            patched.setattr(service._engine, "_in_thread_read", lambda _: asyncio.Future())
+            patched.setattr(metrics, "POSITIONS_WITHIN_S", 0.0)
+            patched.setattr(service.store, "in_thread_read", lambda _: asyncio.Future())
             hung = await position_figures(service)
     down = await position_figures(service)
 

@@ -8,7 +8,7 @@ this row brings and that was stored at `+1.000/0`.
 import re
 from collections.abc import Iterable
 
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.transaction import POINTERS_PER_MS
 
 START_MS = 1_480_000_000_000  # ms since the epoch; where the time of every script begins
@@ -33,7 +33,7 @@ def shown_place(timestamp_ms: int, seq_id: int) -> str:
     return f"{shown_time(timestamp_ms)}/{seq_id}"
 
 
-def shown_range(first: Place, last: Place) -> str:
+def shown_range(first: Offset, last: Offset) -> str:
     """Where the rows of one publish stand."""
     shown = shown_place(*first)
     return shown if first == last else f"{shown} .. {shown_place(*last)}"
@@ -42,7 +42,7 @@ def shown_range(first: Place, last: Place) -> str:
 def shown_id(digits: str) -> str:
     """The short name of a message id in hex."""
     found = MessageId.from_hex(digits)
-    shown = shown_place(*found.place)
+    shown = shown_place(*found.offset)
     if not found.write_timestamp_ms:
         return shown
     return f"{shown}[{shown_place(found.write_timestamp_ms, found.payload_seq_id)}]"

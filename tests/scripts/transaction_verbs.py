@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.scripts.names import shown_range, shown_time, time_of
 from tests.scripts.session import Lines, Session, Verb
 from tests.scripts.words import ARROW, Words, entries
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 
 _ROOT = "/v1/transactions"
 
@@ -152,8 +152,8 @@ def _shown_commit(body: Mapping[str, object]) -> Lines:
     assert isinstance(published, list)
     places = [
         shown_range(
-            Place(each["startTimestamp"], each["startSequenceId"]),
-            Place(each["endTimestamp"], each["endSequenceId"]),
+            Offset(each["startTimestamp"], each["startSequenceId"]),
+            Offset(each["endTimestamp"], each["endSequenceId"]),
         )
         for each in published
     ]

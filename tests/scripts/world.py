@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 
 from process.clock import SteadyClock
-from process.places import Places
-from process.rooms import Rooms
+from process.components import Components
+from process.data_directories import DataDirectories
+from process.listener import Listener
 from process.settings import load
 from tests.scripts.names import START_MS
 
@@ -91,20 +92,23 @@ class Life:
         self._assignments = assignments
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = ExitStack()
-        self._client: TestClient | None = None
+        self._client: ClientSession | None = None
+        self.listener: Listener | None = None
+        self.port = 0
         self.disks: dict[str, Disk] = {}
 
     async def open(self) -> None:
         """Recover, and listen."""
         await self.recover()
-        self._client = TestClient(TestServer(self._rooms.application()))
-        await self._client.start_server()
+        self.listener = self._rooms.listener()
+        self.port = await self.listener.listen("127.0.0.1", 0)
+        self._client = ClientSession(f"http://127.0.0.1:{self.port}")
 
     async def recover(self) -> None:
         """Open the rooms, which nobody can ask anything over the network then."""
-        places = Places.below(self._directory)
+        places = DataDirectories.below(self._directory)
         places.lock(self._held)
-        self._rooms = Rooms(
+        self._rooms = Components(
             load(None, self._assignments),
             places,
             clock=SteadyClock(wall_ns=self._clock.wall_ns, boot_ns=self._clock.boot_ns),
@@ -142,6 +146,8 @@ class Life:
         await self._rooms.drain()
         if self._client is not None:
             await self._client.close()
+        if self.listener is not None:
+            await self.listener.close(within_s=0)
         await self._rooms.close()
         await asyncio.gather(*self._tasks)
         self._held.close()

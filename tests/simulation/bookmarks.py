@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from messaging.bookmarks import Hold, Position
+from messaging.storage.rows import Hold, Position
 from tests.simulation import lifetimes, positions
 from tests.simulation.facts import Asked, Facts, Held, Move, Release, TopicFacts, Tx
 from tests.simulation.invariants import require
@@ -38,7 +38,7 @@ class Bookmarks:
         asked, now_ms = self._facts.moment(), self._life.now_ms()
         made = Held(asked=asked, name=name, wanted=first, max_age_ms=age_ms)
         topic.holds.append(made)
-        call = self._life.messaging.bookmarks.hold
+        call = self._life.messaging.holds_and_positions.hold
         done = await self._send(made, None, lambda: call(topic.id, name, first, max_age_ms=age_ms))
         if isinstance(done, Hold):
             made.first, made.expires_at_ms = done.first, done.expires_at_ms
@@ -47,14 +47,14 @@ class Bookmarks:
 
     async def release(self, topic: TopicFacts, name: str) -> None:
         topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
-        call = self._life.messaging.bookmarks.release
+        call = self._life.messaging.holds_and_positions.release
         await self._send(made, None, lambda: call(topic.id, name))
 
     async def move(self, topic: TopicFacts, name: str, place: MessageId | None) -> None:
         """Set a position; with None, forget it. Before and after it is looked at."""
         self.look_at_positions(topic)
         topic.moves.append(made := Move(asked=self._facts.moment(), name=name, place=place))
-        held = self._life.messaging.bookmarks
+        held = self._life.messaging.holds_and_positions
         if place is None:
             await self._send(made, None, lambda: held.delete_position(topic.id, name))
         else:
@@ -64,7 +64,7 @@ class Bookmarks:
     def look(self, topic: TopicFacts) -> None:
         """Whatever was acknowledged is there, and as it was answered. Nothing is under way."""
         with suppress(TopicNotFoundError):
-            told = self._life.messaging.bookmarks.holds(topic.id)
+            told = self._life.messaging.holds_and_positions.holds(topic.id)
             asked = self._facts.moment()
             require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
         told = self.look_at_positions(topic)
@@ -74,7 +74,7 @@ class Bookmarks:
     def look_at_positions(self, topic: TopicFacts) -> Mapping[str, Position] | None:
         """What is told has to be possible, and stays so. None if there was no answer."""
         try:
-            _, told = self._life.messaging.bookmarks.positions(topic.id)
+            _, told = self._life.messaging.holds_and_positions.positions(topic.id)
         except TuffError:
             return None
         require(1, positions.are_told(topic, told))

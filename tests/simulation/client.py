@@ -34,12 +34,12 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.records import OpenTransaction, Outcome
+from tx.transactions import OpenTransaction, Outcome
 
-FIRST, LAST = Place(0, 1), Place(1 << 50, 0)
+FIRST, LAST = Offset(0, 1), Offset(1 << 50, 0)
 
 
 class Client:
@@ -70,7 +70,7 @@ class Client:
         highest_before = facts.highest_pointer
         kind = TransactionType.LONG if is_long else TransactionType.SHORT
         try:
-            opened = await self._life.transactions.start(kind, timeout_s, "")
+            opened = await self._life.transactions.starts.start(kind, timeout_s, "")
         except UnavailableError:
             return
         tx = Tx(
@@ -89,7 +89,7 @@ class Client:
     async def checkpoint(self, tx: Tx) -> None:
         highest_before = self._facts.highest_pointer
         with self._told_of(tx):
-            opened = await self._life.transactions.checkpoint(tx.id)
+            opened = await self._life.transactions.starts.checkpoint(tx.id)
             pointer = opened.transaction.write_pointer
             require(
                 9, invariants.pointers_rise(self._facts, pointer, highest_before=highest_before)
@@ -102,14 +102,14 @@ class Client:
         one."""
         asked, asked_boot_ms = self._facts.moment(), self._life.clock.boot_ms()
         with self._told_of(tx, asked):
-            await self._life.transactions.renew(tx.pointers[-1])
+            await self._life.transactions.completion.renew(tx.pointers[-1])
             tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
             tx.alive = max(tx.alive, asked)
 
     async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
         tx.named |= changes
         with self._told_of(tx):
-            await self._life.transactions.can_commit(tx.id, changes)
+            await self._life.transactions.completion.can_commit(tx.id, changes)
             tx.noted.setdefault(len(self._facts.crashed), set()).update(changes)
 
     async def commit(
@@ -141,7 +141,7 @@ class Client:
             for each in tx.entries
         ]
         with self._told_of(tx, asked):
-            outcome = await self._life.transactions.commit(
+            outcome = await self._life.transactions.completion.commit(
                 tx.id, changes=changes, publish=publish, read_only=read_only
             )
             # A read-only commit waits for no disk, so that a crash may undo what it was told.
@@ -172,7 +172,7 @@ class Client:
             PublishEntry(topic=self._facts.topics[each.topic].id, payloads=each.payloads)
             for each in run.entries
         ]
-        call = self._life.transactions.run_once
+        call = self._life.transactions.runs.run
         try:
             outcome = await call(publish, client="", request_id=run.request_id)
         except (UnavailableError, TopicNotFoundError):
@@ -191,19 +191,19 @@ class Client:
         asked = self._facts.moment()
         tx.abort_asked = min(tx.abort_asked, asked)
         with self._told_of(tx, asked):
-            outcome = await self._life.transactions.abort(tx.id)
+            outcome = await self._life.transactions.completion.abort(tx.id)
             self.note_state(tx, asked, outcome.state.value, _reason(outcome))
 
     async def invalidate(self, tx: Tx) -> None:
         asked = self._facts.moment()
         with self._told_of(tx, asked):
-            outcome = await self._life.transactions.invalidate(tx.id)
+            outcome = await self._life.transactions.completion.invalidate(tx.id)
             self.note_state(tx, asked, outcome.state.value, _reason(outcome))
 
     async def ask(self, tx: Tx) -> None:
         asked = self._facts.moment()
         with self._told_of(tx, asked):
-            found = await self._life.transactions.outcome(tx.pointers[-1])
+            found = await self._life.transactions.completion.outcome(tx.pointers[-1])
             if isinstance(found, OpenTransaction):
                 self.note_state(tx, asked, "in_progress", None)
                 now, then = found.transaction, tx.snapshot
@@ -222,7 +222,7 @@ class Client:
             tx.cleared = min(tx.cleared, asked)
         pointers = [pointer for tx in lost for pointer in tx.pointers]
         with suppress(UnavailableError):
-            await self._life.transactions.truncate(pointers=pointers)
+            await self._life.transactions.invalid_list.truncate(pointers=pointers)
 
     def note_state(self, tx: Tx, asked: int, state: str, reason: str | None) -> None:
         """Somebody was told this of a transaction."""
@@ -268,16 +268,16 @@ class Client:
             ttls_s=None if publish.ttl_s is None else [publish.ttl_s] * len(publish.payloads),
         )
         topic = self._facts.topics[publish.topic]
-        call = self._life.messaging.publish
+        call = self._life.messaging.publisher.publish
         done = await self._sent(publish, publish.tx, lambda: call(topic.id, request))
         if done is not None:
-            self._done(publish, done.first.place, done.last.place)
+            self._done(publish, done.first.offset, done.last.offset)
             if publish.tx is not None and publish.tx.first_publish_boot_ms is None:
                 publish.tx.first_publish_boot_ms = self._life.clock.boot_ms()
 
     async def store(self, topic: TopicFacts, tx: Tx, stored: Stored) -> None:
         request = PublishRequest(pointer=stored.pointer, payloads=stored.payloads)
-        call = self._life.messaging.store
+        call = self._life.messaging.publisher.store
         await self._sent(stored, tx, lambda: call(topic.id, request))
 
     async def rollback(self, publishes: list[Publish], *, is_forged: bool) -> None:
@@ -299,13 +299,13 @@ class Client:
                     each.rollback_asked = min(each.rollback_asked, asked)
         with self._told_of(publish.tx, asked):
             topic = self._facts.topics[publish.topic]
-            await self._life.messaging.rollback(topic.id, detail)
+            await self._life.messaging.publisher.rollback(topic.id, detail)
             # There is nothing to do for a pointer that nobody knows any more, though it committed.
             if not (topic.deletions or self._facts.may_forget):
                 for each in publishes:
                     each.rolled_back = min(each.rolled_back, self._facts.moment())
 
-    def _done(self, publish: Publish, first: Place, last: Place) -> None:
+    def _done(self, publish: Publish, first: Offset, last: Offset) -> None:
         is_news = publish.first is None
         publish.first, publish.last = first, last
         publish.end(self._facts.moment(), Fate.DONE)
@@ -336,12 +336,12 @@ class Client:
 
     async def delete(self, topic: TopicFacts) -> None:
         topic.deletions.append(deletion := Deletion(asked=self._facts.moment()))
-        await self._sent(deletion, None, lambda: self._life.messaging.delete_topic(topic.id))
+        await self._sent(deletion, None, lambda: self._life.messaging.topics.delete(topic.id))
 
     async def create(self, topic: TopicFacts, ttl_s: int) -> None:
         topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
         properties = {"ttl": str(ttl_s)}
-        call = self._life.messaging.create_topic
+        call = self._life.messaging.topics.create
         try:
             await self._sent(made, None, lambda: call(topic.id, properties))
         except TopicExistsError:
@@ -349,12 +349,12 @@ class Client:
 
     async def give_lifetime(self, topic: TopicFacts, ttl_s: int) -> None:
         topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
-        call = self._life.messaging.update_topic
+        call = self._life.messaging.topics.update
         await self._sent(made, None, lambda: call(topic.id, {"ttl": str(ttl_s)}))
 
     async def truncate(self, topic: TopicFacts, place: MessageId) -> None:
         topic.truncations.append(made := Truncation(asked=self._facts.moment(), place=place))
-        call = self._life.messaging.truncate_topic
+        call = self._life.messaging.topics.truncate
         await self._sent(made, None, lambda: call(topic.id, place))
         if made.fate is Fate.DONE:
             require(1, lifetimes.truncations_stop_at_holds(self._facts, topic, made))

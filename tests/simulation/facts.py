@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 
-from tuff.protocol.ids import MessageId, Place, past_group
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.transaction import Transaction
 
 NEVER = 1 << 62  # a moment after all others
@@ -123,8 +122,8 @@ class Publish(Asked):
     pointer: int | None = None
     ttl_s: int | None = None
     brings: list[Stored] | None = None
-    first: Place | None = None
-    last: Place | None = None
+    first: Offset | None = None
+    last: Offset | None = None
     rollback_asked: int = NEVER
     rolled_back: int = NEVER
     is_final: bool = False
@@ -301,7 +300,7 @@ class Facts:
 
 
 @lru_cache(maxsize=4096)
-def ids_between(first: Place, last: Place, *, is_group: bool) -> tuple[bytes, bytes]:
+def ids_between(first: Offset, last: Offset, *, is_group: bool) -> tuple[bytes, bytes]:
     """The ids that the rows from one place to another bring, both included."""
     end = past_group(last) if is_group else MessageId(*last)
     return MessageId(*first).to_bytes(), end.to_bytes()

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import process.disks
+import process.disk_space
 import tuff.disk.files
-import tx.log
+import tx.wal
 from tests.simulation.disk import Disk, Inode
 
 FREE_BYTES = 1 << 40  # of a disk that is not full
@@ -170,8 +170,8 @@ class Usage:
 
 _REPLACED: tuple[tuple[Any, str, object], ...] = (
     (tuff.disk.files, "os", SimOs),
-    (tx.log, "os", SimOs),
-    (process.disks, "shutil", SimShutil),
+    (tx.wal, "os", SimOs),
+    (process.disk_space, "shutil", SimShutil),
 )
 
 

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import process.rooms
-from messaging.run_table import RunTable
-from messaging.storage.seam import Store
+import process.components
+from messaging.storage.engine import Store
+from messaging.storage.packed_rows import PackedRowStore
 from process.clock import SteadyClock
-from process.places import Places
-from process.rooms import Rooms
+from process.components import Components
+from process.data_directories import DataDirectories
 from process.settings import Settings
 from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted
 from tests.simulation.loop import Clock, Threads, VirtualLoop, below
 from tests.simulation.table import SimTable
-from tx.ledger import ServiceState
+from tx.durable_state import ServiceState
 
 Work = Coroutine[Any, Any, Any]
 
@@ -38,12 +38,12 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The rooms find the simulated disk, and the store that runs on it."""
-    with patch.object(process.rooms, "engine", _engine), mounted():
+    with patch.object(process.components, "engine", _engine), mounted():
         yield
 
 
 def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:
-    return lambda: RunTable(SimTable(directory / "table"))
+    return lambda: PackedRowStore(SimTable(directory / "table"))
 
 
 class Life:
@@ -63,9 +63,9 @@ class Life:
         self.threads = Threads(self.loop)
         self.steady = SteadyClock(wall_ns=clock.wall_ns, boot_ns=clock.boot_ns)
         messages, snapshots = SimPath(disk, MESSAGES), SimPath(disk, SNAPSHOTS)
-        self.rooms = Rooms(
+        self.rooms = Components(
             settings,
-            Places(messages, snapshots, ()),  # type: ignore[arg-type]  # as much of a path as is used
+            DataDirectories(messages, snapshots, ()),  # type: ignore[arg-type]  # as much of a path as is used
             clock=self.steady,
             elapsed_s=self.loop.time,
             store_id=lambda: STORE_ID,

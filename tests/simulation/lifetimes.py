@@ -6,7 +6,7 @@ Between the two lies what nobody can tell: a change that was cut off, a clock th
 
 from collections.abc import Iterator, Mapping
 
-from messaging.bookmarks import Hold
+from messaging.storage.rows import Hold
 from tests.simulation.facts import (
     Asked,
     Deletion,
@@ -18,7 +18,7 @@ from tests.simulation.facts import (
     TopicFacts,
     Truncation,
 )
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
 
 
 def is_surely_live(facts: Facts, publish: Publish, topic: TopicFacts) -> bool:
@@ -34,7 +34,7 @@ def is_surely_held(facts: Facts, publish: Publish, read: Read) -> bool:
     if publish.ttl_s is not None and not _outlives(facts, publish, publish.ttl_s):
         return False
     return any(
-        publish.first is not None and hold.first is not None and hold.first.place <= publish.first
+        publish.first is not None and hold.first is not None and hold.first.offset <= publish.first
         for hold in _sure_holds(facts, topic, asked=read.asked, told=read.told)
     )
 
@@ -50,7 +50,7 @@ def is_surely_gone(facts: Facts, publish: Publish, read: Read, at: MessageId) ->
     if publish.ttl_s is not None and _is_over(at, publish.ttl_s, now_ms=read.now_ms):
         return True
     return _is_over(at, _longest_s(topic, read), now_ms=read.now_ms) and not _may_be_held(
-        facts, topic, at.place, asked=read.asked, told=read.told, now_ms=read.now_ms
+        facts, topic, at.offset, asked=read.asked, told=read.told, now_ms=read.now_ms
     )
 
 
@@ -72,7 +72,7 @@ def holds_bring_nothing_back(
     is_over = _is_over(hold.first, longest_s, now_ms=now_ms)
     others = [each for each in topic.holds if each is not hold]
     if is_over and not _may_be_held(
-        facts, topic, hold.first.place, asked=hold.asked, told=hold.told, now_ms=now_ms, of=others
+        facts, topic, hold.first.offset, asked=hold.asked, told=hold.told, now_ms=now_ms, of=others
     ):
         yield f"the hold {hold.name} of {topic.id.name} begins with what had expired"
     if hold.first < hold.wanted:
@@ -118,7 +118,7 @@ def _sure_holds(facts: Facts, topic: TopicFacts, *, asked: int, told: int) -> It
 
 
 def _may_be_held(
-    facts: Facts, topic: TopicFacts, place: Place, *, asked: int, told: int, now_ms: int,
+    facts: Facts, topic: TopicFacts, place: Offset, *, asked: int, told: int, now_ms: int,
     of: list[Held] | None = None,
 ) -> bool:  # fmt: skip
     """Whether a hold may have kept what stands there at some time between two moments."""
@@ -129,7 +129,7 @@ def _may_be_held(
         if any(hold.told < each.asked and each.settled < asked for each in ends):
             continue
         expires_at_ms = hold.expires_at_ms or facts.now_ms_max + hold.max_age_ms
-        if (hold.first or hold.wanted).place <= place and now_ms < expires_at_ms:
+        if (hold.first or hold.wanted).offset <= place and now_ms < expires_at_ms:
             return True
     return False
 

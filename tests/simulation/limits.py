@@ -9,45 +9,45 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest.mock import patch
 
-import messaging.endings
-import messaging.index
-import messaging.live
-import messaging.reader
-import messaging.runs
-import messaging.sweep
-import messaging.tail
-import messaging.writer
-import tx.blocks
-import tx.log
+import messaging.read.scan
+import messaging.read.tail_cache
+import messaging.retention.cleaner
+import messaging.storage.packed_rows
+import messaging.storage.pointer_index
+import messaging.storage.store_state
+import messaging.write.group_commit
+import messaging.write.settle_and_mark
+import tx.maintenance
 import tx.outcomes
-import tx.upkeep
+import tx.start_and_checkpoint
 import tx.view
+import tx.wal
 
 Limits = tuple[tuple[ModuleType, str, int], ...]
 
 # In a time that stands still every rate of starts is a high one.
 ALWAYS: Limits = (
-    (tx.blocks, "BLOCK_COUNT_MIN", 2),
-    (tx.blocks, "BLOCK_COUNT_MAX", 16),
+    (tx.start_and_checkpoint, "BLOCK_COUNT_MIN", 2),
+    (tx.start_and_checkpoint, "BLOCK_COUNT_MAX", 16),
 )
 # Of half of the seeds. None is part of a promise: what a client is told must not hang on them.
 SMALL: Limits = (
     (tx.outcomes, "NEWEST_COUNT_MAX", 2),
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
-    (tx.log, "BATCH_COUNT_MAX", 3),
-    (tx.upkeep, "LOGGED_COUNT_MAX", 10),
+    (tx.wal, "BATCH_COUNT_MAX", 3),
+    (tx.maintenance, "LOGGED_COUNT_MAX", 10),
     (tx.view, "ONE_BY_ONE_COUNT_MAX", 1),
-    (messaging.writer, "BATCH_COUNT_MAX", 3),
-    (messaging.endings, "MARK_ROWS_MAX", 2),
-    (messaging.live, "SETTLED_PER_BATCH_MAX", 2),
-    (messaging.index, "ENDED_COUNT_MAX", 2),
-    (messaging.runs, "RUN_COUNT_MAX", 2),
-    (messaging.reader, "SCAN_ROWS_MAX", 3),
-    (messaging.sweep, "CHUNK_ROWS_MAX", 3),
-    (messaging.sweep, "PATROL_ROWS_MAX", 6),
-    (messaging.tail, "DECIDED_COUNT_MAX", 2),
-    (messaging.tail, "FRESH_ODD_COUNT_MAX", 4),
-    (messaging.tail, "CHANGED_COUNT_MAX", 5),
+    (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
+    (messaging.write.settle_and_mark, "MARK_ROWS_MAX", 2),
+    (messaging.storage.store_state, "SETTLED_PER_BATCH_MAX", 2),
+    (messaging.storage.pointer_index, "ENDED_COUNT_MAX", 2),
+    (messaging.storage.packed_rows, "PACKED_COUNT_MAX", 2),
+    (messaging.read.scan, "SCAN_ROWS_MAX", 3),
+    (messaging.retention.cleaner, "CHUNK_ROWS_MAX", 3),
+    (messaging.retention.cleaner, "PATROL_ROWS_MAX", 6),
+    (messaging.read.tail_cache, "DECIDED_COUNT_MAX", 2),
+    (messaging.read.tail_cache, "FRESH_ODD_COUNT_MAX", 4),
+    (messaging.read.tail_cache, "CHANGED_COUNT_MAX", 5),
 )
 
 

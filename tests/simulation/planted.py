@@ -30,7 +30,7 @@ BUGS = (
         "the-log-is-not-synced",
         (
             Change(
-                "tx/log.py",
+                "tx/wal.py",
                 "file.append(data, sync=sync)",
                 "file.append(data, sync=False)",
             ),
@@ -40,9 +40,9 @@ BUGS = (
         "writes-are-answered-before-they-are-written",
         (
             Change(
-                "messaging/writer.py",
-                "        self._live.finish(batch)\n",
-                "        self._live.finish(batch)\n        self._answer(writes)\n",
+                "messaging/write/group_commit.py",
+                "        self._state.finish(batch)\n",
+                "        self._state.finish(batch)\n        self._answer(writes)\n",
             ),
         ),
     ),
@@ -50,7 +50,7 @@ BUGS = (
         "ids-follow-a-clock-that-goes-back",
         (
             Change(
-                "messaging/sequence.py",
+                "messaging/write/write_batch.py",
                 "if now_ms > last.timestamp_ms:",
                 "if now_ms != last.timestamp_ms:",
             ),
@@ -60,8 +60,8 @@ BUGS = (
         "the-mark-of-ids-is-lost-in-a-restart",
         (
             Change(
-                "messaging/live.py",
-                "self.sequencer.raise_above(loaded.mark.last)",
+                "messaging/storage/store_state.py",
+                "self.sequencer.raise_above(loaded.last_batch.last)",
                 "pass",
             ),
         ),
@@ -70,7 +70,7 @@ BUGS = (
         "conflicts-are-not-checked-at-commit",
         (
             Change(
-                "tx/endings.py",
+                "tx/commit_and_abort.py",
                 "if conflict is not None and opened.is_short:",
                 "if False:",
             ),
@@ -80,7 +80,7 @@ BUGS = (
         "undecided-rows-are-skipped",
         (
             Change(
-                "messaging/visibility.py",
+                "messaging/read/visibility.py",
                 "else Verdict.HOLD",
                 "else Verdict.SKIP",
             ),
@@ -90,7 +90,7 @@ BUGS = (
         "rolled-back-rows-are-visible",
         (
             Change(
-                "messaging/visibility.py",
+                "messaging/read/visibility.py",
                 "if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):",
                 "tx_pointer = abs(tx_pointer)\n    if holds(snapshot.invalids, tx_pointer):",
             ),
@@ -100,7 +100,7 @@ BUGS = (
         "pointers-are-pruned-while-rows-carry-them",
         (
             Change(
-                "tx/inquiries.py",
+                "tx/invalid_list.py",
                 "if self._rows.is_carried(pointer) or ",
                 "if ",
             ),
@@ -110,9 +110,9 @@ BUGS = (
         "a-block-is-used-before-it-is-reserved",
         (
             Change(
-                "tx/starts.py",
-                "await self._ledger.durable(self._ledger.record(edit))",
-                "self._ledger.record(edit)",
+                "tx/start_and_checkpoint.py",
+                "await self._durable.synced(self._durable.record(edit))",
+                "self._durable.record(edit)",
             ),
         ),
     ),
@@ -120,7 +120,7 @@ BUGS = (
         "what-was-given-back-is-handed-out",
         (
             Change(
-                "tx/blocks.py",
+                "tx/start_and_checkpoint.py",
                 "        self.clear()\n        self.add(kept)\n        return kept\n",
                 "        return kept\n",
             ),
@@ -140,7 +140,7 @@ BUGS = (
         "the-sweep-takes-the-living-generation",
         (
             Change(
-                "messaging/retention.py",
+                "messaging/retention/decision.py",
                 "return generation < abs(current) or",
                 "return generation <= abs(current) or",
             ),
@@ -150,12 +150,12 @@ BUGS = (
         "a-rollback-touches-the-rows-of-others",
         (
             Change(
-                "messaging/batch.py",
+                "messaging/write/write_batch.py",
                 "if row.tx_pointer != pointer:",
                 "if row.tx_pointer is None:",
             ),
             Change(
-                "messaging/publishing.py",
+                "messaging/write/publish.py",
                 "first, last = max(entry.first, detail.first), min(entry.last, detail.last)",
                 "first, last = detail.first, detail.last",
             ),
@@ -166,8 +166,8 @@ BUGS = (
         (
             Change(
                 "tx/decisions.py",
-                "client, state.seen)",
-                "client, state.lsn)",
+                "client, state.seen, lease_ms)",
+                "client, state.lsn, lease_ms)",
             ),
         ),
     ),
@@ -175,8 +175,8 @@ BUGS = (
         "a-commit-that-was-cut-off-stays-open",
         (
             Change(
-                "tx/resumption.py",
-                "cut_off = self._rows.final_pointers() | self._claims.pointers()",
+                "tx/manager.py",
+                "cut_off = self._rows.final_pointers() | self._in_flight.claimed_pointers()",
                 "cut_off: set[int] = set()",
             ),
         ),
@@ -216,11 +216,11 @@ BUGS = (
         "a-refusal-is-recorded-too-late",
         (
             Change(
-                "tx/endings.py",
-                "            self._record_refusal(edit)\n            await self.bounded(",
+                "tx/commit_and_abort.py",
+                "            self._record_refusal(edit)\n            refused",
                 "            await asyncio.sleep(0)\n"
                 "            self._record_refusal(edit)\n"
-                "            await self.bounded(",
+                "            refused",
             ),
         ),
         "refusal-and-ending-at-once",
@@ -229,7 +229,7 @@ BUGS = (
         "an-ending-does-not-wait-for-writes",
         (
             Change(
-                "tx/gates.py",
+                "tx/in_flight_writes.py",
                 "            try:\n                await _emptied(gate)\n",
                 "            try:\n                pass\n",
             ),
@@ -249,7 +249,7 @@ BUGS = (
         "time-outs-are-not-enforced",
         (
             Change(
-                "tx/endings.py",
+                "tx/commit_and_abort.py",
                 "        late = state.expired(self._now_ms())\n",
                 "        late = state.expired(0)\n",
             ),
@@ -259,8 +259,8 @@ BUGS = (
         "readers-are-never-released",
         (
             Change(
-                "process/bridge.py",
-                "self._messaging.published_by(self._now_ms() - self._max_block_ms)",
+                "process/components.py",
+                "self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)",
                 "list[int]()",
             ),
         ),
@@ -269,7 +269,7 @@ BUGS = (
         "expired-messages-are-shown",
         (
             Change(
-                "messaging/retention.py",
+                "messaging/retention/decision.py",
                 "return max(0, now_ms - ttl_s * 1000 + 1)",
                 "return 0",
             ),
@@ -300,7 +300,7 @@ BUGS = (
         "two-recoveries-run-at-once",
         (
             Change(
-                "tx/ledger.py",
+                "tx/durable_state.py",
                 "        async with self._reopening:\n"
                 "            if self.status.state is ServiceState.DOWN and not self._is_closed:\n"
                 "                await self._reopen()\n",
@@ -313,8 +313,8 @@ BUGS = (
         "the-next-id-lies-behind-what-is-served",
         (
             Change(
-                "messaging/query.py",
-                "min(number, past_group(query.served).to_int() + 1)",
+                "messaging/read/query.py",
+                "min(number, past_group(query.high_water_mark).to_int() + 1)",
                 "number",
             ),
         ),
@@ -324,18 +324,18 @@ BUGS = (
         "ids-may-lie-below-a-floor",
         (
             Change(
-                "messaging/live.py",
-                "self.sequencer.raise_above(each.durable.floor.place)",
+                "messaging/storage/store_state.py",
+                "self.sequencer.raise_above(each.durable.log_start.offset)",
                 "pass",
             ),
         ),
-        "floor-ahead-of-a-clock-set-back",
+        "log-start-ahead-of-a-clock-set-back",
     ),
     PlantedBug(
         "readers-sleep-behind-what-a-failed-log-held",
         (
             Change(
-                "tx/resumption.py",
+                "tx/manager.py",
                 "        self._rows.wake_readers(ended)",
                 "        pass",
             ),
@@ -357,7 +357,7 @@ BUGS = (
         "a-rollback-is-told-of-a-commit-too-early",
         (
             Change(
-                "tx/writes.py",
+                "tx/write_permits.py",
                 "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
                 "        if not may_be_invalid:\n"
                 "            self._require_seen(found.lsn)\n"
@@ -370,7 +370,7 @@ BUGS = (
         "a-further-can-commit-waits-for-no-disk",
         (
             Change(
-                "tx/endings.py",
+                "tx/commit_and_abort.py",
                 "if opened.changes is not None and edit.changes:",
                 "if False:",
             ),
@@ -381,7 +381,7 @@ BUGS = (
         "a-clean-stop-loses-who-is-in-progress",
         (
             Change(
-                "tx/resumption.py",
+                "tx/manager.py",
                 "            if not cut_off.isdisjoint(opened.pointers):",
                 "            if True:",
             ),

@@ -7,8 +7,8 @@ FAILURE_BUGS = (
         "files-go-on-from-a-name-that-is-not-synced",
         (
             Change(
-                "tx/filestore.py",
-                "        sync_directory(self._directory)\n",
+                "tx/recovery.py",
+                "    sync_directory(directory)\n",
                 "",
             ),
         ),
@@ -18,7 +18,7 @@ FAILURE_BUGS = (
         "a-log-that-was-given-up-is-left",
         (
             Change(
-                "tx/log.py",
+                "tx/wal.py",
                 "            await self._in_thread(partial(remove_file, roll.path))\n",
                 "            pass\n",
             ),
@@ -28,7 +28,7 @@ FAILURE_BUGS = (
         "an-image-is-older-than-the-log-behind-it",
         (
             Change(
-                "tx/ledger.py",
+                "tx/durable_state.py",
                 "        image = self.decided.image()\n\n",
                 "        image = self.decided.image()\n        await asyncio.sleep(0)\n\n",
             ),
@@ -38,8 +38,8 @@ FAILURE_BUGS = (
         "a-time-out-passes-a-commit-that-writes-rows",
         (
             Change(
-                "tx/endings.py",
-                " if not self._claims.holds(one.transaction_id)]",
+                "tx/commit_and_abort.py",
+                " if not self._in_flight.has_claim(one.transaction_id)]",
                 "]",
             ),
         ),
@@ -48,8 +48,8 @@ FAILURE_BUGS = (
         "a-commit-goes-on-after-the-log-failed",
         (
             Change(
-                "tx/endings.py",
-                "if self._ledger.epoch != epoch:",
+                "tx/commit_and_abort.py",
+                "if self._durable.epoch != epoch:",
                 "if False:",
             ),
         ),
@@ -62,9 +62,9 @@ RARE_BUGS = (
         "a-block-is-told-to-the-messages-before-it-is-durable",
         (
             Change(
-                "process/bridge.py",
+                "process/components.py",
                 "            await self._messaging.record_store_id(store_id)\n",
-                "            self._messaging.note_reserved(\n"
+                "            self._messaging.rows.note_reserved(\n"
                 "                self._transactions.image().highest_reserved\n"
                 "            )\n"
                 "            await self._messaging.record_store_id(store_id)\n",

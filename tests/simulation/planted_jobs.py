@@ -7,7 +7,7 @@ JOB_BUGS = (
         "nobody-asks-the-holds-what-is-live",
         (
             Change(
-                "messaging/retention.py",
+                "messaging/retention/decision.py",
                 "        live_from = min((by_ttl, *held))\n",
                 "        live_from = by_ttl\n",
             ),
@@ -17,7 +17,7 @@ JOB_BUGS = (
         "a-hold-ignores-its-age",
         (
             Change(
-                "messaging/retention.py",
+                "messaging/retention/decision.py",
                 "for each in self.holds if now_ms < each.expires_at_ms)\n",
                 "for each in self.holds)\n",
             ),
@@ -27,9 +27,9 @@ JOB_BUGS = (
         "a-hold-brings-back-what-has-expired",
         (
             Change(
-                "messaging/topics.py",
-                "        first=max(first, record.floor, live_from, keepable),\n",
-                "        first=max(first, record.floor, keepable),\n",
+                "messaging/retention/holds_and_positions.py",
+                "        first=max(first, record.log_start, live_from, keepable),\n",
+                "        first=max(first, record.log_start, keepable),\n",
             ),
         ),
     ),
@@ -37,7 +37,7 @@ JOB_BUGS = (
         "holds-are-forgotten-in-a-crash",
         (
             Change(
-                "messaging/loading.py",
+                "messaging/storage/loading.py",
                 "replace(record, holds=holds[topic], positions=",
                 "replace(record, holds={}, positions=",
             ),
@@ -47,7 +47,7 @@ JOB_BUGS = (
         "positions-are-forgotten-in-a-crash",
         (
             Change(
-                "messaging/loading.py",
+                "messaging/storage/loading.py",
                 "holds=holds[topic], positions=positions[topic])",
                 "holds=holds[topic], positions={})",
             ),
@@ -57,13 +57,13 @@ JOB_BUGS = (
         "a-position-outlives-its-topic",
         (
             Change(
-                "messaging/loading.py",
+                "messaging/storage/loading.py",
                 "isinstance(record, TopicRecord) and record.generation == generation:",
                 "isinstance(record, TopicRecord):",
             ),
             Change(
                 "messaging/topic_changes.py",
-                "                    batch.delete(bookmark_key(table, prefix, name))\n",
+                "                    batch.delete(named_row_key(table, prefix, name))\n",
                 "                    pass\n",
             ),
         ),
@@ -72,9 +72,12 @@ JOB_BUGS = (
         "positions-are-told-before-they-are-durable",
         (
             Change(
-                "messaging/bookmark_changes.py",
-                "        record = self._find(topic).require_durable()\n",
-                "        record = self._find(topic).require_decided()\n",
+                "messaging/retention/holds_and_positions.py",
+                "        record = require_topic(self._store, self._state, topic)[1]\n"
+                "        return record.generation, dict(sorted(record.positions.items()))\n",
+                "        record = require_topic("
+                "self._store, self._state, topic)[0].require_decided()\n"
+                "        return record.generation, dict(sorted(record.positions.items()))\n",
             ),
         ),
     ),
@@ -83,7 +86,7 @@ JOB_BUGS = (
         (
             Change(
                 "messaging/topics.py",
-                "    if names and floor > record.floor:\n",
+                "    if names and log_start > record.log_start:\n",
                 "    if False:\n",
             ),
         ),
@@ -92,7 +95,7 @@ JOB_BUGS = (
         "the-payloads-of-a-held-reference-are-dropped",
         (
             Change(
-                "messaging/retention.py",
+                "messaging/retention/decision.py",
                 "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
                 "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
             ),
@@ -102,8 +105,8 @@ JOB_BUGS = (
         "a-deleted-hold-comes-back-in-a-crash",
         (
             Change(
-                "messaging/bookmark_changes.py",
-                "batch.delete(bookmark_key(HOLDS, found.prefix(record.generation), name))",
+                "messaging/retention/holds_and_positions.py",
+                "batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))",
                 "pass",
             ),
         ),
@@ -122,8 +125,8 @@ JOB_BUGS = (
         "the-older-run-may-still-commit",
         (
             Change(
-                "tx/epochs.py",
-                "                await self._endings.invalidate(sink.transaction_id, "
+                "tx/sink_fencing.py",
+                "                await self._completion.invalidate(sink.transaction_id, "
                 "InvalidReason.INVALIDATED)\n",
                 "                await self._start(asked, lease_ms, client)\n",
             ),
@@ -154,7 +157,7 @@ JOB_BUGS = (
         "a-renewal-changes-nothing",
         (
             Change(
-                "tx/leases.py",
+                "tx/timeouts.py",
                 "            )\n        self.begin(opened)\n",
                 "            )\n",
             ),
@@ -164,9 +167,10 @@ JOB_BUGS = (
         "a-renewed-lease-is-forgotten-in-a-crash",
         (
             Change(
-                "tx/leases.py",
-                "        for opened in state.open.values():\n            self.begin(opened)\n",
-                "        for one, opened in state.open.items():\n"
+                "tx/timeouts.py",
+                "        for opened in in_progress:\n            self.begin(opened)\n",
+                "        for opened in in_progress:\n"
+                "            one = opened.transaction_id\n"
                 "            if opened.lease_ms is not None:\n"
                 "                self._ends_ms[one] = one // 1_000_000 + opened.lease_ms\n"
                 "                self._deadlines.set(one, self._ends_ms[one])\n",

@@ -7,8 +7,8 @@ READER_BUGS = (
         "an-ending-wakes-nobody-who-reads-in-it",
         (
             Change(
-                "messaging/service.py",
-                "        self._polls.insiders.wake(transaction_pointers)",
+                "messaging/write/settle_and_mark.py",
+                "        self._readers.wake(transaction_pointers)",
                 "        pass",
             ),
         ),
@@ -18,8 +18,8 @@ READER_BUGS = (
         "a-read-only-commit-wakes-nobody-who-reads-in-it",
         (
             Change(
-                "tx/markings.py",
-                "            self._spawn(self._wake_when(durable, pointers))",
+                "tx/in_flight_writes.py",
+                "            self._spawn(self._wake_once_durable(pointers, lsn))",
                 "            pass",
             ),
         ),
@@ -28,7 +28,7 @@ READER_BUGS = (
         "a-log-that-comes-up-forgets-who-reads-in-what-it-lost",
         (
             Change(
-                "tx/markings.py",
+                "tx/in_flight_writes.py",
                 ", *rows.reading_pointers()}",
                 "}",
             ),
@@ -39,7 +39,7 @@ READER_BUGS = (
         "a-row-that-expires-wakes-nobody",
         (
             Change(
-                "messaging/polls.py",
+                "messaging/read/poll.py",
                 "alarm_s = min(deadline_s, loop.time() + left_s)",
                 "pass",
             ),
@@ -50,7 +50,7 @@ READER_BUGS = (
         "a-hold-that-is-let-go-wakes-nobody",
         (
             Change(
-                "messaging/bookmark_changes.py",
+                "messaging/retention/holds_and_positions.py",
                 "        batch.touch(topic)\n",
                 "",
             ),
@@ -68,7 +68,7 @@ READER_BUGS = (
             # One that sleeps would begin anew, and a reply that was given can't be held against
             # what the time to live is later.
             Change(
-                "messaging/polls.py",
+                "messaging/read/poll.py",
                 "return replace(query, start=asked) if query.live_from < live_from else query",
                 "return query",
             ),
@@ -79,9 +79,9 @@ READER_BUGS = (
         "a-read-that-began-in-the-store-goes-on-in-memory",
         (
             Change(
-                "messaging/polls.py",
-                "reading = None if goes_on else self._live.tails.read(query)",
-                "reading = self._live.tails.read(query)",
+                "messaging/read/poll.py",
+                "result = None if goes_on else self._state.tail_cache.read(query)",
+                "result = self._state.tail_cache.read(query)",
             ),
         ),
         "read-that-began-in-the-store-went-on-in-memory",
@@ -90,9 +90,9 @@ READER_BUGS = (
         "parts-of-a-topic-leave-rows-out",
         (
             Change(
-                "messaging/splits.py",
+                "messaging/read/offsets.py",
                 "starts, ends = [start, *bounds], [*bounds, ",
-                "starts, ends = [start, *bounds], [*(MessageId(*each.place) for each in bounds), ",
+                "starts, ends = [start, *bounds], [*(MessageId(*each.offset) for each in bounds), ",
             ),
         ),
     ),
@@ -100,7 +100,7 @@ READER_BUGS = (
         "a-topic-ends-behind-what-is-undecided",
         (
             Change(
-                "messaging/survey.py",
+                "messaging/read/offsets.py",
                 "verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD",
                 "False",
             ),
@@ -110,17 +110,17 @@ READER_BUGS = (
         "a-publish-is-marked-in-parts",
         (
             Change(
-                "messaging/endings.py",
+                "messaging/write/settle_and_mark.py",
                 "        batches = list(_batches(entries)) or [[]]\n",
                 """        from dataclasses import replace
-        from messaging.keys import place_after
+        from messaging.storage.rows import offset_after
         parts = []
         for entry in entries:
             first = entry.first
             while entry.kind == MESSAGE_ROWS and first <= entry.last:
-                last = min(entry.last, place_after(first, MARK_ROWS_MAX - 1))
+                last = min(entry.last, offset_after(first, MARK_ROWS_MAX - 1))
                 parts.append(replace(entry, first=first, last=last))
-                first = place_after(last)
+                first = offset_after(last)
         batches = list(_batches(parts)) or [[]]
 """,
             ),

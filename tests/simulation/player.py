@@ -3,7 +3,8 @@
 import random
 from contextlib import suppress
 
-from messaging.polls import Isolation, Poll, Undecided
+from messaging.read.poll import Poll
+from messaging.read.query import Undecided
 from tests.simulation import writers
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
@@ -11,7 +12,8 @@ from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS,
 from tests.simulation.readers import range_of
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import MessageId, Place
+from tuff.protocol.ids import MessageId, Offset
+from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction
 
 KEYS = (b"k1", b"k2", b"k3")
@@ -292,7 +294,7 @@ class Player:
     def keep(self) -> None:
         """Set a hold, or set one anew: from something that was published on, or from anywhere."""
         known = [each.first for each in self.topic().publishes if each.first is not None]
-        place = known[self.c % len(known)] if known and self.c % 5 else Place(0, 0)
+        place = known[self.c % len(known)] if known and self.c % 5 else Offset(0, 0)
         name, age_ms = f"h{self.c % 2}", HOLD_AGES_MS[self.a % len(HOLD_AGES_MS)]
         self.send(self.client.bookmarks.hold(self.topic(), name, MessageId(*place), age_ms))
 
@@ -311,7 +313,7 @@ class Player:
         self.world.life.spawn(self.world.life.rooms.sweep())
 
     def snapshot(self) -> None:
-        self.send(_willing(self.world.life.transactions.take_snapshot()))
+        self.send(_willing(self.world.life.transactions.maintenance.take_snapshot()))
 
     def clear_invalid(self) -> None:
         self.send(self.client.clear_invalid())

@@ -6,7 +6,7 @@ was. An answer that was seen stays true: whatever it shows has happened.
 
 from collections.abc import Iterator, Mapping
 
-from messaging.bookmarks import Position
+from messaging.storage.rows import Position
 from tests.simulation.facts import Asked, Fate, Move, TopicFacts
 from tuff.protocol.ids import MessageId
 

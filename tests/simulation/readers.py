@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from messaging.polls import Isolation, Poll, Undecided
-from messaging.query import start_number
+from messaging.read.poll import Poll
+from messaging.read.query import Undecided, start_number
 from tests.simulation import invariants
 from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError
@@ -20,7 +20,8 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Place
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Offset
+from tuff.protocol.requests import Isolation
 
 _STATES: dict[type[TuffError], str] = {
     TransactionCommittedError: "committed",
@@ -68,7 +69,7 @@ class Readers:
     async def _read(self, topic: TopicFacts, poll: Poll, reader: Tx | None) -> Read | None:
         facts, asked, now_ms = self._facts, self._facts.moment(), self._life.now_ms()
         try:
-            found = await self._life.messaging.poll(topic.id, poll)
+            found = await self._life.messaging.polls.poll(topic.id, poll)
         except TopicNotFoundError:
             return None
         except TransactionNotInProgressError as error:
@@ -129,13 +130,13 @@ class Readers:
             publish = self._facts.publish_of.get(payload)
             if publish is None or publish.first is not None:
                 continue
-            place = MessageId.from_bytes(id_bytes).place
+            place = MessageId.from_bytes(id_bytes).offset
             if publish.brings is not None:
                 publish.first = publish.last = place
             else:
                 before = publish.payloads.index(payload)
-                first = Place(place.timestamp_ms, place.seq_id - before)
-                last = Place(first.timestamp_ms, first.seq_id + len(publish.payloads) - 1)
+                first = Offset(place.timestamp_ms, place.seq_id - before)
+                last = Offset(first.timestamp_ms, first.seq_id + len(publish.payloads) - 1)
                 publish.first, publish.last = first, last
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from messaging.polls import Isolation, Poll
+from messaging.read.poll import Poll
 from tests.simulation import writers
 from tests.simulation.disk import Faults
 from tests.simulation.facts import Fate, TopicFacts
@@ -14,7 +14,8 @@ from tests.simulation.operations import LONG_WAITS_MS
 from tests.simulation.player import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
 from tests.simulation.surveys import surveyed
 from tuff.protocol.ids import FIRST_ID, MessageId
-from tx.ledger import ServiceState
+from tuff.protocol.requests import Isolation
+from tx.durable_state import ServiceState
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
 LEASE_MS = round(writers.LEASE_S * 1000)

@@ -85,7 +85,7 @@ class _Simulation:
         world.read_everything(chance)
         world.disk.cut_in = None
         world.clock.thaw()
-        world.life.messaging.stop_waiting()
+        world.life.messaging.polls.stop_waiting()
         world.run(chance, None)
         world.require_answers()
         world.advance(LAST_WAIT_MS)

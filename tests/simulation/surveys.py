@@ -4,13 +4,14 @@
 from dataclasses import replace
 from typing import Any
 
-from messaging.polls import Isolation, Poll
+from messaging.read.poll import Poll
 from tests.simulation.facts import Read, Tx
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import Work
 from tests.simulation.player import Player
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.requests import Isolation
 
 
 def surveyed(player: Player) -> None:
@@ -30,7 +31,9 @@ def surveyed(player: Player) -> None:
 
 def _extent(player: Player, poll: Poll, reader: Tx | None) -> None:
     messaging, topic = player.world.life.messaging, player.topic()
-    offsets = _told(player, messaging.offsets(topic.id, isolation=poll.isolation, tx=poll.tx))
+    offsets = _told(
+        player, messaging.offsets.offsets(topic.id, isolation=poll.isolation, tx=poll.tx)
+    )
     found = _read_on(player, poll, reader)
     if offsets is None or found is None:
         return
@@ -49,7 +52,7 @@ def _extent(player: Player, poll: Poll, reader: Tx | None) -> None:
 
 def _parts(player: Player, *, count: int) -> None:
     messaging, topic = player.world.life.messaging, player.topic()
-    told = _told(player, messaging.splits(topic.id, start=None, end=None, count=count))
+    told = _told(player, messaging.offsets.splits(topic.id, start=None, end=None, count=count))
     found = _read_on(player, Poll(), None)
     if told is None or found is None:
         return

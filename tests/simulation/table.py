@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgpack
 
-from messaging.storage.memory import MemoryTable
-from messaging.storage.seam import Rows, StoreDamagedError, StoreError
+from messaging.storage.engine import Rows, StoreDamagedError, StoreError
+from messaging.storage.memory import MemoryStore
 from tests.simulation.files import SimPath
 from tuff.disk.files import write_file
 from tuff.disk.records import Frame, pack_frame, read_frames
@@ -33,7 +33,7 @@ class SimTable:
             write_file(path, _pack(sorted(rows.items())))
         except OSError as error:
             raise StoreError(f"the store can't be opened: {error}") from error
-        self._memory = MemoryTable(rows)
+        self._memory = MemoryStore(rows)
         self._file = path.disk.find((path.directory, path.name))
 
     def get(self, key: bytes) -> bytes | None:

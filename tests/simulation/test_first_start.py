@@ -15,8 +15,8 @@ from process.settings import load
 from tests.simulation.disk import Disk, PowerCut
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, simulated
 from tests.simulation.loop import Clock
-from tuff.protocol.names import TopicId
-from tx.ledger import ServiceState
+from tuff.protocol.ids import TopicId
+from tx.durable_state import ServiceState
 
 START_MS = 1_480_000_000_000
 TOPIC = TopicId("default", "a")
@@ -48,13 +48,13 @@ def stopped(life: Life, chance: random.Random) -> None:
 
 def require_up(life: Life, settings: tuple[str, ...]) -> None:
     assert life.messaging.status == ("ok", None)
-    facts = life.messaging.recorded_facts()
+    facts = life.messaging.recorded_metadata()
     assert facts is not None
     assert facts.store_id is not None
     if WITHOUT_TRANSACTIONS not in settings:
         status = life.transactions.status
         assert status.state is ServiceState.RUNNING, status.reason
-        assert life.transactions.store_id == facts.store_id
+        assert life.transactions.durable.store_id == facts.store_id
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -81,7 +81,7 @@ def test_a_first_start_that_was_cut_off_is_begun_again(
         again = opened(disk, settings, chance)
 
         require_up(again, settings)
-        again.complete(again.messaging.create_topic(TOPIC, {}), chance)
+        again.complete(again.messaging.topics.create(TOPIC, {}), chance)
         again.vanish()
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from messaging.polls import Isolation, Poll
+from messaging.read.poll import Poll
 from process.settings import Settings, load
 from tests.simulation import invariants
 from tests.simulation.client import Client
@@ -18,8 +18,9 @@ from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
 from tests.simulation.loop import Clock
 from tests.simulation.writers import Writer, epochs_commit_once
 from tuff.protocol.errors import TransactionNotInProgressError, TuffError, UnavailableError
-from tuff.protocol.names import TopicId
-from tx.ledger import ServiceState
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Isolation
+from tx.durable_state import ServiceState
 
 START_MS = 1_480_000_000_000
 TOPICS = (TopicId("default", "a"), TopicId("default", "b"))
@@ -49,7 +50,7 @@ class World:
         """Start the server for the first time, and make the topics."""
         self.open(chance)
         ttl_s = self.settings.messaging.default_ttl
-        create, topics = self.life.messaging.create_topic, self.facts.topics.values()
+        create, topics = self.life.messaging.topics.create, self.facts.topics.values()
         for topic in topics:
             topic.lifetimes.append(Lifetime(asked=self.facts.moment(), ttl_s=ttl_s))
         self.life.complete_all([create(topic.id, {"ttl": str(ttl_s)}) for topic in topics], chance)
@@ -133,7 +134,7 @@ class World:
         """A clean stop, and a start."""
         try:
             self.life.threads.release()
-            self.life.messaging.stop_waiting()
+            self.life.messaging.polls.stop_waiting()
             self.life.settle(chance)
             # What waits for a disk that does not come back is answered when its time is over.
             self.advance(ENDING_TIMEOUT_MS if any(not task.done() for task in self.tasks) else 0)
@@ -244,7 +245,7 @@ class World:
         if pointer is None:
             return False
         try:
-            self.life.transactions.snapshot_of(pointer)
+            self.life.transactions.write_permits.snapshot_of(pointer)
         except TransactionNotInProgressError:
             return True
         except UnavailableError:
@@ -269,7 +270,7 @@ class World:
     def require_answers(self) -> None:
         """Once all is quiet and the time for answers is over, only polls that wait are left."""
         left = [task for task in self.tasks if not task.done()]
-        if len(left) != self.life.messaging.waiting_count():
+        if len(left) != self.life.messaging.polls.waiting_count:
             raise BrokenPromiseError(f"promise 9: requests have no answer: {left}")
 
 

@@ -1,10 +1,10 @@
-"""SIGKILL of a driver at each point of its work, and a new one on its checkpoint; again and again.
+"""Kills a driver with SIGKILL at each point of its work, and starts a new one on its checkpoint.
 
     python -m tests.spark.kill --kills 20
 
-A proxy before the server sees what the driver and its tasks ask for. At the chosen point, before a
-request arrives, before its answer goes back, or right after, the JVM and the driver are killed;
-their workers live on for a moment, as zombies. In the end each message is in the sinks once, and in
+A proxy before the server sees the requests of the driver and its tasks. The JVM and the driver are
+killed at the chosen point: before a request arrives, before its reply returns, or right after.
+Their workers live on for a moment, as zombies. In the end the sinks hold each message once, in
 order.
 """
 
@@ -60,7 +60,7 @@ class Point:
 
 
 class Points(Losses):
-    """Stops the call at its point, and says so. `_lock` guards the counts."""
+    """Holds a call at its point, and sets `reached`. `_guard` guards the counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Points(Losses):
 
 
 class KillProgram:
-    """Lives of a driver before one server."""
+    """Runs drivers, one after the other, against one server."""
 
     def __init__(self, home: Path, url: str, points: Points, client: tuff.Client) -> None:
         self._home = home
@@ -112,21 +112,21 @@ class KillProgram:
         self._count = 0
 
     def publish(self) -> None:
-        """Something to do for the next life."""
+        """Publish messages for the next driver."""
         numbers = [str(self._count + number) for number in range(MESSAGE_COUNT)]
-        self._client.publish(tuff.TopicId(*SOURCE.split(":")), numbers)
+        self._client.publish(tuff.TopicId(*SOURCE.split(":")), *numbers)
         self._count += MESSAGE_COUNT
 
     def live(self, point: Point | None) -> bool:
-        """A driver's life until the point, or to its end; whether it was killed."""
+        """Run a driver until the point, or to its end; returns whether it was killed."""
         for _ in range(LIVES_MAX):
-            code, said = self._live(point)
+            code, said = self._state(point)
             if code in (0, -signal.SIGKILL):
                 return code != 0
             assert TOO_SLOW in said, f"the driver ended with {code}: {said[-SAID_COUNT:]}"
         raise AssertionError(f"{LIVES_MAX} drivers, one after the other: {TOO_SLOW}")
 
-    def _live(self, point: Point | None) -> tuple[int, str]:
+    def _state(self, point: Point | None) -> tuple[int, str]:
         self._points.aim(point)
         log = self._home / "driver.txt"
         with log.open("wb") as said:
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
         home = Path(name)
         with (
             ServerProcess(home / "data", log=home / "log.txt") as server,
-            tuff.connect(server.url) as client,
+            tuff.Client(server.url) as client,
             losing(server.url, losses=Points()) as (url, losses),
         ):
             assert isinstance(losses, Points)

@@ -1,4 +1,4 @@
-"""What tests read back."""
+"""Reads back the messages that tests have written."""
 
 import tuff
 

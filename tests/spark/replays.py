@@ -1,9 +1,9 @@
-"""Every epoch of a stream is run at least twice, as after a crash; each message is there once.
+"""Runs every epoch of a stream at least twice, as after crashes: each message is written once.
 
     python -m tests.spark.replays --epochs 1000
 
-It drives the very writers that Spark would, without a JVM: a run stores and dies, or commits and
-dies before Spark has noted it, or comes back as a zombie while the next one has taken over.
+It drives the writers as Spark does, without a JVM: a run stores and dies, or commits and dies
+before Spark has recorded it, or continues as a zombie after the next run has taken over.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
-from pyspark_tuff.sink import Written
-from pyspark_tuff.stream_sink import StreamWriter
+from pyspark_tuff.stream_write import StreamWriter
+from pyspark_tuff.task_write import TaskResult
 from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task, told
 from tuff.launch import ServerProcess
@@ -58,7 +58,7 @@ class Run:
 
     def store(
         self, epoch: int, partitions: Iterable[int] = range(PARTITION_COUNT)
-    ) -> list[Written]:
+    ) -> list[TaskResult]:
         """What the tasks of these partitions do; a topic a task, so that two topics are in it."""
         return [
             run_task(
@@ -71,10 +71,10 @@ class Run:
             for at, topic in enumerate(TOPICS)
         ]
 
-    def commit(self, epoch: int, messages: Sequence[Written]) -> None:
+    def commit(self, epoch: int, messages: Sequence[TaskResult]) -> None:
         self.writer(TOPICS[0]).commit(messages, epoch)
 
-    def abort(self, epoch: int, messages: Sequence[Written]) -> None:
+    def abort(self, epoch: int, messages: Sequence[TaskResult]) -> None:
         self.writer(TOPICS[0]).abort(messages, epoch)
 
 
@@ -165,7 +165,7 @@ def replay(url: str, stories: Sequence[Callable[[Runs, int], None]]) -> int:
     Raises: AssertionError: they are not.
     """
     runs = Runs(url)
-    with tuff.connect(url) as client:
+    with tuff.Client(url) as client:
         for topic in TOPICS:
             client.topics.create(topic)
         for epoch, story in enumerate(stories):

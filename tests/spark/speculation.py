@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tuff
-from pyspark_tuff.storing import FLUSH_COUNT
+from pyspark_tuff.task_write import FLUSH_COUNT
 from tests.client.proxy import Losses, losing
 from tests.spark.messages import read
 from tests.spark.processes import spark_class
@@ -174,7 +174,7 @@ def main(_: Sequence[str]) -> int:
         home = Path(name)
         with (
             ServerProcess(home / "data", log=home / "log.txt") as server,
-            tuff.connect(server.url) as client,
+            tuff.Client(server.url) as client,
             losing(server.url) as (url, losses),
             deployment(home) as master,
         ):

@@ -7,12 +7,12 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.taskcontext import TaskContext
 
-from pyspark_tuff.sink import Written
-from pyspark_tuff.stream_sink import BATCH_ID, QUERY_ID, RUN_ID
+from pyspark_tuff.stream_write import BATCH_ID, QUERY_ID, RUN_ID
+from pyspark_tuff.task_write import TaskResult
 
 
 class Writer(Protocol):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written: ...
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult: ...
 
 
 def run_task(
@@ -21,7 +21,7 @@ def run_task(
     *,
     partition: int = 0,
     properties: dict[str, str] | None = None,
-) -> Written:
+) -> TaskResult:
     """The message of one attempt, having travelled as it would."""
     before = TaskContext._taskContext
     context = TaskContext()
@@ -30,7 +30,7 @@ def run_task(
     TaskContext._setTaskContext(context)
     try:
         there: Writer = pickle.loads(pickle.dumps(writer))
-        back: Written = pickle.loads(pickle.dumps(there.write(batches)))
+        back: TaskResult = pickle.loads(pickle.dumps(there.write(batches)))
     finally:
         TaskContext._setTaskContext(before)
     return back

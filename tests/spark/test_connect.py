@@ -68,7 +68,7 @@ def test_topics_are_read_and_written_through_connect(
     first, second, third = (tuff.TopicId(*name.split(":")) for name in (FIRST, SECOND, THIRD))
     for topic in (first, second, third):
         tuff_client.topics.create(topic)
-    tuff_client.publish(first, ["a", "b", "c"])
+    tuff_client.publish(first, "a", "b", "c")
 
     said = run(
         sys.executable, "-m", "tests.spark.connected",

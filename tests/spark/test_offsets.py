@@ -15,8 +15,7 @@ from pyspark_tuff.offsets import (
     from_json,
     to_json,
 )
-from tuff.protocol.ids import FIRST_ID, MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(lambda name: name not in {".", ".."})
 IDS = st.builds(MessageId, *[st.integers(0, limit - 1) for limit in (1 << 64, 1 << 16) * 2])

@@ -4,15 +4,14 @@ import pytest
 
 from pyspark_tuff.options import (
     Edge,
-    Isolation,
     OptionError,
+    ReadIsolation,
     batch_read_options,
     batch_write_options,
     stream_read_options,
     stream_write_options,
 )
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 
 ID = MessageId(1_480_000_000_000, 5)
 
@@ -22,7 +21,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
         batch_read_options({"subscribe": "a", "startingoffset": "earliest"})
     with pytest.raises(OptionError, match="did you mean maxMessagesPerTrigger"):
         stream_read_options({"subscribe": "a", "maxoffsetspertrigger": "5"})
-    with pytest.raises(OptionError, match="there is none like it"):
+    with pytest.raises(OptionError, match="no known option is similar"):
         batch_write_options({"zzz": "1"})
 
 
@@ -40,19 +39,21 @@ def test_topics_are_those_of_the_namespace_unless_they_name_another() -> None:
 def test_a_batch_starts_at_the_beginning_and_a_stream_at_the_end() -> None:
     batch, stream = batch_read_options({"subscribe": "a"}), stream_read_options({"subscribe": "a"})
 
-    assert (batch.starting.others, batch.isolation) == (Edge.EARLIEST, Isolation.SNAPSHOT)
-    assert (stream.starting.others, stream.isolation) == (Edge.LATEST, Isolation.COMMITTED)
+    assert (batch.starting.others, batch.isolation) == (Edge.EARLIEST, ReadIsolation.SNAPSHOT)
+    assert (stream.starting.others, stream.isolation) == (Edge.LATEST, ReadIsolation.COMMITTED)
 
 
 def test_offsets_of_single_topics_are_ids_times_or_ends() -> None:
     given = f'{{"a": "{ID.hex()}", "b": 7, "other:c": "latest"}}'
 
-    spots = batch_read_options({"subscribe": "a,b,d,other:c", "startingoffsets": given}).starting
+    boundaries = batch_read_options(
+        {"subscribe": "a,b,d,other:c", "startingoffsets": given}
+    ).starting
 
-    assert spots.of(TopicId("default", "a")) == ID
-    assert spots.of(TopicId("default", "b")) == 7
-    assert spots.of(TopicId("other", "c")) is Edge.LATEST
-    assert spots.of(TopicId("default", "d")) is Edge.EARLIEST
+    assert boundaries.of(TopicId("default", "a")) == ID
+    assert boundaries.of(TopicId("default", "b")) == 7
+    assert boundaries.of(TopicId("other", "c")) is Edge.LATEST
+    assert boundaries.of(TopicId("default", "d")) is Edge.EARLIEST
 
 
 @pytest.mark.parametrize("text", ["1480000000000", "2016-11-24T15:06:40Z"])
@@ -66,28 +67,28 @@ def test_a_time_is_ms_or_iso_8601(text: str) -> None:
     ("given", "reason"),
     [
         ({}, "subscribe"),
-        ({"subscribe": "a", "subscribepattern": "b"}, "one of them"),
-        ({"subscribepattern": "("}, "no regular expression"),
+        ({"subscribe": "a", "subscribepattern": "b"}, "either subscribe"),
+        ({"subscribepattern": "("}, "not a regular expression"),
         ({"subscribe": "a", "startingtimestamp": "2016-11-24T15:06:40"}, "no time zone"),
         ({"subscribe": "a", "startingtimestamp": "yesterday"}, "ISO 8601"),
         ({"subscribe": "a", "startingoffsets": "beginning"}, "'beginning'"),
-        ({"subscribe": "a", "startingoffsets": "{"}, "no JSON"),
+        ({"subscribe": "a", "startingoffsets": "{"}, "not JSON"),
         ({"subscribe": "a", "startingoffsets": "latest", "startingtimestamp": "1"}, "not both"),
-        ({"subscribe": "a", "startingoffsets": '{"b": 1}'}, "names the topic default:b, and subsc"),
-        ({"subscribe": "a", "endingoffsets": '{"c:a": 1}'}, "names the topic c:a, and subscribe h"),
+        ({"subscribe": "a", "startingoffsets": '{"b": 1}'}, "names the topic default:b, but subsc"),
+        ({"subscribe": "a", "endingoffsets": '{"c:a": 1}'}, "names the topic c:a, but subscribe h"),
         ({"subscribe": "a", "failondataloss": "perhaps"}, "true or false"),
         ({"subscribe": "a", "minpartitions": "0"}, "whole number from 1"),
         ({"subscribe": "a", "isolation": "prefix"}, "snapshot, committed, all"),
         ({"subscribe": "a", "timeout": "0"}, "above 0"),
     ],
 )
-def test_what_a_read_can_not_be_is_refused(given: dict[str, str], reason: str) -> None:
+def test_invalid_read_options_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         batch_read_options(given)
 
 
 def test_a_repeatable_job_has_a_name_and_a_version_and_a_transaction_of_its_own() -> None:
-    with pytest.raises(OptionError, match="go together"):
+    with pytest.raises(OptionError, match="give txnAppId and txnVersion together"):
         batch_write_options({"txnappid": "job"})
     with pytest.raises(OptionError, match="one of the two"):
         batch_write_options({"txnappid": "job", "txnversion": "1", "transaction": "5"})

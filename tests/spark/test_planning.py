@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
+from pyspark_tuff.batch_read import BatchReader
 from pyspark_tuff.options import OptionError
 from pyspark_tuff.planning import DataLossError
-from pyspark_tuff.reading import BatchReader
 from tuff.launch import ServerProcess
 
 
@@ -53,7 +53,7 @@ def test_messages_come_in_order_however_small_the_polls_are(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     numbers = [b"%d" % number for number in range(100)]
-    tuff_client.publish(tuff_topic, numbers)
+    tuff_client.publish(tuff_topic, *numbers)
 
     assert read.of(tuff_topic, fetchSize=7) == numbers
 
@@ -62,7 +62,7 @@ def test_a_topic_is_cut_into_tasks_that_have_each_message_once_and_in_order(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     for first in range(0, 200, 10):
-        tuff_client.publish(tuff_topic, [b"%d" % number for number in range(first, first + 10)])
+        tuff_client.publish(tuff_topic, *[b"%d" % number for number in range(first, first + 10)])
 
     reader = read.reader(tuff_topic, minPartitions=4)
 
@@ -137,9 +137,9 @@ def test_what_is_undecided_is_passed_over_and_not_waited_for(
 def test_the_end_of_one_read_is_the_start_of_the_next(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    tuff_client.publish(tuff_topic, ["1", "2"])
+    tuff_client.publish(tuff_topic, "1", "2")
     middle = tuff_client.offsets(tuff_topic).end
-    tuff_client.publish(tuff_topic, ["3"])
+    tuff_client.publish(tuff_topic, "3")
     place = f'{{"{tuff_topic}": "{middle.hex()}"}}'
 
     assert read.of(tuff_topic, endingOffsets=place) == [b"1", b"2"]
@@ -185,7 +185,7 @@ def test_a_missing_topic_is_reported_when_the_schema_is_asked_for(
 def test_an_option_that_can_not_be_is_reported_when_the_schema_is_asked_for() -> None:
     source = DefaultSource(CaseInsensitiveDict({"subscribe": "a", "minPartitions": "many"}))
 
-    with pytest.raises(OptionError, match="minPartitions is a whole number"):
+    with pytest.raises(OptionError, match="minPartitions must be a whole number"):
         source.schema()
 
 
@@ -201,7 +201,7 @@ def test_a_column_of_another_type_is_named_with_both_types(tuff_server: ServerPr
 
     with pytest.raises(
         OptionError,
-        match="column value has the type string in this schema, and a read gives it as binary",
+        match="column value has the type string in this schema, but a read returns it as binary",
     ):
         source.reader(StructType().add("value", "string"))
 
@@ -224,17 +224,17 @@ def test_messages_that_expire_before_they_are_read_are_a_loss_that_is_told(
     short_lived: ServerProcess,
 ) -> None:
     read, topic = Reads(short_lived), tuff.TopicId("tests", "brief")
-    with tuff.connect(short_lived.url) as client:
+    with tuff.Client(short_lived.url) as client:
         client.topics.create(topic)
         partitions: list[list[object]] = [[]]
         while not all(partitions):  # a slow machine may not plan within the second they live
-            first = client.publish(topic, ["1", "2"]).first_id
+            first = client.publish(topic, "1", "2").first_id
             planned = [read.reader(topic, failOnDataLoss=fails) for fails in ("true", "false")]
             partitions = [list(each.partitions()) for each in planned]
         expire(client, topic)
         client.publish(topic, "3")
 
-        with pytest.raises(DataLossError, match="expired between plan and read"):
+        with pytest.raises(DataLossError, match="expired after the read was planned"):
             list(planned[0].read(partitions[0][0]))
         assert list(planned[1].read(partitions[1][0])) == []
         with pytest.raises(DataLossError, match="may have expired before"):

@@ -1,4 +1,4 @@
-"""Without Java the tests with Spark say in one line what is missing, or fail where it was asked."""
+"""Without Java the tests with Spark are skipped with one line, or fail if Spark is required."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def install(home: Path, version: str) -> None:
     java.chmod(0o755)
 
 
-def test_a_machine_without_java_is_told_how_to_get_it(java_home: Path) -> None:
+def test_without_java_the_message_says_how_to_install_it(java_home: Path) -> None:
     assert "there is none; install one" in (missing() or "")
 
 
@@ -46,7 +46,7 @@ def test_java_17_and_later_are_enough(java_home: Path, version: str) -> None:
 def test_tests_without_java_are_skipped_in_one_line_or_fail_where_spark_is_needed(
     java_home: Path, flags: list[str], code: int
 ) -> None:
-    files = [f"tests/spark/test_{name}.py" for name in ("read", "write")]
+    files = [f"tests/spark/test_spark_{name}.py" for name in ("batch_read", "batch_write")]
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *files, *flags]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

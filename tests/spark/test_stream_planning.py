@@ -13,7 +13,7 @@ import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.columns import source_schema
 from pyspark_tuff.planning import DataLossError
-from pyspark_tuff.stream import StreamReader
+from pyspark_tuff.stream_read import StreamReader
 from tuff.launch import ServerProcess
 
 Offset = dict[str, object]
@@ -82,7 +82,7 @@ def test_batches_take_each_message_once_and_a_batch_can_be_read_again(
 ) -> None:
     stream = streams.open(tuff_topic)
     begin = stream.first()
-    tuff_client.publish(tuff_topic, ["1", "2"])
+    tuff_client.publish(tuff_topic, "1", "2")
     middle = stream.next(begin)
     tuff_client.publish(tuff_topic, "3")
     end = stream.next(middle)
@@ -147,7 +147,7 @@ def test_a_limit_is_shared_by_topics_and_what_one_does_not_need_goes_to_others(
 ) -> None:
     small, large = tuff_topic, tuff.TopicId("tests", f"{tuff_topic.name}-large")
     tuff_client.topics.create(large)
-    tuff_client.publish(small, ["s"] * 10)
+    tuff_client.publish(small, *(["s"] * 10))
     for _ in range(100):
         tuff_client.publish(large, "l")
     stream = streams.open(small, large)
@@ -180,11 +180,11 @@ def test_what_a_transaction_published_side_by_side_is_never_cut_in_two(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tx = tuff_client.transactions.start()
-    tuff_client.publish(tuff_topic, ["1", "2"], transaction=tx)
-    tuff_client.store(tuff_topic, ["3", "4"], transaction=tx)
-    tuff_client.publish(tuff_topic, [], transaction=tx)
+    tuff_client.publish(tuff_topic, "1", "2", transaction=tx)
+    tuff_client.store(tuff_topic, "3", "4", transaction=tx)
+    tuff_client.publish_stored(tuff_topic, transaction=tx)
     tuff_client.transactions.commit(tx)
-    tuff_client.publish(tuff_topic, ["5", "6"])
+    tuff_client.publish(tuff_topic, "5", "6")
     stream = streams.open(tuff_topic)
     begin = stream.first()
 
@@ -198,7 +198,7 @@ def test_what_a_transaction_published_side_by_side_is_never_cut_in_two(
 def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    tuff_client.publish(tuff_topic, ["1", "2"])
+    tuff_client.publish(tuff_topic, "1", "2")
     stream = streams.open(tuff_topic)
     begin = stream.first()
     stream.planner.prepareForTriggerAvailableNow()
@@ -226,7 +226,7 @@ def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
 def test_a_topic_that_was_created_again_is_a_loss_that_is_told(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    tuff_client.publish(tuff_topic, ["1", "2"])
+    tuff_client.publish(tuff_topic, "1", "2")
     begin = (stream := streams.open(tuff_topic)).first()
     end = stream.next(begin)
     tuff_client.topics.delete(tuff_topic)
@@ -234,7 +234,7 @@ def test_a_topic_that_was_created_again_is_a_loss_that_is_told(
     tuff_client.publish(tuff_topic, "new")
 
     lenient = streams.open(tuff_topic, failOnDataLoss="false")
-    with pytest.raises(DataLossError, match="deleted and created again: it is at generation 2"):
+    with pytest.raises(DataLossError, match="deleted and created again: its generation is now 2"):
         stream.next(end)
     with pytest.raises(DataLossError, match="created again before this batch"):
         stream.read(begin, end)

@@ -10,8 +10,7 @@ import pytest
 
 import tuff
 from pyspark_tuff.options import OptionError
-from pyspark_tuff.table_options import TABLES, table_options
-from pyspark_tuff.table_source import TableReader, columns_of, table_schema
+from pyspark_tuff.table_source import TABLES, TableReader, columns_of, table_options, table_schema
 from tests.http.process import serve
 from tests.table.crash import copy_as_crashed
 
@@ -26,15 +25,15 @@ class Written:
 
     def __init__(self, home: Path) -> None:
         self.copy = home / "copy"
-        with serve(home) as server, tuff.connect(server.url) as client:
+        with serve(home) as server, tuff.Client(server.url) as client:
             client.topics.create(TOPIC, ttl=500)
-            self.plain = client.publish(TOPIC, [b"\xff plain"]).first_id
+            self.plain = client.publish(TOPIC, b"\xff plain").first_id
             undone = client.transactions.start()
             client.publish(TOPIC, "undone", transaction=undone)
             client.transactions.abort(undone)
             self.undone = undone.write_pointer
             storing = client.transactions.start()
-            client.store(TOPIC, ["stored"] * 2, transaction=storing)
+            client.store(TOPIC, *(["stored"] * 2), transaction=storing)
             client.transactions.commit(
                 storing, publish=[tuff.PublishEntry(topic=TOPIC, payloads=[])]
             )
@@ -77,7 +76,7 @@ def test_every_row_of_a_copy_is_decoded(spark: "SparkSession", written: Written)
     assert "damage" not in {row.kind for row in rows}
 
 
-def test_the_directory_of_a_server_that_runs_is_refused(written: Written) -> None:
+def test_the_directory_of_a_running_server_is_refused(written: Written) -> None:
     assert "can't be read while it is in use" in written.refusal
     assert "give a copy" in written.refusal
 
@@ -104,7 +103,7 @@ def test_damage_is_a_row() -> None:
     assert {name for name, value in made.items() if value is not None} == {"kind", "details"}
 
 
-def test_a_time_that_no_calendar_has_is_null_and_a_half_millisecond_is_not_lost() -> None:
+def test_a_time_beyond_the_calendar_is_null_and_other_times_are_exact() -> None:
     row = {"kind": "message", "timestamp_ms": 1_480_000_000_001}
 
     assert columns_of(row)["timestamp"] == datetime(2016, 11, 24, 15, 6, 40, 1_000, tzinfo=UTC)
@@ -114,9 +113,9 @@ def test_a_time_that_no_calendar_has_is_null_and_a_half_millisecond_is_not_lost(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "give path .* or gateways"),
-        ({"path": "a", "gateways": "h:1"}, "give path .* or gateways"),
-        ({"path": "a", "prefix": "p_"}, "a path has none"),
+        ({}, "give either path .* or gateways"),
+        ({"path": "a", "gateways": "h:1"}, "give either path .* or gateways"),
+        ({"path": "a", "prefix": "p_"}, "not to a path"),
         ({"gateways": "h:1", "tables": "message,topics"}, "not 'topics'"),
         ({"gateway": "h:1"}, "did you mean gateways?"),
     ],
@@ -137,7 +136,7 @@ def test_options_have_defaults() -> None:
     )
 
 
-def test_what_is_no_store_and_a_column_that_is_none_are_refused(tmp_path: Path) -> None:
-    assert "is no LevelDB directory" in refusal(tmp_path)
+def test_a_path_without_leveldb_and_an_unknown_column_are_refused(tmp_path: Path) -> None:
+    assert "is not a LevelDB directory" in refusal(tmp_path)
     with pytest.raises(OptionError, match="no column value; a read has kind, key"):
         TableReader({"gateways": "h:1"}, table_schema().add("value", "string"))

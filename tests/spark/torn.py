@@ -77,7 +77,7 @@ class Writers:
 
     def _work(self, chance: random.Random) -> None:
         try:
-            with tuff.connect(self._url) as client:
+            with tuff.Client(self._url) as client:
                 while not self._over.is_set():
                     self._publish(client, chance)
         except BaseException as error:  # noqa: BLE001 - told by who started this thread
@@ -87,9 +87,9 @@ class Writers:
         numbers = [str(next(self._numbers)) for _ in range(BATCH_COUNT)]
         first, second = chance.sample((LEFT, RIGHT), 2)
         transaction = client.transactions.start()
-        client.publish(first, numbers, transaction=transaction)
+        client.publish(first, *numbers, transaction=transaction)
         self._over.wait(PAUSE_S if chance.random() < SLOW_SHARE else 0)
-        client.publish(second, numbers, transaction=transaction)
+        client.publish(second, *numbers, transaction=transaction)
         if chance.random() < UNDONE_SHARE:
             client.transactions.abort(transaction)
         else:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         with ServerProcess(home / "data", log=home / "log.txt") as server:
-            with tuff.connect(server.url) as client:
+            with tuff.Client(server.url) as client:
                 client.topics.create(LEFT)
                 client.topics.create(RIGHT)
             session = make_session(home / "warehouse")

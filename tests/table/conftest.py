@@ -10,8 +10,8 @@ from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.http.process import ServerProcess
 from tests.table.service import Service
-from tuff.table import TransactionalTable
-from tuff.versioned_table import VersionedTable
+from tuff.tables.leveldb_table import TransactionalTable
+from tuff.tables.versioned_table import VersionedTable
 
 # What opens the table that goes by a path, of the engine that is tested.
 OpenTable = Callable[..., VersionedTable]
@@ -24,7 +24,7 @@ def service() -> Service:
 
 @pytest.fixture
 async def loop_client(server: ServerProcess) -> AsyncIterator[tuff.AsyncClient]:
-    async with tuff.connect_async(server.url) as made:
+    async with tuff.AsyncClient(server.url) as made:
         yield made
 
 

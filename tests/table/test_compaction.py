@@ -12,17 +12,17 @@ import pytest
 from tests.table.conftest import OpenTable
 from tests.table.crash import copy_as_crashed
 from tests.table.service import Service
-from tuff.disk.leveldb_scan import Rows
+from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
 from tuff.protocol.transaction import Transaction
-from tuff.table import TransactionalTable
-from tuff.table_compaction import droppable
-from tuff.table_store import Batch, TableStore
-from tuff.versioned_table import VersionedTable
+from tuff.tables.compaction import droppable
+from tuff.tables.leveldb_store import Batch, TableDatabase
+from tuff.tables.leveldb_table import TransactionalTable
+from tuff.tables.versioned_table import VersionedTable
 
 
 def write(service: Service, table: VersionedTable, **rows: bytes | None) -> Transaction:
@@ -73,15 +73,15 @@ def read(service: Service, table: VersionedTable) -> dict[bytes, bytes]:
 def copies_before_each_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """What a crash leaves: the directory `table` as it is before each batch."""
     copies: list[Path] = []
-    real = TableStore.write
+    real = TableDatabase.write
 
-    def copying(store: TableStore, batch: Batch) -> None:
+    def copying(store: TableDatabase, batch: Batch) -> None:
         copies.append(home / f"copy-{len(copies)}")
         copy_as_crashed(home / "table", copies[-1])
         real(store, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableStore, "write", copying)
+        patch.setattr(TableDatabase, "write", copying)
         yield copies
 
 
@@ -205,14 +205,14 @@ def test_a_read_that_begins_while_a_compaction_runs_is_refused_or_has_all_its_ve
     reader = Context()
     reader.run(table.start_tx, ended)
     service.invalidate(ended)
-    scan_really = TableStore.scan
+    scan_really = TableDatabase.scan
 
-    def scan(store: TableStore, start: bytes, stop: bytes) -> Rows:
+    def scan(store: TableDatabase, start: bytes, stop: bytes) -> Rows:
         monkeypatch.undo()
         table.compact(service)
         return scan_really(store, start, stop)
 
-    monkeypatch.setattr(TableStore, "scan", scan)
+    monkeypatch.setattr(TableDatabase, "scan", scan)
 
     # Read from what is left, the row was not there: neither version of it is visible.
     with pytest.raises(TransactionNotInProgressError, match="start another"):
@@ -244,10 +244,10 @@ def test_a_compaction_waits_for_who_was_writing_when_it_began(
 ) -> None:
     late = service.start()
     begun, go_on = Event(), Event()
-    write_really, gate = TableStore.write, table._versions._gate
+    write_really, gate = TableDatabase.write, table._versions._gate
     wait_really = gate.wait_for
 
-    def slow(store: TableStore, batch: Batch) -> None:
+    def slow(store: TableDatabase, batch: Batch) -> None:
         if any(key.startswith(b"ra") and value is not None for key, value in batch):
             begun.set()
             assert go_on.wait(10)
@@ -262,7 +262,7 @@ def test_a_compaction_waits_for_who_was_writing_when_it_began(
         table.put(b"a", b"late")
         table.commit_tx()
 
-    monkeypatch.setattr(TableStore, "write", slow)
+    monkeypatch.setattr(TableDatabase, "write", slow)
     monkeypatch.setattr(gate, "wait_for", wait)
     writer = Thread(target=work)
     writer.start()
@@ -292,7 +292,7 @@ def test_the_transactions_of_another_server_are_refused(
 def test_a_crash_between_any_two_writes_changes_nothing_that_is_read(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_reader: bool
 ) -> None:
-    monkeypatch.setattr("tuff.table_versions.BATCH_ROWS", 1)
+    monkeypatch.setattr("tuff.tables.leveldb_table.BATCH_ROWS", 1)
     table = TransactionalTable(tmp_path / "table")
     write(service, table, a=b"1", b=b"1", c=b"1")
     reader = service.start()

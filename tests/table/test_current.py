@@ -2,7 +2,7 @@
 
 import asyncio
 from contextvars import Context, copy_context
-from threading import Thread
+from threading import Event, RLock, Thread
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.protocol.errors import (
     BadRequestError,
 )
-from tuff.table_current import NESTED_COUNT_MAX
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
+from tuff.tables.work import NESTED_COUNT_MAX
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])
@@ -99,6 +99,45 @@ def test_each_thread_works_in_its_own_transaction(service: Service, table: Versi
     rows = dict(read(service, table))
     assert len(rows) == 4 * 50
     assert {key.split(b"/")[0] for key in rows} == {b"0", b"2", b"4", b"6"}
+
+
+class Noting:
+    """A lock that tells when somebody comes to it."""
+
+    def __init__(self) -> None:
+        self.came = Event()
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self.came.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("hook", ["commit_tx", "post_commit", "rollback_tx", "compact"])
+def test_a_hook_waits_for_the_call_of_another_thread(
+    service: Service, table: VersionedTable, hook: str
+) -> None:
+    table.start_tx(service.start())
+    work, lock, done = table._current.get(), Noting(), list[str]()
+    work.lock = table._compacting = lock  # type: ignore[assignment] # as far as it is used
+
+    def call() -> None:
+        getattr(table, hook)(*([service] if hook == "compact" else []))
+        done.append(hook)
+        lock.came.set()
+
+    with lock:
+        lock.came.clear()
+        other = Thread(target=copy_context().run, args=(call,))
+        other.start()
+        assert lock.came.wait(10)
+        done_meanwhile = list(done)
+    other.join()
+
+    assert (done_meanwhile, done) == ([], [hook])
 
 
 async def test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents(

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuff.hbase_rows import (
+from tuff.protocol.errors import DamagedRecordError
+from tuff.tables.compaction import Compacted
+from tuff.tables.hbase_row_format import (
     UNDO_BYTES_MAX,
     Cell,
     Held,
@@ -23,14 +25,12 @@ from tuff.hbase_rows import (
     version_row,
     versions_undone,
 )
-from tuff.protocol.errors import DamagedRecordError
-from tuff.table_rows import (
+from tuff.tables.row_format import (
     COMPACTED,
-    Compacted,
     Version,
     pack_fact,
-    pack_taken_back,
     pack_undo,
+    pack_undone,
     pack_value,
 )
 
@@ -51,7 +51,7 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
     return {
         "version": (version_row(b"apple"), pack_value(apple.stored_key, b"41")),
         "delete-marker": (version_row(b"apple"), pack_value(apple.stored_key, None)),
-        "taken-back": (version_row(b"apple"), pack_taken_back(apple.stored_key)),
+        "taken-back": (version_row(b"apple"), pack_undone(apple.stored_key)),
         "undo": (undo, pack_undo(undo, [apple])),
         "fact-compacted": (compacted, pack_fact(compacted, how_far.to_bytes())),
     }

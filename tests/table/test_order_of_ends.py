@@ -14,7 +14,7 @@ from tests.client.proxy import losing
 from tests.http.process import ServerProcess
 from tests.table.test_server import put, read
 from tuff.protocol.errors import BadRequestError
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_reader_that_is_dropped_within_a_block_rolls_none_of_the_block_back(
 def test_one_whose_outcome_is_unknown_leaves_the_one_that_began_after_it_alone(
     server: ServerProcess, client: tuff.Client, stock: VersionedTable
 ) -> None:
-    with losing(server.url) as (url, losses), tuff.connect(url, retries=0) as unlucky:
+    with losing(server.url) as (url, losses), tuff.Client(url, retries=0) as unlucky:
         first = unlucky.transaction(stock)
         first.__enter__()
         losses.lose_request("commit")

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.pointers import POINTER_MAX
-from tuff.table_rows import (
+from tuff.tables.compaction import Compacted
+from tuff.tables.row_format import (
     COMPACTED,
     FORMAT,
     TABLE_ID,
-    Compacted,
     MalformedKeyError,
     Version,
     check_format,
     fact_keys,
     pack_fact,
     pack_format,
-    pack_taken_back,
     pack_undo,
+    pack_undone,
     pack_value,
     read_fact,
     read_undo,
@@ -194,7 +194,7 @@ def test_a_version_whose_flags_are_of_a_later_format_is_no_value() -> None:
     key = Version(b"apple", P).stored_key
 
     with pytest.raises(DamagedRecordError, match="flags 0x02"):
-        read_value(key, pack_taken_back(key))
+        read_value(key, pack_undone(key))
 
 
 def test_another_version_of_the_format_is_refused() -> None:

@@ -14,7 +14,7 @@ from tests.http.process import ServerProcess
 from tests.table import transfers
 from tests.table.conftest import OpenTable
 from tests.table.transfers import TOTAL, account, move, total
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 KILL_ROUNDS = 3
 TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed

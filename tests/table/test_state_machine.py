@@ -34,8 +34,8 @@ from tests.table.crash import copy_as_crashed
 from tests.table.service import Service, pointers_of
 from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
-from tuff.table import TransactionalTable
-from tuff.versioned_table import VersionedTable
+from tuff.tables.leveldb_table import TransactionalTable
+from tuff.tables.versioned_table import VersionedTable
 
 T = TypeVar("T")
 

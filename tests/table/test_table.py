@@ -16,9 +16,9 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
 )
 from tuff.protocol.transaction import TransactionType, VisibilityLevel
-from tuff.table import TransactionalTable
-from tuff.table_rows import Version
-from tuff.versioned_table import VersionedTable
+from tuff.tables.leveldb_table import TransactionalTable
+from tuff.tables.row_format import Version
+from tuff.tables.versioned_table import VersionedTable
 
 
 def test_a_committed_row_is_there_and_any_other_is_none(

@@ -9,7 +9,7 @@ from itertools import count
 from threading import Thread
 
 import tuff
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 ACCOUNT_COUNT = 6
 TOTAL = 600
@@ -45,7 +45,7 @@ def move(client: tuff.Client, table: VersionedTable, name: str, chance: random.R
 
 
 def main(url: str, directory: str, run: str) -> None:
-    client, table = tuff.connect(url), tuff.TransactionalTable(directory)
+    client, table = tuff.Client(url), tuff.TransactionalTable(directory)
 
     def work(thread: int) -> None:
         chance = random.Random(f"{run}/{thread}")

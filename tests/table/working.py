@@ -7,7 +7,7 @@ import pytest
 
 from tests.table.service import Service
 from tuff.protocol.transaction import Transaction
-from tuff.versioned_table import VersionedTable
+from tuff.tables.versioned_table import VersionedTable
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Services of the transaction room, on temporary directories."""
+"""Transaction services on temporary directories."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

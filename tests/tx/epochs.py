@@ -1,8 +1,8 @@
 """Epochs of a sink as tests of the service ask for them."""
 
 from tests.tx.harness import Service
-from tx.records import OpenTransaction
 from tx.sinks import EpochRequest
+from tx.transactions import OpenTransaction
 
 
 async def ask(
@@ -16,7 +16,7 @@ async def ask(
 ) -> OpenTransaction | None:
     """The transaction of the epoch; None where it has committed."""
     asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id)
-    found, opened = await service.manager.epochs.begin(asked, lease_s=lease_s, client=client)
+    found, opened = await service.epochs.begin(asked, lease_s=lease_s, client=client)
     assert (found.name, found.epoch) == (sink, epoch)
     return opened
 
@@ -28,9 +28,9 @@ async def begin(service: Service, epoch: int, run_id: str, *, sink: str = "s") -
 
 
 async def state(service: Service, sink: str = "s") -> tuple[int, str, str]:
-    found, told = await service.manager.epochs.show(sink)
+    found, told = await service.epochs.show(sink)
     return found.epoch, found.run_id, told
 
 
 async def commit(service: Service, tx: OpenTransaction) -> None:
-    await service.manager.commit(tx.transaction_id)
+    await service.completion.commit(tx.transaction_id)

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuff.disk.group import Arrivals
+from tuff.disk.batch_loop import Arrivals
 from tuff.protocol.errors import StorageUnavailableError, TuffError
-from tuff.protocol.ids import Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.log import DiskFile
 from tx.manager import TransactionManager
-from tx.records import OpenTransaction
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
+from tx.transactions import OpenTransaction
+from tx.wal import DiskFile
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class Rows:
             assert entry.pointer is not None
             self.carried[entry.pointer] = str(entry.topic)
             self.finals.add(entry.pointer)
-            details.append(RollbackDetail(entry.pointer, Place(NOW_MS, 0), Place(NOW_MS, 1)))
+            details.append(RollbackDetail(entry.pointer, Offset(NOW_MS, 0), Offset(NOW_MS, 1)))
         if self.failure is not None:
             raise self.failure
         self.published += entries
@@ -201,6 +200,11 @@ class Service:
             observe=lambda name, figure: self.observed.append((name, figure)),
             open_file=self.disk.open_file,
         )
+        self.durable = self.manager.durable
+        self.starts, self.completion = self.manager.starts, self.manager.completion
+        self.runs, self.epochs = self.manager.runs, self.manager.epochs
+        self.invalid_list, self.maintenance = self.manager.invalid_list, self.manager.maintenance
+        self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -240,7 +244,7 @@ class Service:
         client: str = "c",
         lease_s: float | None = None,
     ) -> OpenTransaction:
-        return await self.manager.start(kind, timeout_s, client, lease_s=lease_s)
+        return await self.starts.start(kind, timeout_s, client, lease_s=lease_s)
 
     async def later(self, ms: int) -> None:
         """Move the clock, tick, and let everything follow."""
@@ -249,7 +253,7 @@ class Service:
         await turns()
 
     async def state_of(self, pointer: int) -> tuple[str, str | None]:
-        found = await self.manager.outcome(pointer)
+        found = await self.completion.outcome(pointer)
         if isinstance(found, OpenTransaction):
             return found.state, None
         return found.state.value, found.reason.value if found.reason else None

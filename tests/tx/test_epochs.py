@@ -23,9 +23,9 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.records import OpenTransaction
 from tx.settings import TransactionSettings
 from tx.sinks import FENCED_COUNT_MAX
+from tx.transactions import OpenTransaction
 
 # A replayed epoch is a no-op.
 
@@ -45,7 +45,7 @@ async def test_every_task_of_a_run_gets_the_same_transaction(service: Service) -
     found = await asyncio.gather(*(begin(service, 1, "a") for _ in range(20)))
 
     assert len({opened.transaction_id for opened in found}) == 1
-    assert len(service.manager.snapshot().in_progress) == 1
+    assert len(service.write_permits.snapshot().in_progress) == 1
 
 
 async def test_an_epoch_that_committed_is_told_so_whoever_asks(service: Service) -> None:
@@ -54,7 +54,7 @@ async def test_an_epoch_that_committed_is_told_so_whoever_asks(service: Service)
 
     assert [await ask(service, 1, run) for run in ("a", "b", "c")] == [None, None, None]
     assert await state(service) == (1, "a", "committed")
-    assert len(service.manager.snapshot().in_progress) == 0
+    assert len(service.write_permits.snapshot().in_progress) == 0
 
 
 async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path
     await commit(service, tx)
     await service.later(60_000)
     with pytest.raises(TransactionNotInProgressError, match="is remembered"):
-        await service.manager.outcome(tx.transaction_id)
+        await service.completion.outcome(tx.transaction_id)
 
     again = await service.crash()
 
@@ -82,11 +82,11 @@ async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgot
     settings = TransactionSettings(outcome_retention_s=1)
     service = await Service(tmp_path, settings).open()
     tx = await begin(service, 1, "a")
-    await service.manager.invalidate(tx.transaction_id)
-    removed, _ = await service.manager.truncate(pointers=[tx.transaction_id])
+    await service.completion.invalidate(tx.transaction_id)
+    removed, _ = await service.invalid_list.truncate(pointers=[tx.transaction_id])
     await service.later(60_000)
     assert removed == 1
-    assert len(service.manager.snapshot().invalids) == 0
+    assert len(service.write_permits.snapshot().invalids) == 0
 
     again = await service.crash()
 
@@ -101,7 +101,7 @@ async def test_sinks_know_nothing_of_each_other(service: Service) -> None:
     await commit(service, await begin(service, 5, "a"))
 
     assert await ask(service, 1, "a", sink="other") is not None
-    shown = await service.manager.epochs.show_all()
+    shown = await service.epochs.show_all()
     assert [(sink.name, told) for sink, told in shown] == [
         ("other", "in_progress"), ("s", "committed"),
     ]  # fmt: skip
@@ -121,7 +121,7 @@ async def test_another_run_ends_the_transaction_before_it_begins_its_own(service
     with pytest.raises(TransactionInvalidatedError):
         await commit(service, first)
     with pytest.raises(TransactionInvalidatedError):
-        service.manager.enter(first.transaction_id)
+        service.write_permits.enter(first.transaction_id)
     await commit(service, second)
     assert service.manager.counters.fences == 1
 
@@ -172,7 +172,7 @@ async def test_a_fence_waits_for_a_commit_whose_rows_are_being_written(service: 
     first = await begin(service, 1, "a")
     service.rows.writing.clear()
     committing = asyncio.create_task(
-        service.manager.commit(first.transaction_id, publish=[entry(b"x")])
+        service.completion.commit(first.transaction_id, publish=[entry(b"x")])
     )
     await turns()
     fencing = asyncio.create_task(ask(service, 1, "b"))
@@ -194,7 +194,7 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
     hasty = await service.restart()
     hasty.rows.writing.clear()
     committing = asyncio.create_task(
-        hasty.manager.commit(first.transaction_id, publish=[entry(b"x")])
+        hasty.completion.commit(first.transaction_id, publish=[entry(b"x")])
     )
     await turns()
 
@@ -212,8 +212,8 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
 
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
     first = await begin(service, 1, "a")
-    permit = service.manager.enter(first.transaction_id)
-    committing = asyncio.create_task(service.manager.commit(first.transaction_id))
+    permit = service.write_permits.enter(first.transaction_id)
+    committing = asyncio.create_task(service.completion.commit(first.transaction_id))
     await turns()
 
     assert await ask(service, 1, "b") is not None
@@ -232,7 +232,7 @@ async def test_runs_that_ask_at_once_fence_one_another_and_one_is_left(service: 
     _, run_id, told = await state(service)
     winner = await begin(service, 1, run_id)
     assert told == "in_progress"
-    assert list(service.manager.snapshot().in_progress) == [winner.transaction_id]
+    assert list(service.write_permits.snapshot().in_progress) == [winner.transaction_id]
     assert winner.transaction_id in {opened.transaction_id for opened in left}
 
 
@@ -257,7 +257,7 @@ async def test_a_later_epoch_does_not_begin_before_the_recorded_one_committed(
         with pytest.raises(SinkEpochOpenError, match="epoch 5") as refusal:
             await ask(service, 6, run)
         assert refusal.value.members == {"epoch": 5}
-    await service.manager.abort(first.transaction_id)
+    await service.completion.abort(first.transaction_id)
     with pytest.raises(SinkEpochOpenError):
         await ask(service, 6, "b")
 
@@ -277,9 +277,9 @@ async def test_a_run_that_lost_its_transaction_begins_no_second_one(
     assert tx is not None
     match reason:
         case "invalidated":
-            await service.manager.invalidate(tx.transaction_id)
+            await service.completion.invalidate(tx.transaction_id)
         case "abort_of_long":
-            await service.manager.abort(tx.transaction_id)
+            await service.completion.abort(tx.transaction_id)
         case _:
             service.now_ms += 10_000 if reason == "lease_expired" else 100_000
 
@@ -302,9 +302,9 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
         await ask(service, 1, "a", sink="three")
     assert await ask(service, 2, "a", sink="one") is not None
     with pytest.raises(SinkInUseError):
-        await service.manager.epochs.forget("one")
+        await service.epochs.forget("one")
     await commit(service, await begin(service, 1, "a", sink="two"))
-    await service.manager.epochs.forget("two")
+    await service.epochs.forget("two")
     assert await ask(service, 1, "a", sink="three") is not None
     await service.kill()
 
@@ -312,21 +312,21 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
 async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Service) -> None:
     tx = await begin(service, 1, "a")
     with pytest.raises(SinkInUseError, match=str(tx.transaction_id)):
-        await service.manager.epochs.forget("s")
-    await service.manager.can_commit(tx.transaction_id, [])
+        await service.epochs.forget("s")
+    await service.completion.can_commit(tx.transaction_id, [])
     assert await state(service) == (1, "a", "committing")
     with pytest.raises(SinkInUseError):
-        await service.manager.epochs.forget("s")
+        await service.epochs.forget("s")
     await commit(service, tx)
 
-    await service.manager.epochs.forget("s")
+    await service.epochs.forget("s")
 
-    for call in (service.manager.epochs.show, service.manager.epochs.forget):
+    for call in (service.epochs.show, service.epochs.forget):
         with pytest.raises(SinkNotFoundError):
             await call("s")
     again = await service.crash()
     with pytest.raises(SinkNotFoundError):
-        await again.manager.epochs.show("s")
+        await again.epochs.show("s")
     assert await ask(again, 0, "a") is not None
     await again.kill()
 
@@ -335,7 +335,7 @@ async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Se
 async def test_what_is_no_name_of_a_sink_is_refused(service: Service, name: str) -> None:
     with pytest.raises(InvalidNameError):
         await ask(service, 0, "a", sink=name)
-    for call in (service.manager.epochs.show, service.manager.epochs.forget):
+    for call in (service.epochs.show, service.epochs.forget):
         with pytest.raises(InvalidNameError):
             await call(name)
 
@@ -361,4 +361,4 @@ async def test_a_lease_or_a_client_out_of_range_is_refused(service: Service) -> 
     with pytest.raises(BadRequestError):
         await ask(service, 0, "a", client="c" * 257)
     with pytest.raises(SinkNotFoundError):
-        await service.manager.epochs.show("s")
+        await service.epochs.show("s")

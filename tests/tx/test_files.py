@@ -1,21 +1,22 @@
-"""Torn, damaged, missing and foreign files: what comes up, and what stays down and says why."""
+"""Torn, damaged, missing and foreign files: the service comes up, or stays down with a reason."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from admin.check_transaction_files import check_transaction_files
 from tests.tx.harness import NOW_MS, STORE_ID, Service, entry
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
-from tuff.protocol.ids import Place
-from tx.check import check_files
+from tuff.protocol.ids import Offset
+from tx.durable_state import ServiceState
 from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
-from tx.ledger import ServiceState
-from tx.log import DiskFile
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
+from tx.wal import DiskFile
 
 
 def newest(directory: Path, kind: str) -> Path:
@@ -42,9 +43,9 @@ def put_header(path: Path, kind: FileKind, header: FileHeader) -> None:
 async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path) -> None:
     service = await Service(tmp_path / "live").open()
     first, last = await service.begin(), await service.begin()
-    await service.manager.commit(first.transaction_id)
+    await service.completion.commit(first.transaction_id)
     proven = newest(service.directory, "txlog").stat().st_size
-    await service.manager.commit(last.transaction_id)
+    await service.completion.commit(last.transaction_id)
     await service.kill()
     files = {path.name: path.read_bytes() for path in service.directory.iterdir()}
     log_name = newest(service.directory, "txlog").name
@@ -58,9 +59,9 @@ async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path)
         again = await Service(directory).open()
         assert again.manager.status.state is ServiceState.RUNNING
         assert await again.state_of(first.transaction_id) == ("committed", None)
-        torn_at = again.manager.notes[0].rsplit("at byte ", 1)[1] if again.manager.notes else ""
+        torn_at = again.durable.notes[0].rsplit("at byte ", 1)[1] if again.durable.notes else ""
         assert int(torn_at.split(";")[0] or size) <= size
-        told_count += bool(again.manager.notes)
+        told_count += bool(again.durable.notes)
         await again.kill()
 
     # All but what ends between two records, of which nothing is torn.
@@ -71,7 +72,7 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.manager.commit(tx.transaction_id)
+    await service.completion.commit(tx.transaction_id)
     await service.later(200)
     await service.kill()
     log = newest(service.directory, "txlog")
@@ -97,18 +98,18 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     service: Service, at: int
 ) -> None:
     first, second, third = [await service.begin() for _ in range(3)]
-    await service.manager.commit(first.transaction_id)
-    await service.manager.take_snapshot()
-    await service.manager.commit(second.transaction_id)
-    name, _ = await service.manager.take_snapshot()
-    await service.manager.commit(third.transaction_id)
+    await service.completion.commit(first.transaction_id)
+    await service.maintenance.take_snapshot()
+    await service.completion.commit(second.transaction_id)
+    name, _ = await service.maintenance.take_snapshot()
+    await service.completion.commit(third.transaction_id)
     await service.kill()
     flip(service.directory / name, at)
 
     again = await service.next_life().open()
 
     assert again.manager.status.state is ServiceState.RUNNING
-    assert name in again.manager.notes[0]
+    assert name in again.durable.notes[0]
     for tx in (first, second, third):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
     await again.kill()
@@ -119,15 +120,15 @@ async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) 
     await service.later(0)
     again = await service.crash()
     committed = await again.begin()
-    await again.manager.commit(committed.transaction_id, changes=[b"k"])
-    expected = await again.manager.snapshot_state()
+    await again.completion.commit(committed.transaction_id, changes=[b"k"])
+    expected = await again.durable.durable_image()
     await again.kill()
     flip(newest(service.directory, "snapshot"), 200)
 
     last = await again.next_life().open()
 
     assert last.manager.status.state is ServiceState.RUNNING
-    found = await last.manager.snapshot_state()
+    found = await last.durable.durable_image()
     assert set(expected.view.invalid) < set(found.view.invalid)
     assert await last.state_of(committed.transaction_id) == ("committed", None)
     assert await last.state_of(opened.transaction_id) == ("in_progress", None)
@@ -139,7 +140,7 @@ async def test_missing_files_are_damage_and_never_an_empty_beginning(
     service: Service, kind: str
 ) -> None:
     tx = await service.begin()
-    await service.manager.commit(tx.transaction_id)
+    await service.completion.commit(tx.transaction_id)
     await service.kill()
     for path in service.directory.glob(f"{kind}.*"):
         path.unlink()
@@ -154,7 +155,7 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
     service: Service,
 ) -> None:
     await service.begin()
-    await service.manager.take_snapshot()
+    await service.maintenance.take_snapshot()
     await service.kill()
     for path in service.directory.glob("txlog.*"):
         path.unlink()
@@ -168,7 +169,7 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
 
 async def test_a_log_that_begins_behind_a_missing_edit_is_damage(service: Service) -> None:
     await service.begin()
-    name, _ = await service.manager.take_snapshot()
+    name, _ = await service.maintenance.take_snapshot()
     await service.kill()
     flip(service.directory / name, 200)
     log = newest(service.directory, "txlog")
@@ -186,7 +187,7 @@ async def test_a_file_of_another_store_is_refused_though_nothing_is_read_from_it
     service: Service,
 ) -> None:
     await service.begin()
-    await service.manager.take_snapshot()
+    await service.maintenance.take_snapshot()
     await service.kill()
     oldest = min(service.directory.glob("snapshot.*"))
     header = header_of(oldest, FileKind.SNAPSHOT)
@@ -203,9 +204,9 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    committed = await service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+    committed = await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     await service.kill()
-    older = StoreMark(STORE_ID, seen_lsn=0, last=Place(NOW_MS, 1), carried=frozenset[int]())
+    older = StoreMark(STORE_ID, seen_lsn=0, last=Offset(NOW_MS, 1), carried=frozenset[int]())
 
     refused = await service.next_life().open(older)
     await refused.kill()
@@ -220,8 +221,8 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
 async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     reserved = service.rows.reserved
-    assert service.manager.store_id == STORE_ID
-    assert reserved == service.manager.image().highest_reserved
+    assert service.durable.store_id == STORE_ID
+    assert reserved == service.durable.image().highest_reserved
     await service.restart()
 
     for mark, words in (
@@ -242,11 +243,11 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path
 
 async def test_files_say_of_which_store_they_are_before_they_are_recovered(tmp_path: Path) -> None:
     service = Service(tmp_path / "tx")
-    before = await service.manager.stored_id()
+    before = await service.durable.stored_id()
     await service.open()
     await service.kill()
 
-    found = await service.next_life().manager.stored_id()
+    found = await service.next_life().durable.stored_id()
 
     assert (before, found) == (None, STORE_ID)
 
@@ -267,8 +268,8 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Pa
     tx = await service.begin()
     for _ in range(5):
         service.now_ms += 1
-        await service.manager.take_snapshot()
-    await service.manager.commit(tx.transaction_id)
+        await service.maintenance.take_snapshot()
+    await service.completion.commit(tx.transaction_id)
     await service.kill()
 
     assert len(list(tmp_path.glob("snapshot.*"))) == 2
@@ -281,11 +282,11 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Pa
 
 async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
     first = await service.begin()
-    await service.manager.commit(first.transaction_id)
+    await service.completion.commit(first.transaction_id)
     service.now_ms = NOW_MS - 3_600_000
     again = await service.restart()
     second = await again.begin()
-    await again.manager.commit(second.transaction_id)
+    await again.completion.commit(second.transaction_id)
 
     last = await again.crash()
 
@@ -312,7 +313,7 @@ async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
 async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.upkeep.LOGGED_COUNT_MAX", 4)
+    monkeypatch.setattr("tx.maintenance.LOGGED_COUNT_MAX", 4)
     await service.later(300_000)
     count = len(list(service.directory.glob("snapshot.*")))
     for _ in range(3):
@@ -331,12 +332,12 @@ async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
 async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     tx = await service.begin()
-    await service.manager.commit(tx.transaction_id)
+    await service.completion.commit(tx.transaction_id)
     await service.kill()
     log = newest(service.directory, "txlog")
     before = log.stat().st_mtime_ns
 
-    assert check_files(service.directory, None).findings == []
+    assert check_transaction_files(service.directory, None).findings == []
 
     assert log.stat().st_mtime_ns == before
     again = await Service(service.directory).open()
@@ -346,7 +347,7 @@ async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path
 
 async def test_no_log_but_the_newest_is_open_and_none_after_a_stop(service: Service) -> None:
     await service.begin()
-    await service.manager.take_snapshot()
+    await service.maintenance.take_snapshot()
 
     assert len(service.disk.open_files) == 1
     await service.manager.close()
@@ -361,7 +362,7 @@ async def test_no_two_files_have_the_same_number(service: Service) -> None:
         return [file.header.sequence for file in files]
 
     for _ in range(2):
-        await service.manager.take_snapshot()
+        await service.maintenance.take_snapshot()
         assert len(numbers()) == len(set(numbers())) >= 2
     for _ in range(2):
         service = await service.crash()
@@ -383,3 +384,18 @@ def test_a_log_file_that_is_closed_is_not_open_any_more(tmp_path: Path) -> None:
 def open_files() -> set[Path]:
     """What this process has open."""
     return {link.resolve() for link in Path("/proc/self/fd").iterdir()}
+
+
+def test_what_the_disk_takes_in_pieces_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_really = os.write
+    monkeypatch.setattr("os.write", lambda where, data: write_really(where, data[:3]))
+    path = tmp_path / "log"
+    path.touch()
+    file = DiskFile(path)
+
+    file.append(b"more than three", sync=True)
+
+    file.close()
+    assert path.read_bytes() == b"more than three"

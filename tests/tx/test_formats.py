@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tx.harness import NOW_MS, STORE_ID
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.conflicts import CommittedChanges
@@ -29,11 +29,11 @@ from tx.edits import (
     decode_edit,
     encode_edit,
 )
+from tx.encoding import MalformedError, to_bytes
 from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
-from tx.logfile import pack_edits, pack_proof, read_log
-from tx.packing import MalformedError, to_bytes
-from tx.snapshots import pack_snapshot, read_snapshot
+from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
+from tx.wal import pack_edits, pack_proof, read_log
 
 GOLDEN = Path(__file__).with_name("golden.json")
 P = NOW_MS * 1_000_000
@@ -46,7 +46,7 @@ EDITS: list[Edit] = [
     Committing(NOW_MS, P + 1, frozenset({b"b", b"a\xff"})),
     Committed(
         NOW_MS, P + 1, frozenset({b"c"}), False,
-        (RollbackDetail(P + 3, Place(NOW_MS, 5), Place(NOW_MS, 6)),), ("ns:t",), "request",
+        (RollbackDetail(P + 3, Offset(NOW_MS, 5), Offset(NOW_MS, 6)),), ("ns:t",), "request",
     ),
     Invalidated(NOW_MS, P + 2, InvalidReason.BLOCKED_READERS, ("ns:t",)),
     Started(NOW_MS, P + 4, TransactionType.SHORT, 30_000, NOW_MS + 30_000, "c", 5),

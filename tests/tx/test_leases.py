@@ -1,4 +1,4 @@
-"""Leases: who renews in time goes on, and nobody else (protocol §5.3)."""
+"""Leases: a transaction that is not renewed in time ends (protocol §5.3)."""
 
 import asyncio
 from pathlib import Path
@@ -14,8 +14,8 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.records import OpenTransaction
 from tx.settings import TransactionSettings
+from tx.transactions import OpenTransaction
 
 LONG = TransactionType.LONG
 
@@ -26,15 +26,15 @@ async def leased(service: Service, seconds: float = 10) -> OpenTransaction:
 
 async def forced(service: Service) -> None:
     """Everything that was logged before is on the disk."""
-    await service.manager.invalidate((await service.begin()).transaction_id)
+    await service.completion.invalidate((await service.begin()).transaction_id)
 
 
 async def test_a_decision_looks_at_the_lease_itself(service: Service) -> None:
     calls = [
-        service.manager.renew,
-        service.manager.commit,
-        service.manager.checkpoint,
-        lambda one: service.manager.can_commit(one, ()),
+        service.completion.renew,
+        service.completion.commit,
+        service.starts.checkpoint,
+        lambda one: service.completion.can_commit(one, ()),
     ]
     started = [await leased(service) for _ in calls]
     service.now_ms += 10_000
@@ -51,7 +51,7 @@ async def test_a_tick_ends_those_whose_lease_is_over_and_nobody_else(service: Se
     short, none = await service.begin(timeout_s=60), await service.begin(LONG)
     renewed, lapsed = await leased(service), await leased(service)
     await service.later(9_999)
-    await service.manager.renew(renewed.transaction_id)
+    await service.completion.renew(renewed.transaction_id)
 
     await service.later(1)
 
@@ -59,7 +59,7 @@ async def test_a_tick_ends_those_whose_lease_is_over_and_nobody_else(service: Se
     for tx in (short, none, renewed):
         assert await service.state_of(tx.transaction_id) == ("in_progress", None)
     assert service.manager.counters.lapses == 1
-    assert service.manager.figures().leased_count == 1
+    assert service.monitoring.figures().leased_count == 1
 
 
 async def test_who_has_neither_time_nor_lease_left_has_timed_out(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_who_has_neither_time_nor_lease_left_has_timed_out(tmp_path: Path)
     service.now_ms += 10_000
 
     with pytest.raises(TransactionTimedOutError):
-        await service.manager.renew(by_call.transaction_id)
+        await service.completion.renew(by_call.transaction_id)
     await service.later(0)
 
     assert await service.state_of(by_tick.transaction_id) == ("invalid", "timed_out")
@@ -91,12 +91,12 @@ async def test_a_commit_whose_rows_are_being_written_has_passed_its_check(
     tx = await leased(service)
     service.rows.writing.clear()
     committing = asyncio.create_task(
-        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     )
     await turns()
 
     await service.later(10_000)
-    await service.manager.renew(tx.transaction_id)
+    await service.completion.renew(tx.transaction_id)
     service.rows.writing.set()
 
     assert (await committing).state.value == "committed"
@@ -108,15 +108,15 @@ async def test_a_renewal_waits_neither_for_the_disk_nor_for_a_commit_that_waits(
     """Else the heartbeat of a job would stop while its commit waits for a slow write, and the lease
     would end the job in the middle of its commit."""
     tx = await leased(service)
-    permit = service.manager.enter(tx.transaction_id)
-    committing = asyncio.create_task(service.manager.commit(tx.transaction_id))
+    permit = service.write_permits.enter(tx.transaction_id)
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
     await turns()
     syncs = service.disk.sync_count
     service.disk.hold()
 
     for _ in range(3):
         await service.later(9_000)
-        await service.manager.renew(tx.transaction_id)
+        await service.completion.renew(tx.transaction_id)
 
     assert service.disk.sync_count == syncs
     service.disk.release()
@@ -139,7 +139,7 @@ async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service)
         log.write_bytes(whole[:size])
         again = await service.next_life().open()
         try:
-            opened = await again.manager.outcome(tx.transaction_id)
+            opened = await again.completion.outcome(tx.transaction_id)
             found.add(getattr(opened, "lease_ms", "lost"))
         except TransactionUnknownError:
             found.add("lost")
@@ -154,7 +154,7 @@ async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service)
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean: bool) -> None:
     tx = await leased(service)
-    await service.manager.checkpoint(tx.transaction_id)
+    await service.starts.checkpoint(tx.transaction_id)
     service.now_ms += 9_000
 
     again = await service.restart() if is_clean else await service.crash()
@@ -170,11 +170,11 @@ async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean
 
 async def test_a_lease_survives_a_snapshot(service: Service) -> None:
     tx = await leased(service, 2.5)
-    await service.manager.take_snapshot()
+    await service.maintenance.take_snapshot()
 
     again = await service.crash()
 
-    found = await again.manager.outcome(tx.transaction_id)
+    found = await again.completion.outcome(tx.transaction_id)
     assert isinstance(found, OpenTransaction)
     assert found.lease_ms == 2_500
     assert again.manager.leases.ends_at_ms(found) == again.now_ms + 2_500
@@ -186,7 +186,7 @@ async def test_a_log_that_failed_gives_everybody_a_whole_lease(service: Service)
     await forced(service)
     service.disk.fails = True
     with pytest.raises(Exception, match="can't be written"):
-        await service.manager.commit(other.transaction_id)
+        await service.completion.commit(other.transaction_id)
     service.disk.fails = False
 
     service.now_ms += 60_000
@@ -232,4 +232,4 @@ async def test_only_a_long_one_has_a_lease_and_only_who_has_one_renews(service: 
     tx = await service.begin(LONG)
 
     with pytest.raises(BadRequestError, match="has no lease"):
-        await service.manager.renew(tx.transaction_id)
+        await service.completion.renew(tx.transaction_id)

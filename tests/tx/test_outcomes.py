@@ -1,17 +1,17 @@
-"""What is remembered of endings: bounded, found again, and kept as bytes (protocol §5.2)."""
+"""Remembered outcomes: bounded, found again, and kept as bytes (protocol §5.2)."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.tx.harness import NOW_MS
-from tuff.protocol.ids import Place
+from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.edits import ROLLBACK_DETAIL, InvalidReason
+from tx.encoding import POINTER, MalformedError, check_rows, from_bytes, items, tuple_of
 from tx.outcomes import NEWEST_COUNT_MAX, Outcomes, packed_outcomes
-from tx.packing import POINTER, MalformedError, check_rows, from_bytes, items, tuple_of
-from tx.records import EndedState, Outcome
+from tx.transactions import EndedState, Outcome
 
 
 def ended(number: int, *, state: EndedState = EndedState.COMMITTED, lsn: int = 0) -> Outcome:
@@ -25,7 +25,7 @@ def ended(number: int, *, state: EndedState = EndedState.COMMITTED, lsn: int = 0
         expires_at_ms=NOW_MS + number + 30_000,
         ended_at_ms=NOW_MS + number + 5,
         checkpoints=(10 * number + 1,) if number % 2 else (),
-        published=(RollbackDetail(10 * number, Place(NOW_MS, 0), Place(NOW_MS, 1)),),
+        published=(RollbackDetail(10 * number, Offset(NOW_MS, 0), Offset(NOW_MS, 1)),),
         topics=("default:t",),
         request_id=f"r{number}" if number % 3 == 0 else None,
         lsn=lsn or number + 1,

@@ -13,16 +13,16 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.ledger import ServiceState
+from tx.durable_state import ServiceState
 from tx.recovery import StoreMark
 from tx.settings import BLOCK_COUNT_MIN, TransactionSettings
 
 
 async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     committed, aborted, invalid, opened = [await service.begin() for _ in range(4)]
-    await service.manager.commit(committed.transaction_id, changes=[b"k"], publish=[entry(b"a")])
-    await service.manager.abort(aborted.transaction_id)
-    await service.manager.invalidate(invalid.transaction_id)
+    await service.completion.commit(committed.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    await service.completion.abort(aborted.transaction_id)
+    await service.completion.invalidate(invalid.transaction_id)
 
     again = await service.crash()
 
@@ -31,7 +31,7 @@ async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     assert await again.state_of(invalid.transaction_id) == ("invalid", "invalidated")
     assert await again.state_of(opened.transaction_id) == ("in_progress", None)
     with pytest.raises(TransactionConflictError):
-        await again.manager.can_commit(opened.transaction_id, [b"k"])
+        await again.completion.can_commit(opened.transaction_id, [b"k"])
     await again.kill()
 
 
@@ -39,17 +39,19 @@ async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
     service: Service,
 ) -> None:
     tx, other = await service.begin(), await service.begin()
-    await service.manager.commit(other.transaction_id, changes=[])  # with both starts on the disk
+    await service.completion.commit(
+        other.transaction_id, changes=[]
+    )  # with both starts on the disk
     service.disk.hold()
     # Nobody waits for the first can-commit of a transaction: the crash takes it.
-    await service.manager.can_commit(tx.transaction_id, [b"k"])
+    await service.completion.can_commit(tx.transaction_id, [b"k"])
 
     crashed = await service.crash()
     restarted = await crashed.restart()
 
     # What changed is in nobody's mind any more, so that nothing checks it.
     with pytest.raises(TransactionInvalidatedError):
-        await restarted.manager.commit(tx.transaction_id)
+        await restarted.completion.commit(tx.transaction_id)
     assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
     await restarted.kill()
 
@@ -65,11 +67,11 @@ async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
     await turns()
 
     assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
-    assert len(again.manager.snapshot().invalids) == BLOCK_COUNT_MIN
+    assert len(again.write_permits.snapshot().invalids) == BLOCK_COUNT_MIN
     assert again.rows.marked == [tx.transaction_id]
-    assert (await again.manager.abort(tx.transaction_id)).state.value == "invalid"
+    assert (await again.completion.abort(tx.transaction_id)).state.value == "invalid"
     with pytest.raises(TransactionInvalidatedError):
-        again.manager.enter(tx.transaction_id)
+        again.write_permits.enter(tx.transaction_id)
     assert (await again.begin()).transaction_id > tx.transaction_id
     await again.kill()
 
@@ -79,10 +81,10 @@ async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
 
     again = await service.restart()
 
-    assert list(again.manager.snapshot().invalids) == []
-    assert again.manager.notes == []
+    assert list(again.write_permits.snapshot().invalids) == []
+    assert again.durable.notes == []
     assert (await again.begin()).transaction_id > tx.transaction_id
-    await again.manager.commit(tx.transaction_id)
+    await again.completion.commit(tx.transaction_id)
     await again.kill()
 
 
@@ -90,7 +92,7 @@ async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.manager.checkpoint(tx.transaction_id)
+    await service.starts.checkpoint(tx.transaction_id)
     service.disk.hold()
     service.spawn(_ignored(service, tx.transaction_id))
     await turns()
@@ -102,12 +104,12 @@ async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
     assert again.rows.carried == {}
     with pytest.raises(TransactionInvalidatedError):
-        await again.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+        await again.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     await again.kill()
 
 
 async def _ignored(service: Service, pointer: int) -> None:
-    await service.manager.commit(pointer, publish=[entry(b"a")])
+    await service.completion.commit(pointer, publish=[entry(b"a")])
 
 
 async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Service) -> None:
@@ -117,15 +119,15 @@ async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Serv
     ]
     await service.later(0)
     service.disk.hold()
-    await service.manager.can_commit(named.transaction_id, [b"k"])
-    await service.manager.can_commit(unnamed.transaction_id, [b"k"])
+    await service.completion.can_commit(named.transaction_id, [b"k"])
+    await service.completion.can_commit(unnamed.transaction_id, [b"k"])
 
     again = await service.crash()
 
-    await again.manager.commit(named.transaction_id, changes=[])
-    await again.manager.commit(long.transaction_id)
+    await again.completion.commit(named.transaction_id, changes=[])
+    await again.completion.commit(long.transaction_id)
     with pytest.raises(TransactionInvalidatedError):
-        await again.manager.commit(unnamed.transaction_id)
+        await again.completion.commit(unnamed.transaction_id)
     assert await again.state_of(unnamed.transaction_id) == ("invalid", "lost_in_crash")
     await again.kill()
 
@@ -134,13 +136,13 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.manager.can_commit(tx.transaction_id, [b"k"])
+    await service.completion.can_commit(tx.transaction_id, [b"k"])
     await service.later(0)
 
     again = await service.crash()
 
     assert await again.state_of(tx.transaction_id) == ("committing", None)
-    await again.manager.commit(tx.transaction_id)
+    await again.completion.commit(tx.transaction_id)
     await again.kill()
 
 
@@ -148,32 +150,32 @@ async def test_a_further_can_commit_is_told_once_no_crash_can_split_it_from_the_
     service: Service,
 ) -> None:
     tx, rival = await service.begin(), await service.begin()
-    await service.manager.can_commit(tx.transaction_id, [b"a"])
-    await service.manager.commit(rival.transaction_id, changes=[b"c"])
+    await service.completion.can_commit(tx.transaction_id, [b"a"])
+    await service.completion.commit(rival.transaction_id, changes=[b"c"])
     service.disk.hold()
 
-    further = asyncio.create_task(service.manager.can_commit(tx.transaction_id, [b"b"]))
+    further = asyncio.create_task(service.completion.can_commit(tx.transaction_id, [b"b"]))
     await turns()
     assert not further.done()
-    await service.manager.can_commit(tx.transaction_id, [b"a"])
+    await service.completion.can_commit(tx.transaction_id, [b"a"])
     service.disk.release()
     await further
 
     again = await service.crash()
 
     late = await again.begin()
-    await again.manager.commit(tx.transaction_id)
+    await again.completion.commit(tx.transaction_id)
     with pytest.raises(TransactionConflictError):
-        await again.manager.can_commit(late.transaction_id, [b"b"])
+        await again.completion.can_commit(late.transaction_id, [b"b"])
     await again.kill()
 
 
 async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service) -> None:
     committed, invalid = await service.begin(), await service.begin()
-    await service.manager.commit(committed.transaction_id, publish=[entry(b"a")])
+    await service.completion.commit(committed.transaction_id, publish=[entry(b"a")])
     service.rows.marking_fails = True
     service.rows.carried[invalid.transaction_id] = "ns:t"
-    await service.manager.invalidate(invalid.transaction_id)
+    await service.completion.invalidate(invalid.transaction_id)
     service.rows.carried[committed.transaction_id] = "ns:t"
     service.rows.marking_fails = False
     service.rows.woken.clear()
@@ -192,23 +194,23 @@ async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again
     service: Service,
 ) -> None:
     before, doubtful = await service.begin(), await service.begin()
-    await service.manager.commit(before.transaction_id)
+    await service.completion.commit(before.transaction_id)
     service.disk.fails = True
 
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.commit(doubtful.transaction_id, changes=[])
+        await service.completion.commit(doubtful.transaction_id, changes=[])
 
     assert service.manager.status.state is ServiceState.DOWN
     assert "No space left" in service.manager.status.reason
     with pytest.raises(TransactionsUnavailableError):
         await service.begin()
-    assert service.manager.visibility_state() is None
+    assert service.write_permits.visibility_state() is None
     service.disk.fails = False
     await service.later(1000)
     assert service.manager.status.state is ServiceState.RUNNING
     assert await service.state_of(before.transaction_id) == ("committed", None)
     assert await service.state_of(doubtful.transaction_id) == ("in_progress", None)
-    await service.manager.commit(doubtful.transaction_id, changes=[])
+    await service.completion.commit(doubtful.transaction_id, changes=[])
 
 
 async def test_a_commit_whose_rows_are_written_while_the_log_fails_is_decided_by_recovery(
@@ -218,12 +220,12 @@ async def test_a_commit_whose_rows_are_written_while_the_log_fails_is_decided_by
     await turns()
     service.rows.writing.clear()
     publishing = asyncio.create_task(
-        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     )
     await turns()
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.commit(other.transaction_id)
+        await service.completion.commit(other.transaction_id)
     service.disk.fails = False
     await service.later(1000)
     assert await service.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
@@ -245,11 +247,11 @@ async def test_a_roll_that_fails_leaves_no_log_behind_that_would_cut_the_old_one
     def refuse(path: Path) -> object:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(service.manager._ledger._whole_log, "_open_file", refuse)
+    monkeypatch.setattr(service.durable._whole_log, "_open_file", refuse)
     with pytest.raises(TransactionsUnavailableError, match="Too many open files"):
-        await service.manager.take_snapshot()
-    monkeypatch.setattr(service.manager._ledger._whole_log, "_open_file", opening)
-    await service.manager.commit(tx.transaction_id)
+        await service.maintenance.take_snapshot()
+    monkeypatch.setattr(service.durable._whole_log, "_open_file", opening)
+    await service.completion.commit(tx.transaction_id)
 
     again = await service.crash()
 
@@ -267,31 +269,47 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
 
     for call in (
         lambda: service.begin(),
-        lambda: service.manager.commit(tx.transaction_id),
-        lambda: service.manager.outcome(tx.transaction_id),
-        lambda: service.manager.overview(),
-        lambda: service.manager.take_snapshot(),
-        lambda: service.manager.truncate(pointers=[]),
+        lambda: service.completion.commit(tx.transaction_id),
+        lambda: service.completion.outcome(tx.transaction_id),
+        lambda: service.monitoring.overview(),
+        lambda: service.maintenance.take_snapshot(),
+        lambda: service.invalid_list.truncate(pointers=[]),
     ):
         with pytest.raises(TransactionsUnavailableError):
             await call()
     with pytest.raises(TransactionsUnavailableError):
-        service.manager.enter(tx.transaction_id)
-    assert service.manager.holder(tx.transaction_id) is None
+        service.write_permits.enter(tx.transaction_id)
+    assert service.write_permits.holder(tx.transaction_id) is None
     await service.later(2000)
 
     await service.manager.start_service()
 
     await turns()
     assert await service.state_of(late.transaction_id) == ("invalid", "timed_out")
-    await service.manager.commit(tx.transaction_id)
+    await service.completion.commit(tx.transaction_id)
+
+
+async def test_a_service_that_was_stopped_once_comes_up_again_after_a_failure(
+    service: Service,
+) -> None:
+    await service.manager.stop_service()
+    await service.manager.start_service()
+    tx = await service.begin()
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.completion.commit(tx.transaction_id)
+    service.disk.fails = False
+
+    await service.later(1000)
+
+    assert service.manager.status.state is ServiceState.RUNNING
 
 
 async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -> None:
     tx = await service.begin()
     service.rows.writing.clear()
     publishing = asyncio.create_task(
-        service.manager.commit(tx.transaction_id, publish=[entry(b"a")])
+        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     )
     await turns()
     await service.manager.stop_service()
@@ -357,7 +375,19 @@ async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
     await service.kill()
 
 
+async def test_who_asks_a_log_that_is_closed_whether_it_is_durable_is_refused(
+    service: Service,
+) -> None:
+    """The log was closed with an edit that is written and not synced, so nobody can say."""
+    await service.begin()
+    image = service.durable.image()
+    await service.durable.close()
+
+    with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
+        await service.durable.synced(image.lsn)
+
+
 async def test_storage_that_fails_is_told_as_it_is(service: Service) -> None:
     service.rows.refusal = StorageUnavailableError("read-only")
     with pytest.raises(StorageUnavailableError):
-        await service.manager.run_once([entry(b"a")], client="c", request_id=None)
+        await service.runs.run([entry(b"a")], client="c", request_id=None)

@@ -1,4 +1,4 @@
-"""Runs, and what the service does by itself: forgetting and pruning."""
+"""Runs, and the periodic work of the service: forgetting and pruning."""
 
 import asyncio
 from pathlib import Path
@@ -10,14 +10,14 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionsUnavailableError,
 )
-from tx.records import EndedState
 from tx.settings import TransactionSettings
+from tx.transactions import EndedState
 
 
 async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.manager.run_once([entry(b"a")], client="me", request_id="r"))
+        asyncio.create_task(service.runs.run([entry(b"a")], client="me", request_id="r"))
         for _ in range(3)
     ]
     await turns()
@@ -27,7 +27,7 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
 
     assert len({outcome.transaction_id for outcome in outcomes}) == 1
     assert len(service.rows.published) == 1
-    repeated = await service.manager.run_once([entry(b"x")], client="me", request_id="r")
+    repeated = await service.runs.run([entry(b"x")], client="me", request_id="r")
     assert repeated == outcomes[0]
 
 
@@ -36,15 +36,15 @@ async def test_endings_under_way_at_a_stop_are_told_and_not_refused(service: Ser
     tx, other = await service.begin(), await service.begin()
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.manager.run_once([entry(b"a")], client="me", request_id=each))
+        asyncio.create_task(service.runs.run([entry(b"a")], client="me", request_id=each))
         for each in ("r", "r", None)
     ]
     runs.append(
-        asyncio.create_task(service.manager.commit(tx.transaction_id, publish=[entry(b"b")]))
+        asyncio.create_task(service.completion.commit(tx.transaction_id, publish=[entry(b"b")]))
     )
     await turns()
     service.disk.hold()
-    runs.append(asyncio.create_task(service.manager.abort(other.transaction_id)))
+    runs.append(asyncio.create_task(service.completion.abort(other.transaction_id)))
     await turns()
 
     await service.manager.stop_service()
@@ -57,7 +57,7 @@ async def test_endings_under_way_at_a_stop_are_told_and_not_refused(service: Ser
     assert aborted.state is EndedState.ABORTED
     assert len(service.rows.published) == 3
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.run_once([entry(b"a")], client="me", request_id="r")
+        await service.runs.run([entry(b"a")], client="me", request_id="r")
 
 
 async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
@@ -65,51 +65,51 @@ async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
 ) -> None:
     service.rows.failure = StorageUnavailableError("disk full")
     with pytest.raises(StorageUnavailableError):
-        await service.manager.run_once([entry(b"a")], client="me", request_id="r")
+        await service.runs.run([entry(b"a")], client="me", request_id="r")
 
-    [aborted] = (await service.manager.snapshot_state()).outcomes
+    [aborted] = (await service.durable.durable_image()).outcomes
     assert aborted.state is EndedState.ABORTED
     service.rows.failure = None
-    await service.manager.run_once([entry(b"a")], client="me", request_id="r")
+    await service.runs.run([entry(b"a")], client="me", request_id="r")
 
 
 async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:
     gone, invalid, carried = [await service.begin() for _ in range(3)]
-    await service.manager.commit(gone.transaction_id)
-    await service.manager.invalidate(invalid.transaction_id)
-    await service.manager.commit(carried.transaction_id)
+    await service.completion.commit(gone.transaction_id)
+    await service.completion.invalidate(invalid.transaction_id)
+    await service.completion.commit(carried.transaction_id)
     service.rows.carried[carried.transaction_id] = "ns:t"
 
     await service.later(900_001)
 
     with pytest.raises(Exception, match="remembered"):
-        await service.manager.outcome(gone.transaction_id)
+        await service.completion.outcome(gone.transaction_id)
     assert await service.state_of(invalid.transaction_id) == ("invalid", "invalidated")
     assert await service.state_of(carried.transaction_id) == ("committed", None)
     service.rows.carried.clear()
-    await service.manager.abort(invalid.transaction_id)
+    await service.completion.abort(invalid.transaction_id)
     await service.later(900_001)
     for tx in (invalid, carried):
         with pytest.raises(Exception, match="remembered"):
-            await service.manager.outcome(tx.transaction_id)
+            await service.completion.outcome(tx.transaction_id)
 
 
 async def test_what_region_servers_have_not_cleared_stays_on_the_list(tmp_path: Path) -> None:
     service = await Service(tmp_path, TransactionSettings(prune_invalid=True)).open()
     first, second = await service.begin(), await service.begin()
-    await service.manager.invalidate(first.transaction_id)
-    await service.manager.invalidate(second.transaction_id)
+    await service.completion.invalidate(first.transaction_id)
+    await service.completion.invalidate(second.transaction_id)
     service.rows.uncleared = {second.transaction_id}
 
     await service.later(2000)
 
-    assert list(service.manager.snapshot().invalids) == [second.transaction_id]
-    assert (await service.manager.invalids()).prunable == []
-    _, kept = await service.manager.truncate(pointers=[second.transaction_id])
+    assert list(service.write_permits.snapshot().invalids) == [second.transaction_id]
+    assert (await service.invalid_list.shown()).prunable == []
+    _, kept = await service.invalid_list.truncate(pointers=[second.transaction_id])
     assert kept == [second.transaction_id]
     service.rows.uncleared = set()
     await service.later(2000)
-    assert list(service.manager.snapshot().invalids) == []
+    assert list(service.write_permits.snapshot().invalids) == []
     await service.kill()
 
 
@@ -128,7 +128,7 @@ async def test_pruning_leaves_what_a_crash_lost_for_as_long_as_an_outcome_is_tol
     assert await again.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
 
     await again.later(2_000)
-    assert list(again.manager.snapshot().invalids) == []
+    assert list(again.write_permits.snapshot().invalids) == []
     await again.kill()
 
 
@@ -137,10 +137,10 @@ async def test_pruning_takes_off_only_what_no_row_carries(tmp_path: Path) -> Non
     service.rows.marking_fails = True
     idle, carried = await service.begin(), await service.begin()
     service.rows.carried[carried.transaction_id] = "ns:t"
-    await service.manager.invalidate(idle.transaction_id)
-    await service.manager.invalidate(carried.transaction_id)
+    await service.completion.invalidate(idle.transaction_id)
+    await service.completion.invalidate(carried.transaction_id)
 
     await service.later(2000)
 
-    assert list(service.manager.snapshot().invalids) == [carried.transaction_id]
+    assert list(service.write_permits.snapshot().invalids) == [carried.transaction_id]
     await service.kill()

@@ -1,4 +1,4 @@
-"""Snapshots while the service goes on: who waits for them, and what happens to them meanwhile."""
+"""Snapshot files that are written while the service runs."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.tx.harness import Service, turns
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.ledger import ServiceState
+from tx.durable_state import ServiceState
 
 
 def names(directory: Path, kind: str) -> set[str]:
@@ -18,7 +18,7 @@ async def snapshot_under_way(service: Service) -> "asyncio.Task[tuple[str, int]]
     """A snapshot whose new log is begun, and whose file the disk does not take yet."""
     before = names(service.directory, "txlog")
     service.disk.hold()
-    taken = asyncio.create_task(service.manager.take_snapshot())
+    taken = asyncio.create_task(service.maintenance.take_snapshot())
     await turns()
     service.files.hold()
     service.disk.release()
@@ -30,10 +30,10 @@ async def snapshot_under_way(service: Service) -> "asyncio.Task[tuple[str, int]]
 
 async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
     before, after = await service.begin(), await service.begin()
-    await service.manager.commit(before.transaction_id)
+    await service.completion.commit(before.transaction_id)
     taken = await snapshot_under_way(service)
 
-    await asyncio.wait_for(service.manager.commit(after.transaction_id), 10)
+    await asyncio.wait_for(service.completion.commit(after.transaction_id), 10)
 
     assert not taken.done()
     service.files.release()
@@ -45,13 +45,19 @@ async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
     await again.kill()
 
 
+async def test_a_snapshot_behind_no_edit_writes_nothing_to_the_log(service: Service) -> None:
+    await service.maintenance.take_snapshot()
+
+    assert service.disk.write_count == 0
+
+
 async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service: Service) -> None:
     """A recovery in the middle of it would make files with the numbers that the snapshot took."""
     tx = await service.begin()
     taken = await snapshot_under_way(service)
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.commit(tx.transaction_id)
+        await service.completion.commit(tx.transaction_id)
     service.disk.fails = False
     retried = asyncio.create_task(service.later(60_000))
     await turns()
@@ -64,7 +70,7 @@ async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service
     assert service.manager.status.state is ServiceState.RUNNING
     assert name in names(service.directory, "snapshot")
     again = await service.begin()
-    await service.manager.commit(again.transaction_id)
+    await service.completion.commit(again.transaction_id)
     last = await service.crash()
     assert await last.state_of(again.transaction_id) == ("committed", None)
     await last.kill()
@@ -76,7 +82,7 @@ async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Se
     taken = await snapshot_under_way(service)
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.commit(tx.transaction_id)
+        await service.completion.commit(tx.transaction_id)
     stopped = asyncio.create_task(service.manager.close())
     await turns()
     assert not stopped.done()
@@ -97,7 +103,7 @@ async def test_who_stops_while_a_failed_log_is_recovered_is_not_up_behind_it(
     tx = await service.begin()
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.commit(tx.transaction_id)
+        await service.completion.commit(tx.transaction_id)
     service.disk.fails = False
     service.files.hold()
     recovered = asyncio.create_task(service.later(60_000))
@@ -114,6 +120,18 @@ async def test_who_stops_while_a_failed_log_is_recovered_is_not_up_behind_it(
         await service.begin()
 
 
+async def test_a_log_that_has_failed_begins_no_file(service: Service, tmp_path: Path) -> None:
+    await service.begin()
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.maintenance.take_snapshot()
+    log = service.durable._log
+    assert log is not None
+
+    with pytest.raises(TransactionsUnavailableError, match="No space left"):
+        await log.roll(tmp_path / "next", lambda sequence, length: pytest.fail("it has a header"))
+
+
 async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
     service: Service,
 ) -> None:
@@ -123,6 +141,6 @@ async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
     service.disk.fails = True
 
     with pytest.raises(TransactionsUnavailableError):
-        await service.manager.take_snapshot()
+        await service.maintenance.take_snapshot()
 
     assert names(service.directory, "txlog") == before

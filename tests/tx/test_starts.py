@@ -15,9 +15,9 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.blocks import PointerBlocks
 from tx.edits import PointerRange
 from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, InvalidSettingError, TransactionSettings
+from tx.start_and_checkpoint import PointerBlocks
 
 
 async def test_pointers_rise_from_the_clock_on(service: Service) -> None:
@@ -108,7 +108,7 @@ async def started_fast(service: Service, count: int) -> None:
     """So many starts, a thousand in a second."""
     for _ in range(count):
         service.now_ms += 1
-        await service.manager.commit((await service.begin()).transaction_id, read_only=True)
+        await service.completion.commit((await service.begin()).transaction_id, read_only=True)
         await turns(5)
 
 
@@ -116,7 +116,7 @@ async def test_a_crash_of_an_idle_service_takes_a_handful_of_pointers(service: S
     for _ in range(3):
         service = await service.crash()
 
-    assert len(service.manager.snapshot().invalids) == 3 * 4
+    assert len(service.write_permits.snapshot().invalids) == 3 * 4
     await service.kill()
 
 
@@ -134,7 +134,7 @@ async def test_what_starts_no_longer_want_is_given_back(service: Service) -> Non
 
     assert wanted > 100
     assert waits
-    assert len(again.manager.snapshot().invalids) == 4
+    assert len(again.write_permits.snapshot().invalids) == 4
     for one in lost:
         assert await again.state_of(one.transaction_id) == ("invalid", "lost_in_crash")
     await again.kill()
@@ -142,7 +142,7 @@ async def test_what_starts_no_longer_want_is_given_back(service: Service) -> Non
 
 def reserved_count(service: Service) -> int:
     """How many pointers a crash would take now."""
-    return sum(block.count for block in service.manager.image().blocks)
+    return sum(block.count for block in service.durable.image().blocks)
 
 
 async def test_what_is_wanted_is_not_given_back(service: Service) -> None:
@@ -195,24 +195,24 @@ def test_a_block_starts_at_the_clock_or_above_what_was_reserved() -> None:
 
 async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Service) -> None:
     tx = await service.begin()
-    checked = await service.manager.checkpoint(tx.transaction_id)
+    checked = await service.starts.checkpoint(tx.transaction_id)
     pointer = checked.transaction.write_pointer
 
     assert checked.transaction_id == tx.transaction_id
     assert checked.transaction.checkpoint_write_pointers == (pointer,)
-    assert pointer in service.manager.snapshot().in_progress
-    assert service.manager.holder(pointer) == tx.transaction_id
+    assert pointer in service.write_permits.snapshot().in_progress
+    assert service.write_permits.holder(pointer) == tx.transaction_id
     again = await service.crash()
-    assert (await again.manager.outcome(pointer)).transaction_id == tx.transaction_id
-    await again.manager.commit(pointer, changes=[])
-    assert again.manager.snapshot().is_visible(pointer)
+    assert (await again.completion.outcome(pointer)).transaction_id == tx.transaction_id
+    await again.completion.commit(pointer, changes=[])
+    assert again.write_permits.snapshot().is_visible(pointer)
     await again.kill()
 
 
 async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    checking = asyncio.create_task(service.manager.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
     await turns()
     assert not checking.done()
 
@@ -227,9 +227,9 @@ async def test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_a
     tx = await service.begin()
     for _ in range(BLOCK_COUNT_MIN - 1):
         await service.begin()
-    checking = asyncio.create_task(service.manager.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
     await turns()
-    ending = asyncio.create_task(service.manager.invalidate(tx.transaction_id))
+    ending = asyncio.create_task(service.completion.invalidate(tx.transaction_id))
     await turns()
     service.disk.release()
 
@@ -261,16 +261,16 @@ async def test_pointers_nobody_was_given_are_unknown(service: Service) -> None:
     tx = await service.begin()
     for pointer in (0, 1, tx.transaction_id + 1, 2**63 - 1):
         with pytest.raises(TransactionUnknownError):
-            await service.manager.outcome(pointer)
-        assert service.manager.holder(pointer) is None
+            await service.completion.outcome(pointer)
+        assert service.write_permits.holder(pointer) is None
 
 
 async def test_the_overview_shows_pointers_and_who_is_in_progress(service: Service) -> None:
     ended, opened = await service.begin(), await service.begin()
-    await service.manager.can_commit(opened.transaction_id, [])
-    await service.manager.invalidate(ended.transaction_id)
+    await service.completion.can_commit(opened.transaction_id, [])
+    await service.completion.invalidate(ended.transaction_id)
 
-    shown = await service.manager.overview()
+    shown = await service.monitoring.overview()
 
     assert [one.transaction_id for one in shown.open] == [opened.transaction_id]
     assert shown.oldest_in_progress == opened.transaction_id
@@ -278,16 +278,16 @@ async def test_the_overview_shows_pointers_and_who_is_in_progress(service: Servi
     assert shown.visibility_upper_bound == ended.transaction_id - 1
     assert (shown.invalid_count, shown.committing_count) == (1, 1)
     assert shown.read_pointer == ended.transaction_id
-    assert service.manager.figures().open_count == 1
+    assert service.monitoring.figures().open_count == 1
 
 
 async def test_a_reader_without_a_transaction_owns_nothing(service: Service) -> None:
     tx = await service.begin()
-    reader = service.manager.snapshot()
+    reader = service.write_permits.snapshot()
 
     assert not reader.is_visible(tx.transaction_id)
     assert not reader.is_own(tx.transaction_id)
-    state = service.manager.visibility_state()
+    state = service.write_permits.visibility_state()
     assert state is not None
     assert state.write_pointer == tx.transaction_id
     assert state.source is not None
@@ -309,7 +309,7 @@ def test_a_setting_out_of_range_is_named(bad: dict[str, float]) -> None:
 async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.ledger.PENDING_EDITS_MAX", 3)
+    monkeypatch.setattr("tx.durable_state.PENDING_EDITS_MAX", 3)
     service.disk.hold()
     for _ in range(3):
         await service.begin()

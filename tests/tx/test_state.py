@@ -20,7 +20,8 @@ from tx.edits import (
     Truncated,
 )
 from tx.files import FileHeader
-from tx.snapshots import pack_snapshot, read_snapshot
+from tx.monitoring import overview
+from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import TransactionState, fresh_image
 
 FIRST = NOW_MS * 1_000_000 + 1
@@ -43,11 +44,11 @@ class Played:
     def sync(self) -> None:
         self.state.advance_view(self.state.lsn)
 
-    def start(self, kind: TransactionType = TransactionType.SHORT) -> int:
+    def start(self, kind: TransactionType = TransactionType.SHORT, *, now_ms: int = NOW_MS) -> int:
         pointer = self.state.blocks[0].start
         self.record(
             decisions.start(
-                self.state, pointer, kind=kind, lives_ms=30_000, client="c", now_ms=NOW_MS
+                self.state, pointer, kind=kind, lives_ms=30_000, client="c", now_ms=now_ms
             )
         )
         return pointer
@@ -157,6 +158,14 @@ def test_an_ending_is_seen_only_once_it_is_durable() -> None:
     assert before.read_pointer < one
     assert (list(after.in_progress), list(after.invalid)) == ([], [other])
     assert after.read_pointer == other
+
+
+def test_the_bound_of_visibility_stays_below_an_ending_that_is_not_durable() -> None:
+    played = Played()
+    ending = played.start()
+    played.commit(ending)
+
+    assert overview(played.state).visibility_upper_bound == ending - 1
 
 
 def test_the_read_pointer_ignores_long_ones_that_became_invalid() -> None:
@@ -293,6 +302,16 @@ def test_truncation_takes_single_pointers() -> None:
 
 
 @pytest.mark.slow
+def test_those_invalid_that_started_before_a_time_are_told_from_the_others() -> None:
+    played = Played()
+    early = played.start()
+    late = played.start(now_ms=NOW_MS + 1)
+    for each in (early, late):
+        played.record(Invalidated(NOW_MS + 2, each, InvalidReason.INVALIDATED, ()))
+
+    assert decisions.invalid_before(played.state, NOW_MS + 1) == [early]
+
+
 def test_ten_thousand_open_transactions_make_a_small_snapshot_file() -> None:
     played = Played()
     played.record(BlockReserved(NOW_MS, PointerRange(FIRST + 100, FIRST + 11_000)))

@@ -28,11 +28,11 @@ from tx.edits import (
     Truncated,
 )
 from tx.files import FileHeader
-from tx.records import OpenTransaction
 from tx.settings import TransactionSettings
 from tx.sinks import EpochRequest, Step, next_step
-from tx.snapshots import pack_snapshot, read_snapshot
+from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
+from tx.transactions import OpenTransaction
 
 KEYS = st.frozensets(st.sampled_from([b"a", b"b"]), max_size=2)
 CHOICE = st.integers(0, 5)

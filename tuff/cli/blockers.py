@@ -16,8 +16,7 @@ from tuff.cli.options import (
 from tuff.cli.output import moment, print_json, print_table, seconds
 from tuff.cli.transactions import lease_text, transaction_form
 from tuff.client import Client
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import OpenTransaction
 
 WAITING_COUNT_MAX = 10_000  # messages; more are not counted, since each has to be read for it

@@ -9,8 +9,7 @@ from tuff.cli.options import SECONDS, Session, output_options, server_options, s
 from tuff.cli.output import moment, print_json, print_table
 from tuff.cli.places import Latest, parse_place
 from tuff.client import Client
-from tuff.protocol.ids import FIRST_ID, MessageId
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.replies import Hold, NamedPosition
 
 MAX_AGE_S = 86_400.0  # of a hold whose age nobody names; a day is noticed before it is over

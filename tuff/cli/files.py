@@ -1,7 +1,7 @@
 """`tuff snapshot`, `tuff log`, `tuff table`: the server's files, decoded for people.
 
-All but `tuff snapshot take` need no server that runs. The server's own code reads the files
-(tuff/inspection.py).
+Only `tuff snapshot take` needs a running server. The server's own code reads the files, in a
+process of its own (tuff/inspection.py).
 """
 
 import json
@@ -15,10 +15,10 @@ from tuff.cli.output import moment, notice, print_json, print_table, shown
 from tuff.inspection import DAMAGE, Row, inspect
 from tuff.protocol.errors import DamagedRecordError
 
-MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # ends of names that say a time
-UNSEEN = {"key"}  # what people can do without: a row's key repeats its members in hex
-EDIT_LENGTH_MAX = 2_000  # characters; an edit's members in a row, of which each is cut by itself
-FEW = 4  # columns; one object with more of them reads better downwards
+MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # suffixes of members that are times
+UNSEEN = {"key"}  # not shown: a row's key repeats its members in hex
+EDIT_LENGTH_MAX = 2_000  # characters of a cell with members of an edit; each is cut by itself
+FEW = 4  # columns; a single object with more of them is shown as a vertical table
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -44,7 +44,7 @@ def table() -> None:
 @output_options
 @session
 def take(session: Session, *, url: str | None, as_json: bool) -> None:
-    """Have the server write a snapshot now, and say which."""
+    """Have the server write a snapshot now, and show its name."""
     with session.client(url) as client:
         written = client.transactions.take_snapshot()
     if as_json:
@@ -65,7 +65,7 @@ def list_snapshots(*, directory: Path, as_json: bool) -> None:
 @click.argument("file", type=_FILE)
 @output_options
 def show_snapshot(*, file: Path, as_json: bool) -> None:
-    """Show the state that FILE holds."""
+    """Show the state in FILE."""
     _print(inspect("snapshot", str(file)), as_json=as_json, title=file.name)
 
 
@@ -74,23 +74,23 @@ def show_snapshot(*, file: Path, as_json: bool) -> None:
 @click.argument("after", type=_FILE)
 @output_options
 def diff(*, before: Path, after: Path, as_json: bool) -> None:
-    """Show what AFTER holds and BEFORE does not (+), and the other way round (-)."""
+    """Show what only AFTER contains (+), and what only BEFORE contains (-)."""
     old, new = (list(inspect("snapshot", str(file))) for file in (before, after))
     for file, rows in ((before, old), (after, new)):
-        # Two damaged ones would hold the same: nothing.
+        # Two corrupt snapshots would compare as equal: both have no rows.
         _require_whole([row.get("reason") for row in rows if _kind(row) == DAMAGE], file.name)
     changes = list(difference(old, new))
     if changes or as_json:
         _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
     else:
-        click.echo(f"{before.name} and {after.name} hold the same")
+        click.echo(f"{before.name} and {after.name} are equal")
 
 
 @log.command("show")
 @click.argument("file", type=_FILE)
 @output_options
 def show_log(*, file: Path, as_json: bool) -> None:
-    """Show the edits in FILE, in their order."""
+    """Show the edits in FILE, in the order of the log."""
     _print(inspect("log", str(file)), as_json=as_json, title=file.name, in_order=True)
 
 
@@ -103,7 +103,7 @@ def show_tables(*, directory: Path, as_json: bool) -> None:
 
 
 def difference(before: list[Row], after: list[Row]) -> Iterator[Row]:
-    """The rows that only one of two lists holds, marked `-` or `+`, kind by kind."""
+    """The rows that only one of two lists contains, marked `-` or `+`, kind by kind."""
     old, new = {_key(row) for row in before}, {_key(row) for row in after}
     gone = [{"change": "-", **row} for row in before if _key(row) not in new]
     come = [{"change": "+", **row} for row in after if _key(row) not in old]
@@ -150,7 +150,7 @@ def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
         print_table([*shared, ""], lines, title=title, cell_length_max=EDIT_LENGTH_MAX)
         return
     if not rows:
-        notice(f"there is nothing in {title}")
+        notice(f"{title} is empty")
     by_kind: dict[str, list[Row]] = {}
     for row in rows:
         by_kind.setdefault(_kind(row), []).append(row)

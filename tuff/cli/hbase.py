@@ -1,4 +1,4 @@
-"""`tuff hbase`: the tables of a message store in HBase, made and looked at.
+"""`tuff hbase`: create, check, flush and compact the tables of a message store in HBase.
 
 The server's own code does it, in a process of its own (`server.py hbase …`).
 """
@@ -25,7 +25,7 @@ _SET = click.option(
     "assignments",
     multiple=True,
     metavar="section.key=value",
-    help="One setting, as often as needed.",
+    help="One setting; may be repeated.",
 )
 _TABLES = click.argument(
     "tables",
@@ -43,10 +43,10 @@ def hbase() -> None:
 @hbase.command()
 @_CONFIG
 @_SET
-@click.option("--yes", is_flag=True, help="Change tables that are there and differ, too.")
+@click.option("--yes", is_flag=True, help="Also change existing tables that differ.")
 @output_options
 def deploy(*, config: Path | None, assignments: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Make the tables that are missing; say what differs of those that are there.
+    """Create missing tables; show what differs in existing ones.
 
     Nothing is removed, and repeating it is harmless.
     """
@@ -59,7 +59,7 @@ def deploy(*, config: Path | None, assignments: tuple[str, ...], yes: bool, as_j
 @_SET
 @output_options
 def status(*, config: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Show the tables: missing, enabled or disabled, and what they should have and have not."""
+    """Show the tables: missing, enabled or disabled, and the attributes that they lack."""
     run_server(["hbase", "status", *_settings(config, assignments)], as_json=as_json)
 
 
@@ -71,7 +71,7 @@ def status(*, config: Path | None, assignments: tuple[str, ...], as_json: bool) 
 def flush(
     *, config: Path | None, assignments: tuple[str, ...], tables: tuple[str, ...], as_json: bool
 ) -> None:
-    """Let HBase write what it has of the tables in memory to files."""
+    """Have HBase write the memory of the tables to files."""
     _follow(["hbase", "flush", *_settings(config, assignments), *tables], as_json=as_json)
 
 
@@ -91,9 +91,9 @@ def compact(
     within: float,
     as_json: bool,
 ) -> None:
-    """Flush the tables and let HBase write their files anew, without what was deleted; wait for it.
+    """Flush the tables and have HBase rewrite their files without deleted rows; wait until it ends.
 
-    It reads and writes everything that is there, and says how many regions are left.
+    It reads and writes all files, and shows how many regions are left.
     """
     flags = ["--within", str(within)]
     given = [*_settings(config, assignments), *flags, *tables]
@@ -101,7 +101,7 @@ def compact(
 
 
 def _follow(arguments: list[str], *, as_json: bool) -> None:
-    """Print what the server's code says, as soon as it says it."""
+    """Print each row of the server's code as soon as it comes."""
     with subprocess.Popen(
         server_command(arguments), stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:

@@ -12,9 +12,9 @@ import click
 from click.core import ParameterSource
 
 from tuff.cli.output import notice
-from tuff.client import DEFAULT_URL, Client, connect
-from tuff.protocol.errors import BadRequestError, InvalidNameError
-from tuff.protocol.names import TopicId
+from tuff.client import DEFAULT_URL, Client
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import TopicId
 from tuff.protocol.pointers import POINTER_MAX
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -56,9 +56,10 @@ SECONDS = SecondsParameter(min=0, min_open=True)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The address given before the command, or None."""
+    """The address and the token given before the command, or None."""
 
     url: str | None
+    token: str | None = None
 
     def client(self, url: str | None) -> Client:
         """A client of the address given with the command, before it, or of the default one.
@@ -69,9 +70,11 @@ class Session:
         name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
         try:
             # Who types a command wants to hear at once that nobody answers.
-            return connect(url or self.url or DEFAULT_URL, client=name, retries=0)
-        except BadRequestError as error:
-            raise click.BadParameter(error.detail) from None
+            return Client(
+                url or self.url or DEFAULT_URL, client_id=name, retries=0, token=self.token
+            )
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
 
     def address(self, url: str | None) -> str:
         """The address that `client` speaks to. Raises: BadParameter."""

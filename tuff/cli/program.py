@@ -56,8 +56,10 @@ _NEXT = {
     "connection_lost": "tuff status",
     "damaged_record": "tuff tail TOPIC --from NEXT",
 }
-# The files and what is wrong with them is all that there is to say.
+# The sentence about the files says what to do.
 _OFFLINE = {
+    "command_refused",
+    "wrong_file",
     "damaged_file",
     "damaged_files",
     "damaged_backup",
@@ -75,18 +77,19 @@ Exit codes:
   130  interrupted, or a question was answered with no
 
 \b
-TUFF_URL is the server's address, where --url does not say it.
+TUFF_URL and TUFF_TOKEN are used where --url and --token are not given.
 NO_COLOR switches colours off.
 """
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.option("--token", envvar="TUFF_TOKEN", help="A bearer token to send (TUFF_TOKEN).")
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
-def program(context: click.Context, url: str | None) -> None:
+def program(context: click.Context, url: str | None, token: str | None) -> None:
     """Publish a message if, and only if, your own change commits."""
-    context.obj = Session(url)
+    context.obj = Session(url, token)
     if os.environ.get("NO_COLOR"):
         context.color = False
 

@@ -19,7 +19,7 @@ from tuff.cli.options import (
 from tuff.cli.output import counted, print_json
 from tuff.cli.progress import Progress
 from tuff.protocol.errors import RequestTooLargeError
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.replies import Published
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once, and about what one publish holds
@@ -67,7 +67,7 @@ def pub(
     try:
         with session.client(url) as client, closing(Progress(size_bytes)) as progress:
             for some in cut(lines) if batch is None else gather(lines, count=batch):
-                done[1:] = [client.publish(topic, some, transaction=transaction, ttl=ttl)]
+                done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
                 count += len(some)
                 progress.tell(count, read_bytes=source.read_bytes)
     except BaseException:

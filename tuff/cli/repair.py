@@ -1,7 +1,7 @@
-"""`tuff fsck`, `salvage`, `backup`, `restore`: a server's data, looked at and copied.
+"""`tuff fsck`, `salvage`, `backup`, `restore`: check and copy a server's data.
 
-The server's own code reads a stopped server's files, in a process of its own (`server.py fsck …`),
-which prints one JSON object per line. A running server gives its backup over HTTP.
+The files of a stopped server are read by `server.py fsck …`, a process of its own, which prints one
+JSON object per line (admin/commands.py). A running server sends its backup over HTTP.
 """
 
 import json
@@ -16,25 +16,19 @@ from tuff.backups import download
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, notice, print_json, print_table
 from tuff.launch import server_command
-from tuff.protocol.errors import DamagedRecordError, TuffError
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
 
 Row = dict[str, object]
 
-EXIT_DAMAGED = 1
+EXIT_CORRUPT = 1
 EXIT_USAGE = 2
-SUMMARIES = (
-    "checked",
-    "salvaged",
-    "backed up",
-    "restored",
-    "looked at",
-    "deployed",
-)  # kinds of the last row, which counts the others
-REASON_LENGTH_MAX = 2_000  # characters; a sentence that says what was lost is shown whole
+# The kinds of the last row, which counts the others.
+SUMMARIES = ("checked", "salvaged", "backed up", "restored", "looked at", "deployed")
+REASON_LENGTH_MAX = 2_000  # characters; no sentence about what was lost is cut off
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
 _SNAPSHOTS = click.option(
-    "--snapshots", type=_DATA, help="Where the snapshots are, if not in or beside DIRECTORY."
+    "--snapshots", type=_DATA, help="The snapshots, if they are neither in nor beside DIRECTORY."
 )
 _WITHOUT_MESSAGES = click.option(
     "--without-messages",
@@ -49,14 +43,14 @@ _WITHOUT_MESSAGES = click.option(
 @_WITHOUT_MESSAGES
 @output_options
 def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_json: bool) -> None:
-    """Read everything in DIRECTORY (a stopped server's --data), and show what is damaged."""
-    placed = _placed(snapshots, without_messages=without_messages)
-    summary = run_server(["fsck", str(directory), *placed], as_json=as_json)
+    """Check all files in DIRECTORY (a stopped server's --data), and show what is corrupt."""
+    flags = _flags(snapshots, without_messages=without_messages)
+    summary = run_server(["fsck", str(directory), *flags], as_json=as_json)
     if damage_count := int(str(summary["damages"])):
-        salvaging = shlex.join(["tuff", "salvage", *placed, str(directory)])
+        salvaging = shlex.join(["tuff", "salvage", *flags, str(directory)])
         raise DamagedRecordError(
-            f"{directory} is damaged in {counted(damage_count, 'place')}; what is whole can be "
-            f"written into a new directory with `{salvaging} NEW`",
+            f"{directory} is corrupt in {counted(damage_count, 'location')}; write what can be "
+            f"read to a new directory with `{salvaging} NEW`",
             code="damaged_files",
         )
 
@@ -70,16 +64,16 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
 def salvage(
     *, directory: Path, new: Path, snapshots: Path | None, without_messages: bool, as_json: bool
 ) -> None:
-    """Write what is whole in DIRECTORY to NEW, from which a server can start; show what was lost.
+    """Write what can be read in DIRECTORY to NEW, from which a server can start; show what is lost.
 
-    DIRECTORY is not touched.
+    DIRECTORY is not changed.
     """
-    placed = _placed(snapshots, without_messages=without_messages)
-    run_server(["salvage", str(directory), str(new), *placed], as_json=as_json)
+    flags = _flags(snapshots, without_messages=without_messages)
+    run_server(["salvage", str(directory), str(new), *flags], as_json=as_json)
 
 
 @click.command()
-@click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
 @_SNAPSHOTS
 @_WITHOUT_MESSAGES
 @server_options
@@ -88,27 +82,27 @@ def salvage(
 def backup(
     session: Session,
     *,
-    places: tuple[Path, ...],
+    paths: tuple[Path, ...],
     snapshots: Path | None,
     without_messages: bool,
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Write everything that the server holds at this moment to the file TARGET, while it goes on.
+    """Write all data of the running server, as of this moment, to the file TARGET.
 
     With DIRECTORY, a stopped server's --data: copy that to TARGET, a new directory. Either way
-    TARGET is verified, and holds one whole backup or is not there.
+    TARGET is verified, and is a complete backup or does not exist.
     """
-    placed = _placed(snapshots, without_messages=without_messages)
-    match places:
-        case (target,) if not placed:
+    flags = _flags(snapshots, without_messages=without_messages)
+    match paths:
+        case (target,) if not flags:
             _download(session.address(url), target, as_json=as_json)
         case (directory, target) if url is None:
-            run_server(["backup", str(directory), str(target), *placed], as_json=as_json)
+            run_server(["backup", str(directory), str(target), *flags], as_json=as_json)
         case _:
             raise click.UsageError(
                 "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots and "
-                "--without-messages go with DIRECTORY, and --url without"
+                "--without-messages need DIRECTORY, --url is for a running server"
             )
 
 
@@ -118,16 +112,16 @@ def backup(
 @_WITHOUT_MESSAGES
 @output_options
 def restore(*, source: Path, directory: Path, without_messages: bool, as_json: bool) -> None:
-    """Make DIRECTORY, for a server's --data, of the backup SOURCE; verify it."""
-    placed = _placed(None, without_messages=without_messages)
-    run_server(["restore", str(source), str(directory), *placed], as_json=as_json)
+    """Make DIRECTORY, for a server's --data, from the backup SOURCE, and verify it."""
+    flags = _flags(None, without_messages=without_messages)
+    run_server(["restore", str(source), str(directory), *flags], as_json=as_json)
 
 
 def _download(url: str, target: Path, *, as_json: bool) -> None:
     try:
         downloaded = download(url, target)
     except FileExistsError:
-        raise click.UsageError(f"{target} is there already; name a file that is new") from None
+        raise click.UsageError(f"{target} exists already; name a new file") from None
     except OSError as error:
         raise click.UsageError(f"{target} can't be written: {error.strerror}") from None
     counts = {"parts": downloaded.part_count, "bytes": downloaded.size_bytes}
@@ -138,13 +132,13 @@ def _download(url: str, target: Path, *, as_json: bool) -> None:
         notice(f"backed up: {shown}")
 
 
-def _placed(snapshots: Path | None, *, without_messages: bool) -> list[str]:
-    where = [] if snapshots is None else ["--snapshots", str(snapshots)]
-    return [*where, "--without-messages"] if without_messages else where
+def _flags(snapshots: Path | None, *, without_messages: bool) -> list[str]:
+    flags = [] if snapshots is None else ["--snapshots", str(snapshots)]
+    return [*flags, "--without-messages"] if without_messages else flags
 
 
 def run_server(arguments: list[str], *, as_json: bool) -> Row:
-    """Print what the server's code says of the directories; its last row."""
+    """Print the rows of a command of server.py; returns its last row, the summary."""
     rows = list(_rows(arguments))
     if as_json:
         for row in rows:
@@ -168,9 +162,9 @@ def _rows(arguments: list[str]) -> Iterator[Row]:
     if not rows or rows[-1].get("kind") not in SUMMARIES:
         lines = done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"]
         sentence = lines[-1].removeprefix("tuff: ")
-        if done.returncode == EXIT_DAMAGED:
+        if done.returncode == EXIT_CORRUPT:
             raise DamagedRecordError(sentence, code="damaged_files")
         if done.returncode == EXIT_USAGE:
-            raise click.UsageError(sentence)
+            raise BadRequestError(sentence, code="command_refused")
         raise TuffError(f"{arguments[1]} can't be read: {sentence}", code="unreadable_files")
     yield from rows

@@ -21,13 +21,12 @@ from tuff.cli.places import Latest, Place, parse_place
 from tuff.client import Client
 from tuff.flows import Backoff
 from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.protocol.forms import payload_to_json
-from tuff.protocol.ids import MessageId
-from tuff.protocol.names import TopicId
-from tuff.protocol.requests import Message
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
-from tuff.subscription import AWAY_FIRST_S, AWAY_MOST_S
+from tuff.subscriber import AWAY_FIRST_S, AWAY_MOST_S
 from tuff.transport import ConnectionLostError
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
@@ -76,7 +75,7 @@ def tail(
     except BadRequestError as error:
         raise click.BadParameter(error.detail) from None
     with session.client(url) as client:
-        reader = _Reader(client, topic, isolation=isolation, follow=follow)
+        reader = _Reader(client, topic, isolation=Isolation(isolation), follow=follow)
         for message in reader.messages(place, limit=limit):
             _print_message(message, ids=ids, as_json=as_json)
 
@@ -84,12 +83,14 @@ def tail(
 class _Reader:
     """Reads on from a place, and says on standard error what it waits for.
 
-    `tuff.subscription` reads on, too, but in silence, and to no end. Here a person is told who
+    `tuff.subscriber` reads on, too, but in silence, and to no end. Here a person is told who
     holds messages back and that the server is away; and the reading ends where nothing is left, or
     at a number of messages, which each poll asks for.
     """
 
-    def __init__(self, client: Client, topic: TopicId, *, isolation: str, follow: bool) -> None:
+    def __init__(
+        self, client: Client, topic: TopicId, *, isolation: Isolation, follow: bool
+    ) -> None:
         self._client = client
         self._topic = topic
         self._isolation = isolation

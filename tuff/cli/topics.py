@@ -12,7 +12,7 @@ from tuff.cli.options import (
     topic_of,
 )
 from tuff.cli.output import counted, print_json, print_table
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import TopicId
 from tuff.replies import TopicInfo
 
 _PROPERTY = click.option(

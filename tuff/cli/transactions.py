@@ -7,6 +7,7 @@ import click
 
 from tuff.cli.options import SECONDS, TRANSACTION, Session, output_options, server_options, session
 from tuff.cli.output import counted, moment, print_json, print_table, seconds
+from tuff.protocol.transaction import TransactionType
 from tuff.replies import OpenTransaction, Outcome, Overview
 
 
@@ -99,7 +100,9 @@ def start(
 ) -> None:
     """Start a transaction, and print its id: for `tuff pub --tx`."""
     with session.client(url) as client:
-        started = client.transactions.start(kind, timeout=timeout, client=name, lease=lease)
+        started = client.transactions.start(
+            TransactionType(kind), timeout=timeout, client=name, lease=lease
+        )
     if as_json:
         print_json(_ended_form(started.transaction_id, "in_progress"))
     else:

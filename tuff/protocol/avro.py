@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Place
+from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail, check_count
 from tuff.protocol.transaction import Transaction
 
@@ -165,13 +165,13 @@ def decode_rollback_detail(body: bytes) -> RollbackDetail:
     """Raises: BadRequestError: the body is not exactly one PublishResponse with a pointer."""
     reader = _Reader(body, "PublishResponse")
     pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    first = Place(reader.read_long(), reader.read_int())
-    last = Place(reader.read_long(), reader.read_int())
+    first = Offset(reader.read_long(), reader.read_int())
+    last = Offset(reader.read_long(), reader.read_int())
     reader.end()
     return rollback_detail(pointer, first, last)
 
 
-def rollback_detail(pointer: int | None, first: Place, last: Place) -> RollbackDetail:
+def rollback_detail(pointer: int | None, first: Offset, last: Offset) -> RollbackDetail:
     """Raises: BadRequestError: no pointer, or numbers that are no places."""
     if pointer is None:
         raise BadRequestError(

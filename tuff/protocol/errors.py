@@ -63,7 +63,7 @@ class BadRequestError(TuffError):
     code = "bad_request"
 
 
-class InvalidNameError(BadRequestError):
+class InvalidNameError(BadRequestError, ValueError):
     code = "invalid_name"
 
 
@@ -79,7 +79,7 @@ class EmptyPublishError(BadRequestError):
     code = "empty_publish"
 
 
-class InvalidMessageIdError(BadRequestError):
+class InvalidMessageIdError(BadRequestError, ValueError):
     code = "invalid_message_id"
 
 

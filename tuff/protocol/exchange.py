@@ -1,17 +1,20 @@
-"""An HTTP exchange as values: what a route is asked, and what it answers (protocol §1).
+"""HTTP requests and replies as values, their media types, and queries (protocol §1).
 
-The rooms of the server say what they do with a `Request` and know no HTTP library; how a request
-gets in and a reply gets out is the process's business.
+The components of the server say what they do with a `Request` and know no HTTP library. How a
+request gets in and a reply gets out is the business of the server process.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import orjson
 
-from tuff.protocol.errors import TuffError
-from tuff.protocol.media import PROBLEM_TYPE
+from tuff.protocol.errors import BadRequestError, TuffError, UnsupportedMediaTypeError
+from tuff.protocol.json_forms import check_object, parse_json, shown
 
 JSON_REPLY_TYPE = "application/json; charset=utf-8"
 RETRY_AFTER_S = 1  # seconds a client should wait after one of these
@@ -66,3 +69,130 @@ def problem_reply(error: TuffError) -> Reply:
     headers = (("Retry-After", str(RETRY_AFTER_S)),) if error.status in RETRIED_STATUSES else ()
     body = json.dumps(error.problem()).encode("ascii")
     return Reply(error.status, PROBLEM_TYPE, body, headers)
+
+
+class MediaType(Enum):
+    """The forms of messages: two of them also for what is sent, the third for replies alone."""
+
+    JSON = "application/json"
+    AVRO = "avro/binary"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+BODY_TYPES = (MediaType.JSON, MediaType.AVRO)
+POLL_TYPES = (MediaType.JSON, MediaType.AVRO, MediaType.ARROW)
+BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
+
+
+PROBLEM_TYPE = "application/problem+json"
+# A backup's own type, and the one that a client gets bytes for which knows no type of a vendor.
+BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
+
+
+TYPES_COUNT_MAX = 64  # header values that are remembered; a client sends one
+
+
+@lru_cache(TYPES_COUNT_MAX)
+def _media_type(content_type: str) -> MediaType | None:
+    essence = content_type.split(";")[0].strip().lower()
+    return next((each for each in BODY_TYPES if each.value == essence), None)
+
+
+def body_type(content_type: str | None, body: bytes) -> MediaType:
+    """In which form a message endpoint's body is. Without a body the type says nothing, unless it
+    is Avro: some clients send one of their own with an empty POST.
+
+    Raises:
+        UnsupportedMediaTypeError: a body of another type, or of none.
+    """
+    named = _media_type(content_type or "")
+    if named is not None:
+        return named
+    if not body:
+        return MediaType.JSON
+    essence = (content_type or "").split(";")[0].strip().lower()
+    raise UnsupportedMediaTypeError(
+        f"the content type is {essence or 'missing'}; send {MediaType.JSON.value}, or to the "
+        f"message endpoints {MediaType.AVRO.value}"
+    )
+
+
+@lru_cache(TYPES_COUNT_MAX)
+def reply_type(
+    accept: str | None,
+    *,
+    asked_in: MediaType,
+    offered: tuple[MediaType, ...] = BODY_TYPES,
+) -> MediaType:
+    """The form of the reply: the request's, unless `Accept` names one that is offered."""
+    names = tuple(media_type.value for media_type in offered)
+    return MediaType(best_type(accept, default=asked_in.value, offered=names))
+
+
+def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:
+    """Which of the types that are `offered` suits `Accept` best; `default` where it names none."""
+    best, best_quality = default, 0.0
+    for part in (accept or "").split(","):
+        essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = _quality(parameters)
+        if essence in offered and quality > best_quality:
+            best, best_quality = essence, quality
+    return best
+
+
+def _quality(parameters: Iterable[str]) -> float:
+    for parameter in parameters:
+        if re.fullmatch(r"q=[01](\.[0-9]{0,3})?", parameter):
+            return float(parameter[2:])
+    return 1.0
+
+
+def require_json(content_type: str | None, body: bytes) -> None:
+    """
+    Raises:
+        UnsupportedMediaTypeError: there is a body that is not declared to be JSON.
+        BadRequestError: there is none, and it is declared to be Avro.
+    """
+    given = body_type(content_type, body)
+    if given is MediaType.JSON:
+        return
+    if not body:
+        raise BadRequestError(
+            f"the body is empty, and the content type is {given.value}, in which that is a "
+            f"datum cut short; send {MediaType.JSON.value}, or no content type"
+        )
+    raise UnsupportedMediaTypeError(
+        f"the content type is {given.value}; this endpoint reads {MediaType.JSON.value} only"
+    )
+
+
+def read_object(
+    body: bytes, content_type: str | None, *, members: Collection[str], what: str
+) -> Mapping[str, object]:
+    """The members of a JSON body, `{}` where there is none.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is not declared to be JSON.
+        BadRequestError: it is no JSON object, or has a member that is not among `members`.
+    """
+    require_json(content_type, body)
+    return check_object(parse_json(body) if body else {}, members=members, what=what)
+
+
+def read_query(pairs: Iterable[tuple[str, str]], *, parameters: Collection[str]) -> dict[str, str]:
+    """The query parameters of a request.
+
+    Raises:
+        BadRequestError: one is not among `parameters`, or is given twice.
+    """
+    if not pairs:
+        return {}
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in parameters:
+            known = ", ".join(sorted(parameters)) or "none"
+            raise BadRequestError(f"there is no query parameter {shown(name)} here; known: {known}")
+        if name in found:
+            raise BadRequestError(f"query parameter {name} is given twice")
+        found[name] = value
+    return found

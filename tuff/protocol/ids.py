@@ -1,4 +1,4 @@
-"""Places and message ids: where a message stands in its topic (design §5, Tables and keys).
+"""Names and identifiers: namespaces, topics, offsets and message ids (protocol §1; design §5).
 
     message id = publish_ts(8) seq(2) write_ts(8) payload_seq(2)      big-endian, 20 bytes
 
@@ -6,11 +6,64 @@ Byte order is message order. The last two are 0 for a payload that is stored inl
 through ids as one 160-bit number, so that "after this id" is "from the next number on".
 """
 
+import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from tuff.protocol.errors import InvalidMessageIdError
+from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
+
+NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
+SINK_NAME_LENGTH_MAX = 128  # characters; as many as one of these
+TOPIC_IDS_COUNT_MAX = 4_096  # topics whose names were found legal and are not checked again
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def check_name(name: str, *, what: str) -> str:
+    """The name itself, if it is legal.
+
+    Raises:
+        InvalidNameError: it has other characters, is empty, too long, or is `.` or `..`.
+    """
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "…"
+        raise InvalidNameError(
+            f"{what} {shown!r} is not a legal name: use 1 to {NAME_LENGTH_MAX} characters of "
+            "A-Z a-z 0-9 . _ - (and not . or ..)"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicId:
+    """A topic's identity: its namespace and its name, both legal names.
+
+    Raises:
+        InvalidNameError: one of the two is not.
+    """
+
+    namespace: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_name(self.namespace, what="namespace")
+        check_name(self.name, what="topic")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
+
+@lru_cache(TOPIC_IDS_COUNT_MAX)
+def topic_id(namespace: str, name: str) -> TopicId:
+    """The topic of these names; one value for whoever names it, again and again.
+
+    Raises:
+        InvalidNameError: one of the two is not legal.
+    """
+    return TopicId(namespace, name)
+
 
 MESSAGE_ID_SIZE = 20  # bytes
 SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
@@ -20,7 +73,7 @@ _LAYOUT = struct.Struct(">QHQH")
 assert _LAYOUT.size == MESSAGE_ID_SIZE
 
 
-class Place(NamedTuple):
+class Offset(NamedTuple):
     """Where a row stands in its topic."""
 
     timestamp_ms: int
@@ -31,7 +84,7 @@ class Place(NamedTuple):
         return self.timestamp_ms * SEQ_ID_LIMIT + self.seq_id
 
     @classmethod
-    def from_int(cls, number: int) -> "Place":
+    def from_int(cls, number: int) -> "Offset":
         return cls(*divmod(number, SEQ_ID_LIMIT))
 
 
@@ -45,9 +98,9 @@ class MessageId:
     payload_seq_id: int = 0
 
     @property
-    def place(self) -> Place:
+    def offset(self) -> Offset:
         """The place of the row that brings this message."""
-        return Place(self.publish_timestamp_ms, self.seq_id)
+        return Offset(self.publish_timestamp_ms, self.seq_id)
 
     def to_bytes(self) -> bytes:
         return _LAYOUT.pack(
@@ -92,7 +145,7 @@ FIRST_ID = MessageId(0, 0)
 LAST_ID = MessageId(TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)
 
 
-def past_group(place: Place) -> MessageId:
+def past_group(offset: Offset) -> MessageId:
     """The last id that the row at this place could bring: passed as an exclusive start, it leads
     to the row behind, whatever payload group the row stands for."""
-    return MessageId(place.timestamp_ms, place.seq_id, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)
+    return MessageId(offset.timestamp_ms, offset.seq_id, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)

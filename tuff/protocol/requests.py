@@ -1,21 +1,31 @@
 """What the message endpoints are asked and answer, as values (protocol §3, §4).
 
-`tuff.protocol.avro` and `tuff.protocol.forms` turn them into bytes and JSON, and back.
+`tuff.protocol.avro` and `tuff.protocol.json_forms` turn them into bytes and JSON, and back.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Literal, NamedTuple
 
 from tuff.protocol.errors import RequestTooLargeError
-from tuff.protocol.ids import MessageId, Place
-from tuff.protocol.names import TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import frozen_value
 
 # Messages of one request, whatever their size: each gets a key and a checksum on the event loop,
 # which takes about a second for so many, and nobody is served meanwhile.
 MESSAGES_COUNT_MAX = 1_000_000
+
+
+class Isolation(StrEnum):
+    """What a read without a transaction sees: everything, or what a new snapshot sees."""
+
+    ALL = "all"
+    COMMITTED = "committed"
+
+
+IsolationLike = Isolation | Literal["all", "committed"]
 
 
 def check_count(count: int) -> None:
@@ -59,8 +69,8 @@ class RollbackDetail:
     """First and last place of one transactional publish; clients pass it back as it came."""
 
     pointer: int
-    first: Place
-    last: Place
+    first: Offset
+    last: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

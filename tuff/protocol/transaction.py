@@ -15,7 +15,8 @@ SNAPSHOT; any type but SHORT is LONG.
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
+from typing import Literal
 
 from tuff.protocol.errors import InvalidTransactionError
 from tuff.protocol.pointers import POINTER_MAX, holds, packed
@@ -25,11 +26,24 @@ NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is no
 POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
 
 
-class TransactionType(Enum):
+class TransactionType(StrEnum):
     """Short: seconds to live, checked for conflicts. Long: hours to live, never checked."""
 
     SHORT = "short"
     LONG = "long"
+
+
+TransactionTypeLike = TransactionType | Literal["short", "long"]
+
+
+class TransactionState(StrEnum):
+    """The states of a transaction (protocol §5.1)."""
+
+    IN_PROGRESS = "in_progress"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    INVALID = "invalid"
 
 
 class VisibilityLevel(IntEnum):

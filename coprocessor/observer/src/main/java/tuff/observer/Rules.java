@@ -1,7 +1,7 @@
 package tuff.observer;
 
 /**
- * What retention does with a row: the rule of the server ({@code fate} in messaging/retention.py)
+ * What retention does with a row: the rule of the server ({@code fate} in messaging/retention/decision.py)
  * once more, since HBase loads nothing but JVM classes. Both follow the same golden cases, and
  * neither looks at a clock: the time is that of the state.
  */

@@ -1,0 +1,1 @@
+"""Offline tools for stopped servers: fsck, salvage, backup, restore, inspect; and HBase tables."""

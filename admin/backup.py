@@ -1,0 +1,151 @@
+"""Copy both stores of a stopped server as one set, and restore copies: `tuff backup`, `restore`.
+
+A copy is made only of data without corruption, is checked before it gets its name, and is there
+whole or not at all; so is what is restored. The two stores are copied together, since each refers
+to the other (design §6). A running server's backup is an archive (process/backup_format.py).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from admin.data_directory import DataDirectory, new_directory
+from admin.findings import CorruptDataError, RefusedError
+from admin.fsck import check
+from admin.salvage_transactions import write_transaction_files
+from messaging.storage.engine import Store
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.packed_rows import first_whole
+from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
+from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
+from tuff.disk.files import make_directory, write_file
+from tuff.disk.lock import LOCK_FILE
+from tx.files import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
+from tx.snapshot_file import read_snapshot
+
+BATCH_BYTES = 4 << 20  # bytes of rows in one synced write of a restore; few syncs, little memory
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How much was copied."""
+
+    file_count: int
+    size_bytes: int
+
+
+def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
+    """Copy both stores to a new directory, and check the copy. Blocks.
+
+    Raises:
+        CorruptDataError: the data, or the copy, is corrupt.
+        RefusedError: the new directory is not empty, or a newer version wrote some of the data.
+        OSError: something can't be read or written.
+    """
+    _require_whole(data, now_ms=now_ms)
+    with new_directory(target) as part:
+        count, size_bytes = 0, 0
+        for source, relative in _files(data):
+            copied = part / relative
+            make_directory(copied.parent)
+            content = source.read_bytes()
+            write_file(copied, content)
+            count, size_bytes = count + 1, size_bytes + len(content)
+        _require_whole(DataDirectory.of(part), now_ms=now_ms)
+    return Copied(count, size_bytes)
+
+
+def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
+    """Make a new data directory of a running server's backup, and check it; how many rows. Blocks.
+
+    Raises:
+        CorruptDataError: the archive is incomplete, or its content is corrupt.
+        RefusedError: the new directory is not empty, or a newer version made the archive.
+        OSError, StoreError: something can't be read or written.
+    """
+    with new_directory(target) as part, archive.open("rb") as file:
+        data = DataDirectory.of(part)
+        try:
+            row_count = _write_stores(file, data, now_ms=now_ms)
+        except NewerArchiveError as error:
+            raise RefusedError(f"{archive} can't be restored here: {error}; {NEWER}") from None
+        except ArchiveError as error:
+            raise CorruptDataError(
+                f"{archive} is not a complete backup: {error}; restore another one"
+            ) from None
+        _require_whole(data, now_ms=now_ms)
+    return row_count
+
+
+def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
+    for path in sorted(data.messages.iterdir()) if data.has_messages else ():
+        if path.is_file() and path.name != LOCK_FILE:
+            yield path, Path("messages") / path.name
+    for path, _ in list_files(data.snapshots) if data.snapshots.is_dir() else ():
+        yield path, Path("snapshots") / path.name
+
+
+def _require_whole(data: DataDirectory, *, now_ms: int) -> None:
+    corruptions = check(data, now_ms=now_ms).corruptions
+    for finding in corruptions:
+        if finding.advice == NEWER:
+            # Reported before anything else: to the newer version the rest may not be corrupt.
+            raise RefusedError(
+                f"{data.path} can't be copied here: {finding.location}: {finding.reason}; {NEWER}"
+            )
+    if corruptions:
+        first = corruptions[0]
+        raise CorruptDataError(
+            f"{data.path} is corrupt in {len(corruptions)} locations, the first is "
+            f"{first.location} ({first.reason}); list them with `tuff fsck`, and copy what can be "
+            "read with `tuff salvage`"
+        )
+
+
+def _write_stores(archive: BinaryIO, data: DataDirectory, *, now_ms: int) -> int:
+    """Raises: ArchiveError, NewerArchiveError, OSError, StoreError."""
+    snapshot_file = bytearray()
+    store = LevelDbStore(data.messages, first_whole=first_whole)
+    try:
+        count = _put(store, _rows(read_parts(archive), snapshot_file))
+    finally:
+        store.close()
+    if snapshot_file:
+        try:
+            header, image = read_snapshot("the backup's snapshot", bytes(snapshot_file))
+        except NewerFilesError as error:
+            raise NewerArchiveError(without_advice(error)) from None
+        except DamagedFilesError as error:
+            raise ArchiveError(without_advice(error)) from None
+        write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)
+    return count
+
+
+def _rows(parts: Iterable[tuple[int, bytes]], snapshot_file: bytearray) -> Iterator[Row]:
+    """The rows of an archive; the pieces of the snapshot file, which precede them, are appended."""
+    last = b""
+    for kind, content in parts:
+        if kind == TRANSACTIONS and not last:
+            snapshot_file += content
+        elif kind == ROWS:
+            for key, value in unpack_rows(content):
+                if not (last < key and FIRST_KEY <= key < KEYS_STOP):
+                    raise ArchiveError(f"the row {key.hex()} is out of order after {last.hex()}")
+                last = key
+                yield key, value
+        else:
+            raise ArchiveError(f"a part of kind {kind} is out of order")
+
+
+def _put(store: Store, rows: Iterable[Row]) -> int:
+    count, size_bytes = 0, 0
+    batch: list[Row] = []
+    for key, value in rows:
+        batch.append((key, value))
+        count, size_bytes = count + 1, size_bytes + len(key) + len(value)
+        if size_bytes >= BATCH_BYTES:
+            store.write(batch)
+            batch, size_bytes = [], 0
+    store.write(batch)
+    return count

@@ -1,0 +1,195 @@
+"""The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8).
+
+Each prints JSON, one object per line, for the `tuff` command and for Spark, which import nothing
+of the server. A finding has the kind `damage`, or `doubt` if the data may as well be in order; the
+last object of all but `inspect` counts the others.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from admin import inspect_files, inspect_tables
+from admin.backup import copy, restore_archive
+from admin.data_directory import DataDirectory
+from admin.findings import CorruptDataError, Finding, RefusedError
+from admin.fsck import check
+from admin.salvage import salvage
+from messaging.storage.engine import StoreError
+from process.data_directories import DirectoryNameError
+from tuff.disk.lock import DirectoryLockedError
+from tx.files import NewerFilesError
+
+EXIT_CORRUPT = 1  # or, of `inspect`: unreadable
+EXIT_REFUSED = 2
+_REFUSALS = (RefusedError, NewerFilesError, DirectoryLockedError, DirectoryNameError, StoreError)
+_RUNNING = (
+    "to copy the data of a running server, use `tuff backup FILE`; `tuff restore FILE DIR` makes a "
+    "directory of the copy"
+)
+
+Row = Mapping[str, object]
+
+_FILES: Mapping[str, Callable[[Path], Iterable[Row]]] = {
+    "snapshot": inspect_files.snapshot_rows,
+    "snapshots": inspect_files.directory_rows,
+    "log": inspect_files.log_rows,
+    "tables": inspect_tables.table_rows,
+}
+_HBASE = ("hbase-regions", "hbase-rows")
+
+
+def main(
+    arguments: list[str],
+    *,
+    now_ms: int,
+    elapsed_s: Callable[[], float],
+    new_store_id: Callable[[], str],
+) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "inspect":
+            return _inspect(options.what, options.path, elapsed_s=elapsed_s)
+        return _run(options, now_ms=now_ms, new_store_id=new_store_id)
+    except CorruptDataError as error:
+        return _fail(str(error), EXIT_CORRUPT)
+    except DirectoryLockedError as error:
+        advice = "" if options.command == "restore" else f"; {_RUNNING}"
+        return _fail(f"{error}{advice}", EXIT_REFUSED)
+    except _REFUSALS as error:
+        return _fail(str(error), EXIT_REFUSED)
+    except OSError as error:
+        path = error.filename or options.directory
+        return _fail(f"{path} can't be used: {error.strerror}", EXIT_REFUSED)
+
+
+def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
+    if options.command == "restore" and options.directory.is_file():
+        return _restore_archive(options.directory, options.new, now_ms=now_ms)
+    # A backup of ours contains both stores.
+    layout = DataDirectory.of if options.command == "restore" else DataDirectory.locate
+    data = layout(options.directory, options.snapshots)
+    with ExitStack() as locks:
+        data.require_stores(with_messages=not options.without_messages)
+        data.lock_out_servers(locks)
+        match options.command:
+            case "fsck":
+                return _fsck(data, now_ms=now_ms)
+            case "salvage":
+                return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+            case "backup":
+                return _copy(data, options.new, done="backed up", now_ms=now_ms)
+            case _:
+                return _copy(data, options.new, done="restored", now_ms=now_ms)
+
+
+def _fsck(data: DataDirectory, *, now_ms: int) -> int:
+    report = check(data, now_ms=now_ms)
+    for finding in report.findings:
+        _print(_row(finding))
+    count = len(report.corruptions)
+    elsewhere = {"snapshots": str(data.snapshots)} if data.has_snapshots_elsewhere else {}
+    _print({"kind": "checked", "rows": report.row_count, "damages": count, **elsewhere})
+    return EXIT_CORRUPT if count else 0
+
+
+def _salvage(
+    data: DataDirectory, target: Path, *, now_ms: int, new_store_id: Callable[[], str]
+) -> int:
+    report = salvage(data, target, now_ms=now_ms, new_store_id=new_store_id)
+    for finding in report.lost:
+        _print({"kind": "lost", "place": finding.location, "reason": finding.reason})
+    for decision in report.decided:
+        _print({"kind": "decided", "place": decision.location, "reason": decision.reason})
+    kept = {f"{table} rows": count for table, count in sorted(report.kept.items())}
+    _print({"kind": "salvaged", **kept, "lost": len(report.lost)})
+    return 0
+
+
+def _copy(data: DataDirectory, target: Path, *, done: str, now_ms: int) -> int:
+    copied = copy(data, target, now_ms=now_ms)
+    _print({"kind": done, "files": copied.file_count, "bytes": copied.size_bytes})
+    return 0
+
+
+def _restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
+    row_count = restore_archive(archive, target, now_ms=now_ms)
+    _print({"kind": "restored", "rows": row_count})
+    return 0
+
+
+def _inspect(what: str, path: str, *, elapsed_s: Callable[[], float]) -> int:
+    if what in _HBASE:
+        return _inspect_hbase(what, path, elapsed_s=elapsed_s)
+    return _inspect_files(what, Path(path))
+
+
+def _inspect_files(what: str, path: Path) -> int:
+    """Corruption is an object of the kind `damage`: everything that can be read is printed."""
+    if not path.exists():
+        return _fail(f"there is no {path}", EXIT_CORRUPT)
+    try:
+        for row in _FILES[what](path):
+            _print(row)
+    except OSError as error:
+        return _fail(f"{path} can't be read: {error.strerror}", EXIT_CORRUPT)
+    return 0
+
+
+def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> int:
+    try:
+        from admin.inspect_hbase import Where, region_rows, regions
+    except ModuleNotFoundError as error:
+        return _fail(
+            f"reading HBase needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[hbase]'",
+            EXIT_CORRUPT,
+        )
+    try:
+        place = Where.from_json(json.loads(where), elapsed_s=elapsed_s)
+        for row in regions(place) if what == "hbase-regions" else region_rows(place):
+            _print(row)
+    except (ValueError, StoreError) as error:
+        return _fail(str(error), EXIT_CORRUPT)
+    return 0
+
+
+def _row(finding: Finding) -> Row:
+    return {
+        "kind": "damage" if finding.is_corruption else "doubt",
+        "place": finding.location,
+        "reason": finding.reason,
+        "advice": finding.advice,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="server.py", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, dest="command")
+    fsck = commands.add_parser("fsck", help="read everything, and report corruption")
+    salvaging = commands.add_parser("salvage", help="write what can be read to a new directory")
+    backup = commands.add_parser("backup", help="copy data to a new directory")
+    restore = commands.add_parser("restore", help="make a data directory of a backup")
+    for command in (fsck, salvaging, backup, restore):
+        command.add_argument("directory", type=Path, metavar="DIR")
+        command.add_argument("--snapshots", type=Path, metavar="DIR")
+        command.add_argument("--without-messages", action="store_true")
+    for command in (salvaging, backup, restore):
+        command.add_argument("new", type=Path, metavar="NEW")
+    inspect = commands.add_parser("inspect", help="print what a file or a table contains")
+    inspect.add_argument("what", choices=[*_FILES, *_HBASE])
+    inspect.add_argument("path", help="a path; of HBase, JSON (admin/inspect_hbase.py)")
+    return parser
+
+
+def _print(row: Row) -> None:
+    print(json.dumps(row))
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"tuff: {sentence}", file=sys.stderr)
+    return code

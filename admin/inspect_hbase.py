@@ -1,0 +1,76 @@
+"""Every row of a message store in HBase, decoded for people, region by region (design §5).
+
+It reads while a server runs, and changes nothing. A row appears some milliseconds after the commit
+in the server's journal; if the server is killed in between, the next start writes the row.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from admin.inspect_tables import Row, decoded
+from messaging.storage.engine import StoreError
+from messaging.storage.hbase.connection import gateways_of
+from messaging.storage.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
+from messaging.storage.hbase.scan import read
+from messaging.storage.hbase.settings import HBaseSettings
+from tuff.hbase_gateway import Connection
+
+TABLES = (MESSAGE, PAYLOAD, METADATA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A range of rows in the tables of one deployment."""
+
+    settings: HBaseSettings
+    rows: RowRange
+    elapsed_s: Callable[[], float]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object], *, elapsed_s: Callable[[], float]) -> "Where":
+        """Of `{"gateways": [HOST:PORT], "prefix": …}`, and for rows `"table"`, and `"start"` and
+        `"stop"` in hex. Raises: ValueError: one sentence."""
+        gateways, prefix = value.get("gateways"), value.get("prefix")
+        if not (isinstance(gateways, list) and isinstance(prefix, str)):
+            raise ValueError(  # noqa: TRY004 - it is input from the command line
+                "a location in HBase has `gateways`, which is a list, and `prefix`"
+            )
+        table = str(value.get("table", MESSAGE))
+        if table not in TABLES:
+            raise ValueError(f"table is one of {', '.join(TABLES)}, not {table!r}")
+        start, stop = (bytes.fromhex(str(value.get(name, ""))) for name in ("start", "stop"))
+        return cls(
+            settings=HBaseSettings(gateways=tuple(map(str, gateways)), prefix=prefix),
+            rows=RowRange(table, start, stop),
+            elapsed_s=elapsed_s,
+        )
+
+
+def regions(where: Where) -> Iterator[Row]:
+    """The regions of all tables: `table`, `start` and `stop`. Raises: StoreError."""
+    with closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways:
+        for table in TABLES:
+            name = (where.settings.prefix + table).encode()
+            found = gateways.call(partial(_regions_of, name=name))
+            if not found:
+                raise StoreError(f"HBase has no table {name.decode()}; is the prefix right?")
+            for region in found:
+                start, stop = region.startKey.hex(), region.endKey.hex()
+                yield {"kind": "region", "table": table, "start": start, "stop": stop}
+
+
+def region_rows(where: Where) -> Iterator[Row]:
+    """Every row of a range of one table. Raises: StoreError."""
+    with (
+        closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways,
+        closing(read(gateways, where.settings.prefix, [where.rows], reverse=False)) as rows,
+    ):
+        for key, value in rows:
+            yield decoded(key, value)
+
+
+def _regions_of(connection: Connection, *, name: bytes) -> list[Any]:
+    return list(connection.client.getTableRegions(name))

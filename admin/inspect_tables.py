@@ -1,0 +1,209 @@
+"""Every row of a message store, decoded for people: what `tuff table show` prints (design §5).
+
+For a directory that no server has open. A corrupt row is shown as an object of the kind `damage`,
+with `table`, `place` (the key in hex) and `reason`; the other rows are read all the same. Pointers
+are decimal strings, since `jq` rounds larger numbers.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+from admin.findings import RefusedError
+from admin.readable_rows import TABLE_NAMES
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.packed_rows import PackedRowStore, first_whole
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
+    HOLDS,
+    INDEX,
+    LAST_BATCH_KEY,
+    MESSAGES,
+    METADATA,
+    PAYLOADS,
+    POSITIONS,
+    TOPICS,
+    DamagedRowError,
+    Hold,
+    MessageRow,
+    PayloadRow,
+    Position,
+    offset_in,
+    pointer_in,
+    row_prefix,
+    split_named_row_key,
+    split_prefix,
+    split_topic,
+)
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import Offset
+from tuff.protocol.json_forms import payload_to_json
+
+Row = Mapping[str, object]
+
+
+def table_rows(directory: Path) -> Iterator[Row]:
+    """Every row of the store in a directory; corruption that hides rows comes last.
+
+    Raises:
+        RefusedError: the directory contains no message store.
+        DirectoryLockedError: a server has it open.
+        OSError: the directory can't be read.
+    """
+    if not (directory / "CURRENT").is_file():
+        below = directory / "messages"
+        reason = f"name {below}" if below.is_dir() else "there is no LevelDB table in it"
+        raise RefusedError(f"{directory} is not a message store: {reason}")
+    try:
+        store = PackedRowStore(LevelDbStore(directory, first_whole=first_whole))
+    except StoreError as error:
+        yield _damage(None, None, str(error))
+        return
+    with closing(store):
+        yield from store_rows(store)
+
+
+def store_rows(store: Store) -> Iterator[Row]:
+    """Every row of an open store."""
+    for tag in sorted(TABLE_NAMES):
+        try:
+            with closing(store.scan(tag, bytes((tag[0] + 1,)))) as rows:
+                for key, value in rows:
+                    yield _row(tag, key, value)
+        except StoreError as error:
+            yield _damage(TABLE_NAMES[tag], None, str(error))
+
+
+def decoded(key: bytes, value: bytes) -> Row:
+    """One row; an object of the kind `damage` if it can't be read."""
+    if key[:1] not in TABLE_NAMES:
+        return {**_damage(None, key.hex(), "it belongs to no known table"), "value": value.hex()}
+    return _row(key[:1], key, value)
+
+
+def _row(tag: bytes, key: bytes, value: bytes) -> Row:
+    place = key[1:].hex()
+    try:
+        return {"kind": TABLE_NAMES[tag], "key": place, **_DECODERS[tag](key, value)}
+    except (DamagedRowError, ValueError, IndexError, struct.error) as error:
+        return {**_damage(TABLE_NAMES[tag], place, str(error)), "value": value.hex()}
+
+
+def _damage(table: str | None, place: str | None, reason: str) -> Row:
+    """`table` is None if the whole store can't be read, `place` if a whole table can't."""
+    return {"kind": "damage", "table": table, "place": place, "reason": reason}
+
+
+def _message(key: bytes, value: bytes) -> Row:
+    row = MessageRow.from_bytes(key, value)
+    payloads = row.reference
+    return {
+        **_offset(key),
+        "tx_pointer": _pointer(row.tx_pointer),
+        "ttl_s": row.ttl_s,
+        **(
+            {"payload": payload_to_json(row.payload)}
+            if payloads is None
+            else {
+                "brings": payloads.count,
+                "first": list(payloads.first),
+                "last": list(payloads.last),
+            }
+        ),
+    }
+
+
+def _payload(key: bytes, value: bytes) -> Row:
+    row = PayloadRow.from_bytes(key, value)
+    pointer = {"write_pointer": _pointer(pointer_in(key))}
+    return {**_offset(key), **pointer, "ttl_s": row.ttl_s, "payload": payload_to_json(row.payload)}
+
+
+def _topic(key: bytes, value: bytes) -> Row:
+    record = TopicRecord.from_bytes(key, value)
+    return {
+        "topic": str(split_topic(key[1:])),
+        "generation": record.generation,
+        "floor": record.log_start.hex(),
+        "properties": dict(record.properties),
+    }
+
+
+def _index(key: bytes, value: bytes) -> Row:
+    entry = IndexedRange.from_bytes(key, value)
+    return {
+        "write_pointer": _pointer(entry.pointer),
+        "rows": "messages" if entry.kind == MESSAGES else "payloads",
+        "topic": str(entry.topic),
+        "generation": entry.generation,
+        "first": list(entry.first),
+        "last": list(entry.last),
+        "final": entry.final,
+        "written_at_ms": entry.written_ms,
+    }
+
+
+def _fact(key: bytes, value: bytes) -> Row:
+    name = {"name": key[1:].decode("ascii", "replace")}
+    if key == LAST_BATCH_KEY:
+        mark = LastBatch.from_bytes(key, value)
+        last = list(mark.last)
+        seen = {} if mark.seen_lsn is None else {"seen_lsn": mark.seen_lsn}
+        batch = {"batch_number": mark.batch_number, "last": last, "clock_ms": mark.clock_ms}
+        return {**name, **batch, **seen}
+    facts = asdict(StoreMetadata.from_bytes(key, value))
+    return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
+
+
+def _hold(key: bytes, value: bytes) -> Row:
+    hold = Hold.from_bytes(key, value)
+    return {
+        **_name(key),
+        "from": hold.first.hex(),
+        "set_at_ms": hold.set_at_ms,
+        "expires_at_ms": hold.expires_at_ms,
+    }
+
+
+def _position(key: bytes, value: bytes) -> Row:
+    found = Position.from_bytes(key, value)
+    return {
+        **_name(key),
+        "position": found.position.hex(),
+        "updated_at_ms": found.updated_at_ms,
+    }
+
+
+def _name(key: bytes) -> Row:
+    topic, generation, name = split_named_row_key(key)
+    return {"topic": str(topic), "generation": generation, "name": name}
+
+
+def _offset(key: bytes) -> Row:
+    topic, generation = split_prefix(row_prefix(key))
+    offset: Offset = offset_in(key)
+    return {
+        "topic": str(topic),
+        "generation": generation,
+        "timestamp_ms": offset.timestamp_ms,
+        "seq_id": offset.seq_id,
+    }
+
+
+def _pointer(pointer: int | None) -> str | None:
+    return None if pointer is None else str(pointer)
+
+
+_DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
+    MESSAGES: _message,
+    PAYLOADS: _payload,
+    TOPICS: _topic,
+    INDEX: _index,
+    METADATA: _fact,
+    HOLDS: _hold,
+    POSITIONS: _position,
+}

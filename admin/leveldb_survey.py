@@ -1,0 +1,257 @@
+"""Read a LevelDB directory without LevelDB: every version of every row, and what can't be read.
+
+LevelDB's recovery writes to the directory, refuses the whole store for one corrupt block of its
+log, and skips other corruption in silence. Its repair does not report what it left out, and brings
+back rows that a lost block had replaced. So `tuff fsck` and `tuff salvage` read the files
+themselves, and change none.
+"""
+
+import heapq
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from tuff.leveldb.log import Batch, Gap, Readable, Record, read_batch, read_records, torn_from
+from tuff.leveldb.manifest import (
+    LOG_SUFFIX,
+    TABLE_SUFFIXES,
+    Manifest,
+    Unreadable,
+    numbered,
+    read_manifest,
+)
+from tuff.leveldb.sstable import Block, Layout, read_changes, read_layout
+
+# The intact rows in a key and its value: the two themselves, or rows that are packed in the value.
+Rows = Sequence[tuple[bytes, bytes]]
+WholeRows = Callable[[bytes, bytes], Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A part of a file that can't be read. In a table it may have contained versions of the keys
+    above `low` up to `high` (None: all that follow); in a log, changes to any key, with sequence
+    numbers from `first` up to `stop` (None: unknown). `is_tail`: a crash may have cut it off."""
+
+    file: str
+    offset: int
+    reason: str
+    low: bytes = b""
+    high: bytes | None = None
+    first: int | None = None
+    stop: int | None = None
+    is_tail: bool = False
+
+    def covers(self, low: bytes, high: bytes) -> bool:
+        """Whether it may have contained a version of a key from `low` to `high`, both included."""
+        if self.first is not None:
+            return False
+        return self.low < high and (self.high is None or self.high >= low)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The value that a change gave to a key, or None for its deletion. One that is not sure was
+    found in a corrupt block or batch: its value is intact, its sequence number may be wrong."""
+
+    key: bytes
+    sequence: int
+    value: bytes | None
+    file: str
+    is_sure: bool = True
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a directory contains; `loose` are versions that are not in an intact block."""
+
+    holes: list[Hole] = field(default_factory=list)
+    loose: list[Version] = field(default_factory=list)
+    tables: list[tuple[str, Readable, list[Block]]] = field(default_factory=list)
+
+    def versions(self) -> Iterator[list[Version]]:
+        """All versions of each key, the newest first, in the order of the keys."""
+        streams = [_stream(*table) for table in self.tables]
+        merged = heapq.merge(sorted(self.loose, key=_order), *streams, key=_order)
+        for _, found in groupby(merged, key=attrgetter("key")):
+            yield list(found)
+
+
+def _order(version: Version) -> tuple[bytes, int]:
+    return version.key, -version.sequence
+
+
+def _stream(name: str, data: Readable, blocks: list[Block]) -> Iterator[Version]:
+    for block in blocks:
+        if block.damage is None:
+            for change in read_changes(data, block):
+                yield Version(change.key, change.sequence, change.value, name)
+
+
+def survey(directory: Path, *, whole_rows: WholeRows) -> Survey:
+    """Read everything in a LevelDB directory that no process has open; changes nothing.
+
+    Raises: OSError: a file can't be read.
+    """
+    found = Survey()
+    manifest, unreadable = read_manifest(directory)
+    found.holes += map(_hole_in_manifest, unreadable)
+    for number, path in numbered(directory, *TABLE_SUFFIXES):
+        # Without a manifest all tables count, as in LevelDB's own repair: the newest versions win.
+        if manifest is None or number in manifest.tables:
+            _read_table(path, found, whole_rows)
+    for number, (low, high) in manifest.tables.items() if manifest is not None else ():
+        names = [f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
+        if not any((directory / name).is_file() for name in names):
+            found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
+    _read_logs(directory, manifest, found, whole_rows)
+    return found
+
+
+def _hole_in_manifest(at: Unreadable) -> Hole:
+    # A torn write never took effect, and hides nothing.
+    first, high = (None, b"") if at.is_tail else (0, None)
+    return Hole(at.file, at.offset, at.reason, high=high, first=first, is_tail=at.is_tail)
+
+
+def _before(key: bytes) -> bytes:
+    """A key just below this one: above most of the keys that are below it."""
+    return key[:-1]
+
+
+def _read_table(path: Path, found: Survey, whole_rows: WholeRows) -> None:
+    with path.open("rb") as file:
+        is_empty = path.stat().st_size == 0
+        data = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    layout = read_layout(data)
+    found.tables.append((path.name, data, layout.blocks))
+    last = b""
+    for at, block in enumerate(layout.blocks):
+        if block.damage is None:
+            for change in read_changes(data, block):
+                last = change.key
+        else:
+            behind = _first_key(data, layout, at + 1)
+            last = _read_corrupt_block(path.name, data, block, (last, behind), found, whole_rows)
+    for offset, reason in layout.damages:
+        # Corruption outside of the blocks hides no row, unless it hides where the blocks are.
+        found.holes.append(Hole(path.name, offset, reason, last, None if layout.is_cut else b""))
+
+
+def _first_key(data: Readable, layout: Layout, at: int) -> bytes | None:
+    for block in layout.blocks[at:]:
+        if block.damage is None:
+            return next((change.key for change in read_changes(data, block)), None)
+    return None
+
+
+def _read_corrupt_block(
+    name: str,
+    data: Readable,
+    block: Block,
+    around: tuple[bytes, bytes | None],
+    found: Survey,
+    whole_rows: WholeRows,
+) -> bytes:
+    """Take the intact rows of a corrupt block, and note the holes between them; its last key."""
+    last, behind = around
+    reason = block.damage or ""
+    deleted: bytes | None = None
+    is_torn = False
+    for change in read_changes(data, block):
+        if change.value is None:
+            # No checksum of ours covers its key, unless an intact row of the same key follows.
+            is_torn, deleted = is_torn or deleted is not None, change.key
+            continue
+        rows = [] if change.key < last else whole_rows(change.key, change.value)
+        if not rows:
+            is_torn, deleted = True, None
+            continue
+        if deleted == change.key:
+            found.loose.append(Version(deleted, change.sequence + 1, None, name, is_sure=False))
+        if is_torn or deleted not in (None, change.key):
+            found.holes.append(Hole(name, block.offset, reason, last, change.key))
+        found.loose += _unsure(name, change.sequence, rows)
+        is_torn, deleted, last = rows != [(change.key, change.value)], None, rows[-1][0]
+    # How many rows there were is unknown, so there may be a hole after the last one.
+    found.holes.append(Hole(name, block.offset, reason, last, behind))
+    return last
+
+
+def _unsure(name: str, sequence: int, rows: Rows) -> Iterator[Version]:
+    return (Version(key, sequence, value, name, is_sure=False) for key, value in rows)
+
+
+def _read_logs(
+    directory: Path, manifest: Manifest | None, found: Survey, whole_rows: WholeRows
+) -> None:
+    logs = numbered(directory, LOG_SUFFIX)
+    live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
+    lost = None if manifest is None else manifest.lost_log(directory)
+    if lost is not None:
+        found.holes.append(Hole(lost, 0, "the file is missing", first=0))
+    reader = _LogReader(found, whole_rows)
+    # An empty new log was made by an opening that did not complete.
+    newest = next((path for path in reversed(live) if path.stat().st_size), None)
+    for path in live:
+        reader.read(path, is_newest=path == newest)
+
+
+class _LogReader:
+    """Reads logs in their order, and finds by the sequence numbers what is missing."""
+
+    def __init__(self, found: Survey, whole_rows: WholeRows) -> None:
+        self._found = found
+        self._whole_rows = whole_rows
+        self._next: int | None = None
+
+    def read(self, path: Path, *, is_newest: bool) -> None:
+        data = path.read_bytes()
+        torn = torn_from(data) if is_newest else None
+        pending: list[tuple[int, str, bool]] = []
+        for record in read_records(data[:torn]):
+            if isinstance(record, Gap):
+                pending.append((record.offset, record.reason, record.is_tail))
+            else:
+                self._take(path.name, record, pending)
+        if torn is not None:
+            pending.append((torn, "sectors of the last write are missing", True))
+        # A write of several blocks that was cut off leaves more than one incomplete record.
+        is_cut_off = is_newest and bool(pending) and pending[-1][2]
+        for offset, reason, is_tail in pending:
+            self._hole(path.name, offset, reason, None, is_tail=is_tail or is_cut_off)
+
+    def _take(self, name: str, record: Record, pending: list[tuple[int, str, bool]]) -> None:
+        batch = read_batch(record)
+        if batch.damage is not None:
+            pending.append((record.offset, batch.damage, False))
+            self._take_rows(name, batch)
+            return
+        if not pending and self._next is not None and batch.first != self._next:
+            reason = f"changes {self._next} to {batch.first - 1} are missing before it"
+            pending.append((record.offset, reason, False))
+        for offset, reason, _ in pending:
+            self._hole(name, offset, reason, batch.first)
+        pending.clear()
+        self._next = batch.stop
+        self._found.loose += (
+            Version(change.key, change.sequence, change.value, name) for change in batch.changes
+        )
+
+    def _take_rows(self, name: str, batch: Batch) -> None:
+        # The batch's own number may be corrupt; if too high, an old row would replace a newer one.
+        first = batch.first if self._next is None else self._next
+        for at, change in enumerate(batch.changes):
+            if change.value is not None:
+                rows = self._whole_rows(change.key, change.value)
+                self._found.loose += _unsure(name, first + at, rows)
+
+    def _hole(
+        self, name: str, offset: int, reason: str, stop: int | None, *, is_tail: bool = False
+    ) -> None:
+        first = self._next or 0
+        hole = Hole(name, offset, reason, first=first, stop=stop, is_tail=is_tail)
+        self._found.holes.append(hole)

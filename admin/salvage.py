@@ -1,0 +1,140 @@
+"""Write a new data directory with what can be read of both stores: `tuff salvage` (promise 8).
+
+First the transaction files are read: what they prove of each transaction decides what becomes of
+its rows. Then the rows are copied. What the rows prove in turn of transactions that the files lost
+is part of the transaction files that are written last.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from admin.check_message_store import MessageStoreReport, check_message_store
+from admin.data_directory import DataDirectory, new_directory
+from admin.findings import Decision, Finding
+from admin.fsck import check, lost_commits, store_mark
+from admin.salvage_messages import (
+    MessageSalvage,
+    ProvenOutcome,
+    SalvagedRows,
+    write_empty_store,
+)
+from admin.salvage_transactions import (
+    ProvenState,
+    RowEvidence,
+    complete_state,
+    prove_state,
+    write_transaction_files,
+)
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.packed_rows import first_whole
+from tx.transactions import EndedState
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageReport:
+    """How many rows of which table were kept, what was lost, and what had to be decided."""
+
+    kept: Counter[str]
+    lost: list[Finding]
+    decided: list[Decision]
+
+
+def salvage(
+    data: DataDirectory, target: Path, *, now_ms: int, new_store_id: Callable[[], str]
+) -> SalvageReport:
+    """Write what can be read to a new directory, which is there whole or not at all. Blocks.
+
+    Raises:
+        RefusedError: the new directory is not empty.
+        NewerFilesError: a newer version wrote some of it. (For a row of one, a StoreError.)
+        OSError, StoreError: something can't be read or written.
+    """
+    with new_directory(target) as part:
+        return _write(data, part, now_ms=now_ms, new_store_id=new_store_id)
+
+
+def _write(
+    data: DataDirectory, part: Path, *, now_ms: int, new_store_id: Callable[[], str]
+) -> SalvageReport:
+    proven = _prove(data, now_ms=now_ms)
+    rows = _salvage_rows(data, part, proven, now_ms=now_ms, new_store_id=new_store_id)
+    findings = check(DataDirectory.of(part), now_ms=now_ms).findings
+    assert not findings, f"what salvage wrote is not whole: {findings}"
+    decided = [*proven.decided, *rows.decided, *_hidden(rows)]
+    missing = () if data.has_messages else lost_commits(MessageStoreReport(), proven.state)
+    return SalvageReport(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
+
+
+def _prove(data: DataDirectory, *, now_ms: int) -> ProvenState:
+    mark = None
+    if data.has_messages:
+        mark = store_mark(check_message_store(data.messages, now_ms=now_ms))
+    return prove_state(data.snapshots, mark)
+
+
+def _salvage_rows(
+    data: DataDirectory,
+    part: Path,
+    proven: ProvenState,
+    *,
+    now_ms: int,
+    new_store_id: Callable[[], str],
+) -> SalvagedRows:
+    store = LevelDbStore(part / "messages", first_whole=first_whole)
+    try:
+        outcome = cache(partial(_outcome, proven))
+        source = (
+            MessageSalvage(data.messages, store, outcome=outcome) if data.has_messages else None
+        )
+        rows = SalvagedRows() if source is None else source.copy_rows()
+        store_id, highest = _write_transactions(
+            part, proven, rows, now_ms=now_ms, new_store_id=new_store_id
+        )
+        metadata = replace(rows.metadata, store_id=store_id, highest_pointer=highest)
+        if source is None:
+            write_empty_store(store, metadata, proven.last_published)
+        else:
+            source.write_metadata(metadata, proven.last_published)
+    finally:
+        store.close()
+    return rows
+
+
+def _write_transactions(
+    part: Path,
+    proven: ProvenState,
+    rows: SalvagedRows,
+    *,
+    now_ms: int,
+    new_store_id: Callable[[], str],
+) -> tuple[str | None, int]:
+    """Write the transaction files; their store id, and the highest pointer they reserve."""
+    highest = max(rows.highest_pointer, rows.metadata.highest_pointer)
+    store_id = proven.store_id or rows.metadata.store_id
+    if store_id is None and not highest:
+        return None, 0  # there never was a transaction
+    evidence = RowEvidence(committed=rows.committed, hidden=rows.hidden, highest_pointer=highest)
+    image = complete_state(proven, evidence, now_ms=now_ms)
+    store_id = store_id or new_store_id()
+    write_transaction_files(part / "snapshots", image, store_id=store_id, now_ms=now_ms)
+    return store_id, image.highest_reserved
+
+
+def _outcome(proven: ProvenState, pointer: int) -> ProvenOutcome:
+    ended = proven.ended_as(pointer)
+    if ended is not None:
+        is_committed = ended is EndedState.COMMITTED
+        return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
+    if proven.is_open(pointer):
+        # If the files lack their end, it may have committed since.
+        return ProvenOutcome.NOT_COMMITTED if proven.is_complete else ProvenOutcome.UNKNOWN
+    is_forgotten = proven.is_forgotten(pointer)
+    return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
+
+
+def _hidden(rows: SalvagedRows) -> list[Decision]:
+    reason = "its commit is not proven: its rows are hidden from readers with a snapshot"
+    return [Decision(f"transaction {pointer}", reason) for pointer in sorted(rows.hidden)]

@@ -1,0 +1,307 @@
+"""A new message store with every row that can be read, and none undecided: `tuff salvage`.
+
+A row with a write pointer stays visible to snapshot readers only if its commit is proven: by the
+transaction files, or because its pointer has left the pointer index, which happens after a durable
+commit. In any other row the pointer is inverted, as a rollback does: readers without isolation see
+the row as before, snapshot readers never will. So the new store needs no index rows (promise 8).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from admin.check_message_store import SALVAGE_ADVICE, hole_findings
+from admin.findings import Decision, Finding
+from admin.leveldb_survey import Version
+from admin.readable_rows import LOG_SUFFIX, TABLE_NAMES, ReadableRows, ReadRow, row_name
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
+    BEFORE_ALL,
+    INDEX,
+    LAST_BATCH_KEY,
+    MESSAGES,
+    METADATA,
+    METADATA_KEY,
+    PAYLOADS,
+    TOPICS,
+    MessageRow,
+    offset_in,
+    pointer_in,
+    row_prefix,
+    split_prefix,
+    split_topic,
+    topic_key,
+)
+from messaging.topics import TTL_S_MAX, TopicRecord
+from tuff.protocol.ids import Offset, TopicId
+from tx.files import NEWER
+
+BATCH_BYTES_MAX = 4 << 20  # bytes of one write to the new store; a sync each
+
+_POINTER_SIZE = 8
+
+
+class ProvenOutcome(Enum):
+    """What the transaction files prove of a pointer. FORGOTTEN: they are complete and do not have
+    it, so it ended long ago and had no index row any more; UNKNOWN: they prove nothing."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    FORGOTTEN = "forgotten"
+    UNKNOWN = "unknown"
+
+
+@dataclass
+class SalvagedRows:
+    """What was kept, lost and decided. `hidden` are the pointers that were inverted, `committed`
+    those that the rows alone prove committed."""
+
+    kept: Counter[str] = field(default_factory=Counter)
+    lost: list[Finding] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
+    metadata: StoreMetadata = field(default_factory=StoreMetadata)
+    hidden: set[int] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
+    highest_pointer: int = 0
+
+
+@dataclass
+class _Reference:
+    """A message row that references payload rows, and how many of these were kept."""
+
+    key: bytes
+    row: MessageRow
+    found: int = 0
+
+
+def write_empty_store(new: Store, metadata: StoreMetadata, published: Offset) -> None:
+    """Write a store without messages, for transactions whose messages are lost or elsewhere. Its
+    last batch has seen no edit of the transactions, so that a check finds what is missing.
+
+    Raises: StoreError.
+    """
+    last_batch = LastBatch(batch_number=1, last=max(BEFORE_ALL, published))
+    new.write(
+        [
+            (METADATA_KEY, metadata.to_bytes(METADATA_KEY)),
+            (LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY)),
+        ]
+    )
+
+
+class MessageSalvage:
+    """Reads a corrupt store, and writes a new one. Blocks."""
+
+    def __init__(
+        self, directory: Path, new: Store, *, outcome: Callable[[int], ProvenOutcome]
+    ) -> None:
+        """Raises: OSError: a file can't be read."""
+        self._readable = ReadableRows(directory)
+        self._new = new
+        self._outcome = outcome
+        self.report = SalvagedRows(lost=hole_findings(directory, self._readable))
+        self._indexed, self._unmarked = _pointers_in_doubt(self._readable)
+        self._has_log_holes = any(hole.first is not None for hole in self._readable.holes)
+        self._last = BEFORE_ALL
+        self._batch_number = 0
+        self._clock_ms: int | None = None
+        self._generations: dict[TopicId, int] = {}
+        self._topics: dict[TopicId, TopicRecord] = {}
+        self._references: dict[tuple[bytes, int], list[_Reference]] = {}
+        self._batch: list[tuple[bytes, bytes | None]] = []
+        self._batch_bytes = 0
+        self._takers: Mapping[bytes, Callable[[ReadRow, bytes], None]] = {
+            INDEX: self._note_index,
+            MESSAGES: self._keep_message,
+            PAYLOADS: self._keep_payload,
+            TOPICS: self._note_topic,
+            METADATA: self._note_metadata,
+        }
+
+    def copy_rows(self) -> SalvagedRows:
+        """Write every row but the store's metadata. Raises: StoreError, OSError."""
+        for found in self._readable.rows():
+            if found.corruption is not None:
+                self._report_lost(found, found.corruption)
+            if found.value is not None:
+                self._takers.get(found.key[:1], self._copy)(found, found.value)
+        for references in self._references.values():
+            for reference in references:
+                self._keep_reference(reference)
+        self._keep_topics()
+        return self.report
+
+    def write_metadata(self, metadata: StoreMetadata, published: Offset) -> None:
+        """Write the metadata, and a last batch above all that was published. Raises: StoreError."""
+        self._last = max(self._last, published)
+        last_batch = LastBatch(
+            batch_number=self._batch_number + 1, last=self._last, clock_ms=self._clock_ms
+        )
+        self._put(METADATA_KEY, metadata.to_bytes(METADATA_KEY))
+        self._put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
+        self._flush()
+
+    def _report_lost(self, found: ReadRow, corruption: str) -> None:
+        if found.is_newer_format:
+            # If it were left out, the version that can read it would not have it either.
+            raise StoreError(f"{row_name(found.key)}: {corruption}; {NEWER}")
+        self.report.lost.append(Finding(row_name(found.key), corruption, SALVAGE_ADVICE))
+        if found.value is not None:
+            reason = "its newest version is corrupt, and the one before it was taken"
+            self._decide(row_name(found.key), reason)
+
+    def _decide(self, location: str, reason: str) -> None:
+        self.report.decided.append(Decision(location, reason))
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._batch.append((key, value))
+        self._batch_bytes += len(key) + len(value)
+        self.report.kept[TABLE_NAMES.get(key[:1], "unknown")] += 1
+        if self._batch_bytes >= BATCH_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._new.write(self._batch)
+        self._batch, self._batch_bytes = [], 0
+
+    def _copy(self, found: ReadRow, value: bytes) -> None:
+        self._put(found.key, value)
+
+    def _note_index(self, found: ReadRow, value: bytes) -> None:
+        entry = IndexedRange.from_bytes(found.key, value)
+        self._note_pointer(entry.pointer)
+        self._last = max(self._last, entry.last)
+
+    def _note_pointer(self, pointer: int) -> None:
+        self.report.highest_pointer = max(self.report.highest_pointer, pointer)
+
+    def _note_offset(self, key: bytes) -> None:
+        self._last = max(self._last, offset_in(key))
+        topic, generation = split_prefix(row_prefix(key))
+        self._generations[topic] = max(self._generations.get(topic, 0), generation)
+
+    def _keep_message(self, found: ReadRow, value: bytes) -> None:
+        self._note_offset(found.key)
+        row = MessageRow.from_bytes(found.key, value)
+        if row.tx_pointer is not None:
+            self._note_pointer(abs(row.tx_pointer))
+            row = self._decided(found, row, row.tx_pointer)
+        if row.reference is None:
+            self._put(found.key, row.to_bytes(found.key))
+            return
+        pointer = abs(row.tx_pointer or 0)
+        owned = self._references.setdefault((row_prefix(found.key), pointer), [])
+        owned.append(_Reference(found.key, row))
+
+    def _decided(self, found: ReadRow, row: MessageRow, pointer: int) -> MessageRow:
+        """The row, with an inverted pointer unless its commit is proven."""
+        if pointer < 0:
+            return row
+        outcome = self._outcome(pointer)
+        if outcome is ProvenOutcome.COMMITTED:
+            return row
+        if outcome is not ProvenOutcome.NOT_COMMITTED and self._is_settled(found, pointer, outcome):
+            self.report.committed.add(pointer)
+            return row
+        self.report.hidden.add(pointer)
+        return replace(row, tx_pointer=-pointer)
+
+    def _is_settled(self, found: ReadRow, pointer: int, outcome: ProvenOutcome) -> bool:
+        """Whether the rows alone prove that the transaction of this row committed."""
+        # A newer version of this very row may be lost, in which a rollback inverted the pointer.
+        if found.may_be_stale or pointer in self._unmarked:
+            return False
+        is_forgotten = outcome is ProvenOutcome.FORGOTTEN
+        if pointer in self._indexed:
+            # The deletion of its index row is lost, so that the row is there again: only if no
+            # other write can be lost.
+            return is_forgotten and not self._has_log_holes and self._may_hide_index(pointer)
+        return is_forgotten or not self._may_hide_index(pointer)
+
+    def _may_hide_index(self, pointer: int) -> bool:
+        """Whether an index row of this pointer, or its deletion, may be lost in a table."""
+        low = INDEX + pointer.to_bytes(_POINTER_SIZE, "big")
+        return self._readable.may_hide(low, low + b"\xff")
+
+    def _keep_payload(self, found: ReadRow, value: bytes) -> None:
+        self._note_offset(found.key)
+        pointer, offset = pointer_in(found.key), offset_in(found.key)
+        self._note_pointer(pointer)
+        self._put(found.key, value)
+        for reference in self._references.get((row_prefix(found.key), pointer), ()):
+            payloads = reference.row.reference
+            if payloads is not None and payloads.first <= offset <= payloads.last:
+                reference.found += 1
+
+    def _keep_reference(self, reference: _Reference) -> None:
+        row, payloads = reference.row, reference.row.reference
+        assert payloads is not None
+        if reference.found < payloads.count:
+            row = replace(row, reference=replace(payloads, count=reference.found))
+            reason = f"of its {payloads.count} stored messages {reference.found} are left"
+            self._decide(row_name(reference.key), reason)
+        self._put(reference.key, row.to_bytes(reference.key))
+
+    def _note_topic(self, found: ReadRow, value: bytes) -> None:
+        topic = split_topic(found.key[1:])
+        self._topics[topic] = TopicRecord.from_bytes(found.key, value)
+        if found.may_be_stale:
+            self._decide(
+                f"topic {topic}",
+                "its row may be an older one: a later change, truncation or deletion may be undone",
+            )
+
+    def _note_metadata(self, found: ReadRow, value: bytes) -> None:
+        if found.key == METADATA_KEY:
+            self.report.metadata = StoreMetadata.from_bytes(found.key, value)
+        elif found.key == LAST_BATCH_KEY:
+            last_batch = LastBatch.from_bytes(found.key, value)
+            self._last = max(self._last, last_batch.last)
+            self._batch_number, self._clock_ms = last_batch.batch_number, last_batch.clock_ms
+        else:
+            self._put(found.key, value)
+
+    def _keep_topics(self) -> None:
+        for topic in sorted({*self._topics, *self._generations}):
+            record, generation = self._topics.get(topic), self._generations.get(topic, 0)
+            if record is None:
+                record = TopicRecord(generation=generation, properties={"ttl": str(TTL_S_MAX)})
+                reason = (
+                    f"its row is lost; made anew with generation {generation} and the longest ttl, "
+                    "so what was deleted, truncated or expired may be back: set its properties"
+                )
+                self._decide(f"topic {topic}", reason)
+            elif generation > abs(record.generation):
+                record = replace(record, generation=generation)
+                self._decide(f"topic {topic}", f"generation {generation}, as its newest rows have")
+            self._last = max(self._last, record.log_start.offset)
+            self._put(topic_key(topic), record.to_bytes(topic_key(topic)))
+
+
+def _pointers_in_doubt(readable: ReadableRows) -> tuple[set[int], set[int]]:
+    """Pointers with index rows; and pointers whose index rows were removed after a hole in a log,
+    in which some of their rows may have been marked rolled back: more rows than fit one batch are
+    marked by several."""
+    stops = [hole.stop for hole in readable.holes if hole.stop is not None]
+    indexed: set[int] = set()
+    unmarked: set[int] = set()
+    for versions in readable.versions():
+        key = versions[0].key
+        if key[:1] != INDEX:
+            continue
+        pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
+        if any(_is_removed_after(versions, stop) for stop in stops):
+            unmarked.add(pointer)
+        if versions[0].value is not None:
+            indexed.add(pointer)
+    return indexed, unmarked
+
+
+def _is_removed_after(versions: list[Version], stop: int) -> bool:
+    newest, oldest = versions[0], versions[-1]
+    is_removed_behind = newest.value is None and newest.sequence >= stop
+    return is_removed_behind and oldest.sequence < stop and newest.file.endswith(LOG_SUFFIX)

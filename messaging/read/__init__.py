@@ -1,0 +1,1 @@
+"""What a poll passes through: from the question to the forms of the reply."""

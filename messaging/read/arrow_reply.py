@@ -1,0 +1,89 @@
+"""The Arrow form of a page (protocol §3.4): a stream with one schema and one record batch.
+
+    columns := id: binary(20 bytes) value: binary timestamp: timestamp[us, UTC] generation: int32
+               write_pointer: int64, null for a message without a transaction
+
+Columns are built from all ids, all payloads and ranges of pointers at once; no object is made for a
+message. Only this module imports pyarrow. It is loaded when a reader first asks for the form.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from messaging.read.reply import Columns, Under
+from tuff.protocol.ids import MESSAGE_ID_SIZE
+
+_TIME_SIZE = 8  # bytes; an id begins with the publish time
+_ID_SIZE = MESSAGE_ID_SIZE.to_bytes(4, "big")
+_SIZE_OF_NOTHING = bytes(len(_ID_SIZE))
+_NO_POINTER = 0  # no transaction has it
+_TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", _TIME),
+        ("generation", pa.int32()),
+        ("write_pointer", pa.int64()),
+    ]
+)
+# What a stream has around its one batch: put together here, it is copied once and not three times.
+_BEGINNING = SCHEMA.serialize().to_pybytes()
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def encode(columns: Columns, under: Sequence[Under], *, generation: int) -> bytes:
+    """The stream of these messages; `under` says which of them have a write pointer."""
+    pieces, count = columns.pieces, len(columns)
+    id_column = _binary([_ID_SIZE * count], [piece.joined_ids() for piece in pieces])
+    sizes = [piece.sizes() for piece in pieces]
+    columns_of = [
+        id_column,
+        _binary(sizes, [piece.joined_payloads() for piece in pieces]),
+        _times(id_column),
+        pa.repeat(pa.scalar(generation, pa.int32()), count),
+        _pointers(count, under),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns_of, schema=SCHEMA)
+    return b"".join((_BEGINNING, batch.serialize(), _END))
+
+
+def _binary(sizes: Sequence[bytes], values: Sequence[bytes | memoryview]) -> pa.BinaryArray:
+    """The column of these values, whose sizes are numbers of four bytes."""
+    # Where each value begins, and last where they end; a page is far from 2 GiB.
+    numbers = _numbers("i", b"".join((_SIZE_OF_NOTHING, *sizes)))
+    column = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+    offsets = pc.cumulative_sum(column).buffers()[1]
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(pa.binary(), len(numbers) - 1, [None, offsets, data])
+
+
+def _numbers(code: str, data: bytes | memoryview) -> "array[int]":
+    """Big-endian numbers, as this machine has them."""
+    numbers = array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _times(ids: pa.BinaryArray) -> pa.TimestampArray:
+    times = pc.binary_slice(ids, 0, _TIME_SIZE)
+    assert array("q").itemsize == _TIME_SIZE
+    numbers = _numbers("q", memoryview(times.buffers()[2] or b"")[: _TIME_SIZE * len(times)])
+    in_ms = pa.timestamp("ms", tz="UTC")
+    return pa.Array.from_buffers(in_ms, len(times), [None, pa.py_buffer(numbers)]).cast(_TIME)
+
+
+def _pointers(count: int, under: Sequence[Under]) -> pa.Int64Array:
+    if not under:
+        return pa.nulls(count, pa.int64())
+    numbers = array("q", [_NO_POINTER]) * count
+    for first, stop, pointer in under:
+        numbers[first:stop] = array("q", [pointer]) * (stop - first)
+    column = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
+    return pc.if_else(pc.equal(column, _NO_POINTER), pa.scalar(None, pa.int64()), column)

@@ -1,0 +1,324 @@
+"""Polls and long polls (protocol §3.4).
+
+A read takes its transaction snapshot first and its view of the rows second. A long poll takes both
+anew each time it wakes. It registers for wake-ups before it reads, so that no wake-up is lost.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from messaging.read.query import LAST_NUMBER, Query, Undecided, start_number, time_in
+from messaging.read.reply import Page, arrow_form
+from messaging.read.scan import ReadResult, read
+from messaging.read.visibility import HeldRow
+from messaging.retention.decision import TopicRule
+from messaging.settings import MessagingSettings
+from messaging.storage.open_store import OpenStore
+from messaging.storage.rows import offset_after
+from messaging.storage.store_state import StoreState, require_topic
+from messaging.topics import Topic, TopicRecord, topic_was_replaced
+from messaging.transactions_interface import TransactionView
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
+from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollResult:
+    """What a read delivers. `next_id`, as an exclusive start, leads to exactly what this reader has
+    not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
+    progress."""
+
+    page: Page
+    generation: int
+    next_id: bytes
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+    @property
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
+        return self.page.messages()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
+    `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
+    transaction in progress whose snapshot to read in; `through`: the last id to deliver.
+
+    Raises:
+        BadRequestError: values that exclude each other, or out of range.
+    """
+
+    start: MessageId | int | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    transaction: Transaction | None = None
+    tx: int | None = None
+    isolation: Isolation = Isolation.ALL
+    undecided: Undecided = Undecided.HOLD
+    wait_s: float = 0.0
+    through: MessageId | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit <= 0:
+            raise BadRequestError(f"limit is greater than 0, not {self.limit}")
+        if isinstance(self.start, int) and self.start < 0:
+            raise BadRequestError(f"a publish time is 0 or more ms, not {self.start}")
+        snapshots = (self.transaction is not None, self.tx is not None)
+        if sum((*snapshots, self.isolation is Isolation.COMMITTED)) > 1:
+            raise BadRequestError("give at most one of isolation, tx and a transaction")
+        if self.undecided is Undecided.SKIP and not any(snapshots):
+            raise BadRequestError("undecided=skip needs a fixed snapshot: tx, or a transaction")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it reads in one snapshot however often it looks."""
+        return self.transaction is not None or self.tx is not None
+
+
+class Polls:
+    """Serves reads, and keeps those that wait. Lives on the event loop; threads read the rows."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        state: StoreState,
+        settings: MessagingSettings,
+        *,
+        observe: Callable[[str, float], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._settings = settings
+        self._observe = observe
+        self._is_stopping = False
+        self.transaction_readers = TransactionReaders()
+        self.waiting_count = 0  # polls that sleep until something happens
+        self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
+
+    async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
+        """Read, and wait up to `wait_s` if there is nothing yet."""
+        try:
+            return await self._registered(topic, poll)
+        except DamagedRecordError:
+            self.damaged_reads += 1
+            raise
+
+    def stop_waiting(self) -> None:
+        """End every long poll, now and from now on, with what it has: nothing."""
+        self._is_stopping = True
+        for topic in self._state.topics:
+            topic.wake()
+
+    async def load_arrow(self) -> None:
+        """Have the Arrow form of replies ready. Raises: NotAcceptableError."""
+        if not arrow_form.cache_info().currsize:
+            await self._store.read(lambda _store: arrow_form())
+
+    async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
+        found, record = require_topic(self._store, self._state, topic)
+        waiter = asyncio.Event()
+        found.waiters[waiter] = None
+        try:
+            with self.transaction_readers.joined(poll.tx, waiter):
+                return await self._poll(found, record.generation, poll, waiter)
+        finally:
+            del found.waiters[waiter]
+
+    async def _poll(
+        self, topic: Topic, generation: int, poll: Poll, waiter: asyncio.Event
+    ) -> PollResult:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + poll.wait_s
+        asked = number = start_number(poll.start, inclusive=poll.inclusive)
+        live_from = Offset(0, 0)
+        is_expired = was_caught_up = goes_on = False
+        while True:
+            waiter.clear()
+            self._store.require_up()
+            record = require_generation(topic, generation)
+            query = _begun_anew(
+                query_of(self._state, self._settings, topic, record, poll, number), asked, live_from
+            )
+            number, live_from = query.start, query.live_from
+            # One that was caught up is woken by all that comes: it misses nothing while it waits.
+            is_expired = is_expired or (not was_caught_up and self._is_expired(poll, query))
+            # The store may be ahead of memory by a batch: a read that began there goes on there.
+            result = None if goes_on else self._state.tail_cache.read(query)
+            if result is None:
+                result = await self._store.read(partial(read, query=query))
+                self._state.tail_cache.keep(query, result)
+            number = max(number, int.from_bytes(result.next_id, "big") + 1)
+            was_caught_up = result.caught_up
+            goes_on = not result.finished and not result.page
+            if goes_on:
+                continue
+            if result.page or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
+                return self._result(record, result, is_expired=is_expired)
+            alarm_s = deadline_s
+            if result.held is not None:
+                left_s = self._left_s(topic.rule_of(record), result.held)
+                if left_s <= 0:  # it expired while it was read
+                    continue
+                alarm_s = min(deadline_s, loop.time() + left_s)
+            await self._wait(waiter, alarm_s, result)
+
+    def _is_vain(self, poll: Poll, query: Query, result: ReadResult) -> bool:
+        """Whether waiting can't help."""
+        through = query.through
+        if self._is_stopping or result.next_id >= through.to_bytes():
+            return True
+        if result.caught_up and through.offset <= query.high_water_mark:
+            return True
+        if not poll.is_fixed or result.held_by is None:
+            return False
+        # Ended, and in the index still: its rows are about to be marked, and the reader goes on.
+        return not (self._holder(result.held_by) or self._state.index.ranges(result.held_by))
+
+    def _left_s(self, rule: TopicRule, held: HeldRow) -> float:
+        """In how many seconds this row expires, and holds readers back no more. No wake-up comes
+        for that: time passes, and no transaction ends."""
+        expires_ms = rule.expires_ms(held.offset, own_ttl_s=held.ttl_s)
+        return (expires_ms - self._state.now_ms()) / 1000
+
+    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self.waiting_count += 1
+        alarm = loop.call_at(alarm_s, waiter.set)
+        try:
+            await waiter.wait()
+        finally:
+            alarm.cancel()
+            self.waiting_count -= 1
+        if result.held_by is not None:
+            self._observe("blocked_reader_seconds", loop.time() - began_s)
+
+    def _is_expired(self, poll: Poll, query: Query) -> bool:
+        """Whether what this reader is to be handed next may have expired before it came."""
+        if time_in(query.start) > query.live_from.timestamp_ms:
+            return False  # as nearly always
+        start = poll.start
+        if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
+            return False  # the beginning
+        number = MessageId.from_int(min(query.start, LAST_NUMBER))
+        if number.offset >= query.live_from:
+            return False
+        if not isinstance(start, MessageId) or poll.inclusive:
+            return True
+        # An id that stands before a row, or is that of a message which is a row by itself, is one
+        # that a reply handed out: that reader missed nothing if no row came until later.
+        at_row = MessageId(*number.offset)
+        if number.to_int() - at_row.to_int() > 1:
+            return True
+        unread = number.offset if number == at_row else offset_after(number.offset)
+        return self._state.idle_intervals.may_hold(unread, stop=query.live_from)
+
+    def _result(self, record: TopicRecord, result: ReadResult, *, is_expired: bool) -> PollResult:
+        return PollResult(
+            page=result.page,
+            generation=record.generation,
+            next_id=result.next_id,
+            caught_up=result.caught_up,
+            blocked_by=self._holder(result.held_by),
+            expired=is_expired,
+        )
+
+    def _holder(self, pointer: int | None) -> int | None:
+        return None if pointer is None else self._state.transactions.holder(pointer)
+
+
+def query_of(
+    state: StoreState,
+    settings: MessagingSettings,
+    topic: Topic,
+    record: TopicRecord,
+    poll: Poll,
+    number: int,
+) -> Query:
+    """The query of a poll from the id with this number on, as of now.
+
+    Raises: TransactionsUnavailableError, and what `TransactionView.snapshot_of` raises.
+    """
+    # The snapshot first and the rows second: a row that became durable in between is newer than
+    # the snapshot and held, and not taken for one that this reader may pass by.
+    snapshot = _snapshot(state.transactions, poll)
+    limit_max = settings.poll_limit_max
+    now_ms = state.expiry_ms()
+    return Query(
+        prefix=topic.prefix(record.generation),
+        start=number,
+        through=poll.through or LAST_ID,
+        high_water_mark=state.high_water_mark,
+        log_start=record.log_start,
+        live_from=topic.rule_of(record).live_from(now_ms=now_ms),
+        now_ms=now_ms,
+        limit=min(poll.limit or limit_max, limit_max),
+        bytes_max=settings.poll_bytes_max,
+        snapshot=snapshot,
+        undecided=poll.undecided,
+    )
+
+
+def require_generation(topic: Topic, generation: int) -> TopicRecord:
+    """The topic's record. Raises: TopicNotFoundError: the topic was deleted meanwhile."""
+    record = topic.require_durable()
+    if record.generation != generation:
+        raise topic_was_replaced(topic.id)
+    return record
+
+
+def _snapshot(transactions: TransactionView, poll: Poll) -> Transaction | None:
+    if poll.transaction is not None:
+        return poll.transaction
+    if poll.tx is not None:
+        return transactions.snapshot_of(poll.tx)
+    return transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
+
+
+def _begun_anew(query: Query, asked: int, live_from: Offset) -> Query:
+    """From where was asked for at first, if messages may be there again that had expired when the
+    reader looked last: by a longer time to live, or a clock set back."""
+    return replace(query, start=asked) if query.live_from < live_from else query
+
+
+class TransactionReaders:
+    """Those polls by the pointer that they name. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[int, dict[asyncio.Event, None]] = {}
+
+    @property
+    def pointers(self) -> Collection[int]:
+        """Every pointer that one of them names."""
+        return self._waiters.keys()
+
+    @contextmanager
+    def joined(self, pointer: int | None, waiter: asyncio.Event) -> Iterator[None]:
+        """Meanwhile the poll with this waiter is one of them, if it names a pointer."""
+        if pointer is None:
+            yield
+            return
+        waiters = self._waiters.setdefault(pointer, {})
+        waiters[waiter] = None
+        try:
+            yield
+        finally:
+            del waiters[waiter]
+            if not waiters:
+                del self._waiters[pointer]
+
+    def wake(self, pointers: Iterable[int]) -> None:
+        """These ended: let every poll that reads in one of them look again."""
+        if not self._waiters:
+            return  # as nearly always
+        for pointer in pointers:
+            for waiter in self._waiters.get(pointer, ()):
+                waiter.set()

@@ -1,0 +1,373 @@
+"""The tail cache: the newest rows of each topic in memory, in wire form (design §8).
+
+The cache of a topic holds every row behind an offset, up to the high-water mark. A read that starts
+behind that offset is answered from it, without a thread and without the disk, with what a read of
+the store would give. It is filled from batches that became durable, and from what a reader at the
+end of a topic read, if those rows are only payloads, which nothing changes. A later change to a row
+(a rollback inverts it, retention removes it) changes the cache in the same step. Log starts, times
+to live and snapshots are applied by the reader, as for rows of the store.
+
+Readers that ask for the same in the same view get the same page, and so the same bytes.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from messaging.read.query import LAST_NUMBER, Query, first_number, next_at_end
+from messaging.read.reply import NO_PAYLOAD, Page
+from messaging.read.scan import ReadResult, plain_item, plain_items, read_memory
+from messaging.storage.rows import (
+    BEFORE_ALL,
+    MESSAGES,
+    OFFSET_SIZE,
+    MessageRow,
+    offset_after,
+    pack_offset,
+)
+from messaging.write.write_batch import NewRows
+from tuff.protocol.avro import ID_HEAD, encode_message
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Offset
+from tuff.protocol.transaction import Transaction
+
+TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more than its share
+KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
+DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
+FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
+# Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
+# and the event loop would stand still meanwhile; the next reader goes to the store instead.
+CHANGED_COUNT_MAX = 25_000
+ROW_OVERHEAD_BYTES = 100  # bytes; what Python takes for a row beside its item
+FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
+
+_MESSAGE_TAG = MESSAGES[0]
+_PREFIX_AT = len(MESSAGES)
+_OFFSET = slice(len(ID_HEAD), len(ID_HEAD) + OFFSET_SIZE)
+_ID = slice(len(ID_HEAD), len(ID_HEAD) + MESSAGE_ID_SIZE)
+_INNER_MASK = (1 << 8 * OFFSET_SIZE) - 1
+
+
+class _NeedsStoreError(Exception):
+    """The read came to a payload group, whose payloads are in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a read of a tail with rows to decide about depended on."""
+
+    number: int
+    stop: int
+    limit: int
+    bytes_max: int
+    undecided: object
+    now_ms: int | None
+
+
+class _TopicTail:
+    """Rows of one generation of a topic, as items in their order. Of a row that is more than a
+    payload the item has only the id, and `odd` has the row, by its offset.
+
+    The newest rows are `fresh`, in runs as they were stored: the first reader makes items of them,
+    and a topic without readers costs next to nothing. `newest` is the key of the last row of all.
+    """
+
+    __slots__ = ("_general", "_plain", "after", "fresh", "fresh_odd_count", "has_ttl", "items",
+                 "newest", "odd", "size_bytes")  # fmt: skip
+
+    def __init__(self, prefix: bytes, after: bytes) -> None:
+        self.after = after
+        self.newest = MESSAGES + prefix + after
+        self.fresh: list[NewRows] = []
+        self.fresh_odd_count = 0  # rows of fresh runs that are more than payloads
+        self.items: list[bytes] = []
+        self.odd: dict[bytes, MessageRow] = {}
+        self.size_bytes = 0
+        self.has_ttl = False
+        self._plain: tuple[tuple[int, int, bool], ReadResult] | None = None
+        self._general: tuple[_Seen, Transaction | None, ReadResult] | None = None
+
+    def change(self, key: bytes, value: bytes | None) -> None:
+        """A durable batch put this value under the key of a message row, or deleted it."""
+        self.settle()
+        self._change(key, value)
+        self.newest = max(self.newest, key)
+
+    def add(self, run: NewRows) -> None:
+        """A durable batch put these rows, which lie behind all that are here."""
+        self.fresh.append(run)
+        self.size_bytes += _run_size(run)
+        self.newest = run.keys[-1]
+        self.fresh_odd_count += _odd_count(run)
+        if self.fresh_odd_count > FRESH_ODD_COUNT_MAX:
+            self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        """Keep no more than a read decides about here: the first reader would hold up the event
+        loop while items are made of the rest, and then be sent to the store all the same."""
+        kept_count = size_bytes = 0
+        for run in reversed(self.fresh):
+            kept_count += _odd_count(run)
+            if kept_count > DECIDED_COUNT_MAX:
+                break
+            size_bytes += _run_size(run)
+        self.cut(size_bytes)
+
+    def settle(self) -> None:
+        """Make items of the fresh rows."""
+        self._plain = self._general = None
+        new_rows, self.fresh, self.fresh_odd_count = self.fresh, [], 0
+        for run in new_rows:
+            self.size_bytes -= _run_size(run)
+            if run.is_plain:
+                items = plain_items(run.keys, run.values)
+                self.items += items
+                self.size_bytes += sum(_size(item, None) for item in items)
+            else:
+                for key, value in zip(run.keys, run.values, strict=True):
+                    self._change(key, value)
+
+    def _change(self, key: bytes, value: bytes | None) -> None:
+        self._plain = self._general = None
+        offset_bytes = key[-OFFSET_SIZE:]
+        if offset_bytes <= self.after:
+            return
+        item, row = b"", None
+        if value is not None:
+            item = plain_item(key, value) or b""
+            if not item:
+                item = encode_message(offset_bytes + NO_PAYLOAD, b"")
+                row = MessageRow.from_bytes(key, value)
+        at = len(self.items)
+        if self.items and offset_bytes <= self.items[-1][_OFFSET]:
+            at = bisect_left(self.items, ID_HEAD + offset_bytes)
+            self._remove(at, offset_bytes)
+        if item:
+            self._insert(at, offset_bytes, item, row)
+
+    def _insert(self, at: int, offset_bytes: bytes, item: bytes, row: MessageRow | None) -> None:
+        self.items.insert(at, item)
+        if row is not None:
+            self.odd[offset_bytes] = row
+            self.has_ttl = self.has_ttl or row.ttl_s is not None
+        self.size_bytes += _size(item, row)
+
+    def _remove(self, at: int, offset_bytes: bytes) -> None:
+        if self.items[at][_OFFSET] == offset_bytes:
+            self.size_bytes -= _size(self.items.pop(at), self.odd.pop(offset_bytes, None))
+
+    def cut(self, size_bytes: int) -> None:
+        """Forget the oldest rows, until what is left takes no more than this."""
+        self._plain = self._general = None
+        count = 0
+        while self.size_bytes > size_bytes and count < len(self.items):
+            item = self.items[count]
+            self.size_bytes -= _size(item, self.odd.pop(item[_OFFSET], None))
+            count += 1
+        if count:
+            self.after = self.items[count - 1][_OFFSET]
+            del self.items[:count]
+        self.has_ttl = self.has_ttl and bool(self.odd)
+        if self.size_bytes > size_bytes:
+            self._cut_fresh(size_bytes)
+
+    def _cut_fresh(self, size_bytes: int) -> None:
+        count = 0
+        while self.size_bytes > size_bytes:
+            self.size_bytes -= _run_size(self.fresh[count])
+            self.fresh_odd_count -= _odd_count(self.fresh[count])
+            count += 1
+        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]
+        del self.fresh[:count]
+
+    def lengthen(self, items: Sequence[bytes], *, after: bytes) -> None:
+        """Take in the rows behind this offset that lie before what is here."""
+        self._plain = self._general = None
+        missing = items[: bisect_right(items, self.after, key=lambda item: item[_OFFSET])]
+        self.items[:0] = missing
+        self.size_bytes += sum(_size(item, None) for item in missing)
+        self.after = after
+
+    def read(self, query: Query, number: int, last: bytes) -> ReadResult | None:
+        """The same as a read of the store from this number to this offset, or None where only the
+        store can tell."""
+        items = self.items
+        offset_bytes = (number >> 8 * OFFSET_SIZE).to_bytes(OFFSET_SIZE, "big")
+        first, stop = bisect_left(items, ID_HEAD + offset_bytes), len(items)
+        if items and items[-1][_OFFSET] > last:
+            behind = offset_after(Offset(int.from_bytes(last[:8], "big"), int.from_bytes(last[8:])))
+            stop = bisect_left(items, ID_HEAD + pack_offset(*behind))
+        if number & _INNER_MASK and first < stop and items[first][_OFFSET] == offset_bytes:
+            if offset_bytes in self.odd:
+                return None  # the start lies inside of what may be a group
+            first += 1
+        if not self.odd and self.size_bytes <= query.bytes_max:
+            return self._read_plain(query, number, first, stop)
+        if stop - first > DECIDED_COUNT_MAX:
+            return None
+        return self._read_general(query, number, first, stop)
+
+    def _read_plain(self, query: Query, number: int, first: int, stop: int) -> ReadResult:
+        taken_to = min(stop, first + query.limit)
+        if taken_to <= first:
+            return ReadResult(next_id=next_at_end(query, number), caught_up=True)
+        seen = first, taken_to, taken_to == stop
+        if self._plain is None or self._plain[0] != seen:
+            items = self.items[first:taken_to]
+            result = ReadResult(
+                next_id=items[-1][_ID], page=Page.of_items(items), caught_up=taken_to == stop
+            )
+            self._plain = seen, result
+        return self._plain[1]
+
+    def _read_general(self, query: Query, number: int, first: int, stop: int) -> ReadResult | None:
+        now_ms = query.now_ms if self.has_ttl else None
+        seen = _Seen(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)
+        if self._general is not None and self._general[0] == seen:
+            _, snapshot, result = self._general
+            if snapshot is query.snapshot:
+                return result
+        try:
+            result = read_memory(query, self._rows(first, stop))
+        except _NeedsStoreError:
+            return None
+        if result.page or not result.caught_up:  # else it says how far the others have come
+            self._general = seen, query.snapshot, result
+        return result
+
+    def _rows(self, first: int, stop: int) -> Iterator[tuple[bytes, MessageRow | None]]:
+        for at in range(first, stop):
+            item = self.items[at]
+            row = self.odd.get(item[_OFFSET])
+            if row is not None and row.reference is not None and row.reference.count:
+                raise _NeedsStoreError
+            yield item, row
+
+
+class TailCache:
+    """All tails, within a bound on their bytes. Lives on the event loop."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._tails: dict[bytes, _TopicTail] = {}  # by the prefix of their keys
+        self._filled: OrderedDict[bytes, _TopicTail] = (
+            OrderedDict()
+        )  # the one that grew last comes last
+        self._since = pack_offset(
+            *BEFORE_ALL
+        )  # a topic without a tail got no rows behind this offset
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What all of them take, about."""
+        return self._size_bytes
+
+    def begin(self, since: Offset) -> None:
+        """Forget everything, and hold what becomes durable behind this offset."""
+        self._tails.clear()
+        self._filled.clear()
+        self._since = pack_offset(*since)
+        self._size_bytes = 0
+
+    def take(
+        self,
+        puts: Mapping[bytes, bytes | None],
+        new_rows: Sequence[NewRows],
+        *,
+        high_water_mark: Offset,
+    ) -> None:
+        """A batch with these rows became durable, and everything up to this offset is served."""
+        if not self._bytes_max or len(puts) > CHANGED_COUNT_MAX:
+            self.begin(high_water_mark)
+            return
+        changed: dict[bytes, _TopicTail] = {}
+        for key, value in puts.items():
+            if key[0] == _MESSAGE_TAG:
+                self._take_out(key[_PREFIX_AT:-OFFSET_SIZE], changed).change(key, value)
+        for run in new_rows:
+            tail = self._take_out(run.prefix, changed)
+            if run.keys[0] > tail.newest:
+                tail.add(run)
+            elif len(run.keys) > CHANGED_COUNT_MAX:
+                self.begin(high_water_mark)
+                return
+            else:  # among rows of its own batch that are more than payloads
+                for key, value in zip(run.keys, run.values, strict=True):
+                    tail.change(key, value)
+        self._size_bytes += sum(tail.size_bytes for tail in changed.values())
+        self._limit(changed)
+
+    def _take_out(self, prefix: bytes, changed: dict[bytes, _TopicTail]) -> _TopicTail:
+        """The tail that a batch changes, which does not count until all is changed."""
+        tail = changed.get(prefix)
+        if tail is None:
+            tail = self._tails.get(prefix)
+            if tail is None:
+                tail = self._tails[prefix] = _TopicTail(prefix, self._since)
+            self._size_bytes -= tail.size_bytes
+            changed[prefix] = tail
+        return tail
+
+    def keep(self, query: Query, result: ReadResult) -> None:
+        """Hold what was read from the store just now, if it lies right before what is held: after a
+        start, the first reader at the end of a topic fetches it for all."""
+        if result.whole_from is None or not self._bytes_max:
+            return
+        number = MessageId(*result.whole_from).to_int() >> 8 * OFFSET_SIZE
+        after = max(0, number - 1).to_bytes(OFFSET_SIZE, "big")
+        tail = self._tails.get(query.prefix) or _TopicTail(query.prefix, self._since)
+        if after < tail.after <= pack_offset(*query.high_water_mark):
+            self._tails[query.prefix] = tail
+            self._size_bytes -= tail.size_bytes
+            tail.lengthen(result.page.items, after=after)
+            self._size_bytes += tail.size_bytes
+            self._limit({query.prefix: tail})
+
+    def read(self, query: Query) -> ReadResult | None:
+        """What a read of the store would give, or None where only the store can tell."""
+        number = first_number(query)
+        if number > LAST_NUMBER:
+            return None
+        offset_bytes = (number >> 8 * OFFSET_SIZE).to_bytes(OFFSET_SIZE, "big")
+        last = pack_offset(*min(query.high_water_mark, query.through.offset))
+        tail = self._tails.get(query.prefix)
+        if offset_bytes <= (self._since if tail is None else tail.after):
+            return None
+        if tail is None or offset_bytes > last:
+            return ReadResult(next_id=next_at_end(query, number), caught_up=True)
+        if tail.fresh:
+            self._size_bytes -= tail.size_bytes
+            tail.settle()
+            self._size_bytes += tail.size_bytes
+        return tail.read(query, number, last)
+
+    def _limit(self, changed: Mapping[bytes, _TopicTail]) -> None:
+        most = self._bytes_max // TOPIC_SHARE
+        for prefix, tail in changed.items():
+            if tail.size_bytes > most:
+                self._cut(tail, int(most * KEPT_SHARE))
+            self._filled.pop(prefix, None)
+            if tail.items or tail.fresh:
+                self._filled[prefix] = tail
+        while self._size_bytes > self._bytes_max:
+            _, oldest = self._filled.popitem(last=False)
+            self._cut(oldest, 0)
+
+    def _cut(self, tail: _TopicTail, size_bytes: int) -> None:
+        self._size_bytes -= tail.size_bytes
+        tail.cut(size_bytes)
+        self._size_bytes += tail.size_bytes
+
+
+def _odd_count(run: NewRows) -> int:
+    return 0 if run.is_plain else len(run.keys)
+
+
+def _run_size(run: NewRows) -> int:
+    count = len(run.keys)
+    return count * (FRESH_OVERHEAD_BYTES + len(run.keys[0])) + sum(map(len, run.values))
+
+
+def _size(item: bytes, row: MessageRow | None) -> int:
+    return ROW_OVERHEAD_BYTES + len(item) + (0 if row is None else len(row.payload))

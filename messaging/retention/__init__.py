@@ -1,0 +1,1 @@
+"""What is kept, what is dropped and when: the decision, and what carries it out."""

@@ -1,0 +1,145 @@
+"""The retention decision for one row (keep, drop or invert): one pure function (design §5,
+Retention).
+
+The retention pass calls it. The observers of HBase's region servers, in Java, follow the same
+golden cases (tests/golden/retention.json).
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from messaging.storage.rows import Hold
+from tuff.protocol.ids import Offset
+
+NO_LOG_START = Offset(0, 0)  # nothing was truncated or swept yet
+
+
+class Decision(Enum):
+    """What becomes of a row."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    INVERT = "invert"
+
+
+class Table(Enum):
+    """Which of the two data tables a row stands in."""
+
+    MESSAGE = "message"
+    PAYLOAD = "payload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedRow:
+    """What retention must know of a row. `place` is where it was published, or stored; `tx_pointer`
+    is the stored one of a message row, and the one in the key of a payload row."""
+
+    table: Table
+    generation: int
+    offset: Offset
+    tx_pointer: int | None = None
+    ttl_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRule:
+    """What retention must know of a topic. `generation` is negative while it is deleted; nothing
+    before `floor` is ever shown again. `coming` is the rule that is on its way to the disk: until
+    it is there, or lost, what either of the two keeps is kept."""
+
+    generation: int
+    ttl_s: int
+    log_start: Offset = NO_LOG_START
+    holds: tuple[Hold, ...] = ()
+    coming: "TopicRule | None" = None
+
+    def live_from(self, *, now_ms: int) -> Offset:
+        """The first offset that the topic's time to live has left, or that a hold keeps from it;
+        the log start is another matter, and so is a message's own time to live."""
+        by_ttl = Offset(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
+        held = (each.first.offset for each in self.holds if now_ms < each.expires_at_ms)
+        live_from = min((by_ttl, *held))
+        if self.coming is None:
+            return live_from
+        return min(live_from, max(self.coming.log_start, self.coming.live_from(now_ms=now_ms)))
+
+    def expires_ms(self, offset: Offset, *, own_ttl_s: int | None) -> int:
+        """From what time on a message at this offset, with this time to live of its own, is
+        expired, in ms, if the rule stays as it is and the log start below it."""
+        if own_ttl_s is not None:
+            own_ms = offset.timestamp_ms + own_ttl_s * 1000
+            return min(own_ms, self.expires_ms(offset, own_ttl_s=None))
+        kept_ms = [offset.timestamp_ms + self.ttl_s * 1000]
+        kept_ms += [each.expires_at_ms for each in self.holds if each.first.offset <= offset]
+        if self.coming is not None and self.coming.log_start <= offset:
+            kept_ms.append(self.coming.expires_ms(offset, own_ttl_s=None))
+        return max(kept_ms)
+
+    def without_holds(self, *, now_ms: int) -> "TopicRule":
+        """The same rule for region observers, which know no holds: with a time to live by which, at
+        this time, all is kept that the holds keep, and less than a second of messages more."""
+        held_ms = now_ms - self.live_from(now_ms=now_ms).timestamp_ms
+        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionState:
+    """What retention must know of time and of transactions, at one moment."""
+
+    now_ms: int
+    longest_transaction_ms: int
+    in_progress: Container[int]
+    invalid: Container[int]
+
+
+def is_older_generation(generation: int, current: int) -> bool:
+    """Whether rows of a generation belong to a topic that was deleted since."""
+    return generation < abs(current) or generation == -current
+
+
+def is_expired(timestamp_ms: int, ttl_s: int, *, now_ms: int) -> bool:
+    """A message is expired from its publish time plus its time to live on (protocol §2)."""
+    return timestamp_ms + ttl_s * 1000 <= now_ms
+
+
+def live_from_ms(ttl_s: int, *, now_ms: int) -> int:
+    """The earliest publish time that is not expired."""
+    return max(0, now_ms - ttl_s * 1000 + 1)
+
+
+def decide(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> Decision:
+    """Keep, drop or invert a row. A row of an unknown topic is kept: losing a metadata
+    row must not lose the messages as well."""
+    if topic is None:
+        return Decision.KEEP
+    if is_older_generation(row.generation, topic.generation):
+        return Decision.DROP
+    if row.table is Table.PAYLOAD:
+        return _decide_payload(row, topic, state)
+    now_ms, own_ttl_s = state.now_ms, row.ttl_s
+    # A hold keeps what the topic would drop. What the publisher said of a message stands.
+    is_over = own_ttl_s is not None and is_expired(
+        row.offset.timestamp_ms, own_ttl_s, now_ms=now_ms
+    )
+    if is_over or row.offset < max(topic.log_start, topic.live_from(now_ms=now_ms)):
+        return Decision.DROP
+    if row.tx_pointer is not None and row.tx_pointer > 0 and row.tx_pointer in state.invalid:
+        return Decision.INVERT
+    return Decision.KEEP
+
+
+def _decide_payload(row: RetainedRow, topic: TopicRule, state: RetentionState) -> Decision:
+    assert row.tx_pointer is not None
+    if row.tx_pointer in state.in_progress:
+        return Decision.KEEP
+    # A payload may be published at any time of its transaction's life and ages from then on, while
+    # its key has the time of the store only. Dropped at store + ttl, a message published late by a
+    # long transaction lost its payloads while it was still live. No live reference can miss one: it
+    # is published no later than store + longest transaction (the publish sees to it), and what was
+    # published then is live no more. Dropping a payload raises the log start to what is live now,
+    # so that neither a longer ttl nor a clock that goes back shows a reference whose payloads are
+    # gone.
+    published_ms = row.offset.timestamp_ms + state.longest_transaction_ms
+    is_live = published_ms >= topic.live_from(now_ms=state.now_ms).timestamp_ms
+    return Decision.KEEP if is_live else Decision.DROP

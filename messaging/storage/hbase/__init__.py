@@ -1,0 +1,1 @@
+"""The message store in HBase, reached through its Thrift gateways."""

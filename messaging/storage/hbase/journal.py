@@ -1,0 +1,452 @@
+"""The journal in HBase: every batch in one cell, before its rows are put (decision 0023).
+
+    slot row   := "j" number(8)                      d:p is one commit, or the claim of a server
+    chunk row  := "c" token(16) number(8) index(4)   d:p is a piece of a body too large for a cell
+    layout row := "layout"                           d:p is JSON: format, salts
+    commit     := format(1) crc(4) token(16) timestamp(8) first(8) chunks(4) length(2) owner(length)
+                  body
+    body       := (key_length(4) value_length(4) key value)*      no value: a length of 2^32 - 1
+
+Slot numbers rise by one. A compare-and-put writes a slot only if it is empty; the server that
+writes it has committed, and a server that comes second is refused. Timestamps rise, too. A cell has
+the timestamp of its commit or of a later one, so of cells that are written late or twice, HBase
+returns the newest. The rows of all slots before `first` are in the tables; the commits from `first`
+to this one have all rows that may be missing. The CRC covers everything behind it, and the body if
+that is in chunks.
+
+A server takes the tables over by writing a claim, a commit without rows, into the next slot. It
+thereby fences off the server before it, whose next slot is taken. Slots whose rows are in the
+tables are deleted, but recent claims stay: a replaced server that wakes up late still finds its
+next slot taken by a claim.
+"""
+
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from messaging.storage.engine import StoreDamagedError, TakenOverError
+from messaging.storage.hbase.layout import BODY, JOURNAL, RowRange
+from messaging.storage.hbase.scan import keys_with_sizes, read
+from messaging.storage.hbase.writes import Writes
+from tuff.checksum import crc32
+from tuff.hbase_gateway import Gateways
+
+FORMAT = 1
+CHUNK_BYTES = 4 << 20  # bytes; HBase's default limit for a cell is 10 MB
+LAYOUT_ROW = b"layout"
+SLOTS, CHUNKS = b"j", b"c"
+TOKEN_SIZE = 16  # bytes
+OWNER_BYTES_MAX = 89  # bytes
+
+_HEAD = struct.Struct(">BI")
+_FIELDS = struct.Struct(">16sQQIH")
+_LENGTHS = struct.Struct(">II")
+_NUMBER = struct.Struct(">Q")
+_CHUNK = struct.Struct(">16sQI")
+assert (_HEAD.size, _FIELDS.size, _LENGTHS.size, _CHUNK.size) == (5, 38, 8, 28)
+_NO_VALUE = 0xFFFFFFFF
+CLAIM_BYTES_MAX = _HEAD.size + _FIELDS.size + OWNER_BYTES_MAX  # bytes of a cell without a body
+
+Rows = Mapping[bytes, bytes | None]
+
+
+class DamagedJournalError(Exception):
+    """A commit is corrupt; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The content of one slot; without rows it is a claim. `owner` names the server for people."""
+
+    token: bytes
+    timestamp_ms: int
+    first: int
+    owner: str
+    rows: Rows
+
+
+def slot_row(number: int) -> bytes:
+    return SLOTS + _NUMBER.pack(number)
+
+
+def slot_number(row: bytes) -> int:
+    (number,) = _NUMBER.unpack_from(row, len(SLOTS))
+    return int(number)
+
+
+def chunk_number(row: bytes) -> int:
+    """The slot that a chunk was written for."""
+    return int(_CHUNK.unpack_from(row, len(CHUNKS))[1])
+
+
+def chunk_row(token: bytes, number: int, index: int) -> bytes:
+    return CHUNKS + _CHUNK.pack(token, number, index)
+
+
+def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
+    """The cell of the slot, and the chunks that must be written before it."""
+    body = b"".join(_pack_rows(commit.rows))
+    chunks = []
+    if len(body) > CHUNK_BYTES:
+        chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
+    owner = commit.owner.encode()[:OWNER_BYTES_MAX]
+    fields = _FIELDS.pack(commit.token, commit.timestamp_ms, commit.first, len(chunks), len(owner))
+    rest = b"".join((fields, owner, b"" if chunks else body))
+    crc = crc32(body, crc32(rest)) if chunks else crc32(rest)
+    return _HEAD.pack(FORMAT, crc) + rest, chunks
+
+
+def chunk_count(cell: bytes) -> int:
+    """How many chunks a slot's cell refers to. Raises: DamagedJournalError."""
+    return _fields(cell)[3]
+
+
+def token_of(cell: bytes) -> bytes:
+    """The token of the server that wrote a slot. Raises: DamagedJournalError."""
+    return _fields(cell)[0]
+
+
+def unpack(cell: bytes, chunks: Iterable[bytes] = ()) -> Commit:
+    """Raises: DamagedJournalError."""
+    token, timestamp_ms, first, count, length = _fields(cell)
+    pieces = b"".join(chunks)
+    _, expected = _HEAD.unpack_from(cell)
+    if crc32(pieces, crc32(cell[_HEAD.size :])) != expected:
+        raise DamagedJournalError("its checksum does not match")
+    start = _HEAD.size + _FIELDS.size
+    owner, body = cell[start : start + length].decode(errors="replace"), cell[start + length :]
+    rows = dict(_unpack_rows(pieces if count else body))
+    return Commit(token=token, timestamp_ms=timestamp_ms, first=first, owner=owner, rows=rows)
+
+
+def pack_layout(salt_count: int) -> bytes:
+    """The value of the layout row."""
+    return json.dumps({"format": FORMAT, "salts": salt_count}).encode()
+
+
+def unpack_layout(value: bytes) -> int:
+    """The number of salts. Raises: DamagedJournalError."""
+    try:
+        found = json.loads(value)
+        written, salts = found["format"], found["salts"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DamagedJournalError(f"{value[:40]!r} is not a layout") from None
+    if written != FORMAT:
+        raise DamagedJournalError(
+            f"the tables are of format {written!r}, and this server reads format {FORMAT}"
+        )
+    if type(salts) is not int or salts < 1:
+        raise DamagedJournalError(f"{salts!r} is not a number of salts")
+    return salts
+
+
+def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:
+    if len(cell) < _HEAD.size + _FIELDS.size:
+        raise DamagedJournalError(f"it has {len(cell)} bytes, fewer than any commit")
+    if cell[0] != FORMAT:
+        raise DamagedJournalError(f"format {cell[0]}, and this server reads format {FORMAT}")
+    token, timestamp_ms, first, count, length = _FIELDS.unpack_from(cell, _HEAD.size)
+    return token, timestamp_ms, first, count, length
+
+
+def _pack_rows(rows: Rows) -> Iterator[bytes]:
+    for key, value in rows.items():
+        yield _LENGTHS.pack(len(key), _NO_VALUE if value is None else len(value))
+        yield key
+        yield value or b""
+
+
+def _unpack_rows(body: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    at = 0
+    while at < len(body):
+        if len(body) - at < _LENGTHS.size:
+            raise DamagedJournalError("its rows are cut off")
+        key_length, value_length = _LENGTHS.unpack_from(body, at)
+        at += _LENGTHS.size
+        if len(body) - at < key_length + (0 if value_length == _NO_VALUE else value_length):
+            raise DamagedJournalError("its rows are cut off")
+        key, at = body[at : at + key_length], at + key_length
+        if value_length == _NO_VALUE:
+            yield key, None
+        else:
+            yield key, body[at : at + value_length]
+            at += value_length
+
+
+log = logging.getLogger(__name__)
+
+TRIM_SLOTS = 64  # commits between two deletions of old ones
+TRIM_BYTES = 32 << 20  # bytes of them
+CLAIM_KEPT_MS = 30 * 86_400_000  # longer than any replaced server stays suspended
+
+
+class OwnClaims:
+    """The claims of one server, kept from one opening of the store to the next.
+
+    A claim whose write was not acknowledged may be in the journal all the same.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: set[bytes] = set()  # of all claims, also unacknowledged ones
+        # The first claim that was the newest commit. All slots behind it are ours until another
+        # server takes the tables over, and then we never take them back. None: there was no such.
+        self.held_since: int | None = None
+
+    def hold(self, number: int) -> None:
+        """The claim in this slot is the newest commit."""
+        if self.held_since is None:
+            self.held_since = number
+
+
+class _Slot(NamedTuple):
+    """A slot that was read from the journal."""
+
+    number: int
+    cell: bytes
+
+
+class _Old(NamedTuple):
+    """The rows and bytes of a slot that this server wrote."""
+
+    number: int
+    rows: list[bytes]
+    size_bytes: int
+
+
+class Journal:
+    """The journal of one table prefix, for one thread; any thread may call `require_owned`."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        writes: Writes,
+        prefix: str,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._gateways = gateways
+        self._writes = writes
+        self._prefix = prefix
+        self._table = (prefix + JOURNAL).encode()
+        self._token = secrets.token_bytes(TOKEN_SIZE)
+        self._now_ms = now_ms
+        self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        self._old: deque[_Old] = deque()
+        self.number = 0
+        self.timestamp_ms = 0
+
+    def claim(self, own: OwnClaims, put: Callable[[Rows, int], None]) -> None:
+        """Take the tables over: after this, no earlier server can commit any more.
+
+        `put` puts rows with a timestamp; `own`: this server's claims so far; the new one is added.
+
+        Raises: StoreError, TakenOverError.
+        """
+        newest = self._take_over(own)
+        if newest is not None:
+            put(self._require_missing(newest), newest.timestamp_ms)
+        # This second claim records that all rows are in the tables, so older slots can be deleted.
+        self.add({}, first=self.number + 2)
+        log.info("took the tables %s* over at commit %d", self._prefix, self.number)
+
+    def _take_over(self, own: OwnClaims) -> Commit | None:
+        """Take the slot behind the newest commit, and return that commit.
+
+        Between finding the newest commit and taking the slot there is nothing but reading it: a
+        server that still writes takes slot after slot, and would win each of them.
+        """
+        own.tokens.add(self._token)
+        while True:
+            newest, commit = self._newest(), None
+            if newest is not None:
+                try:
+                    commit = self._commit(newest)
+                except StoreDamagedError:
+                    if self._newest() == newest:
+                        raise
+                    continue  # its chunks were deleted, since later commits came
+                self._require_untaken(newest.number, commit, own)
+                self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
+            # The slot may be empty because it was deleted: another server took many slots
+            # meanwhile.
+            if self._take({}, first=commit.first if commit else 1) and self._is_newest():
+                own.hold(self.number)
+                return commit
+
+    def _require_untaken(self, number: int, newest: Commit, own: OwnClaims) -> None:
+        if newest.token in own.tokens:
+            own.hold(number)
+        elif own.held_since is not None:
+            raise TakenOverError(
+                f"another server, {newest.owner}, has taken the tables {self._prefix}* over; stop "
+                "one of the two"
+            )
+
+    def _is_newest(self) -> bool:
+        newest = self._newest()
+        return newest is not None and newest.number == self.number
+
+    def _require_newest(self) -> None:
+        newest = self._newest()
+        if newest is not None and newest.number > self.number:
+            raise self._taken_over()
+
+    def _taken_over(self) -> TakenOverError:
+        return TakenOverError(f"another server has taken the tables {self._prefix}* over")
+
+    def add(self, rows: Rows, *, first: int) -> None:
+        """Commit a batch; the rows of all slots before `first` are in the tables.
+
+        Raises:
+            TakenOverError: the batch is not committed, and never will be.
+            StoreError: the outcome is unknown.
+        """
+        if not self._take(rows, first=first):
+            raise self._taken_over()
+        old_count = sum(old.number < first for old in self._old)
+        old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
+        if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
+            self._trim(first)
+
+    def require_owned(self, gateways: Gateways) -> None:
+        """Check through these gateways whether another server has taken a slot behind ours.
+
+        Raises: TakenOverError; StoreError: HBase can't tell now.
+        """
+        behind = RowRange(JOURNAL, slot_row(self.number + 1), _behind(SLOTS))
+        for found in keys_with_sizes(gateways, self._prefix, behind):
+            number = slot_number(found.row)
+            # The writing thread may have taken slots meanwhile, and not updated `number` yet.
+            if number > self.number and not self._is_ours(found.row, gateways):
+                raise self._taken_over()
+
+    def _is_ours(self, slot: bytes, gateways: Gateways) -> bool:
+        found = gateways.call(lambda connection: connection.client.getRow(self._table, slot, {}))
+        if not found:  # this server deleted it, since many slots followed
+            return slot_number(slot) <= self.number
+        with journal_errors(f"commit {slot_number(slot)}"):
+            return token_of(found[0].columns[BODY].value) == self._token
+
+    def forget_others(self, own: OwnClaims) -> None:
+        """Delete all slots and chunks before our claim, except recent claims of other servers.
+
+        Raises: StoreError.
+        """
+        assert own.held_since is not None
+        chunks = RowRange(JOURNAL, CHUNKS, _behind(CHUNKS))
+        slots = RowRange(JOURNAL, SLOTS, slot_row(self.number))
+        recent_ms = self._now_ms() - CLAIM_KEPT_MS
+        # Only older chunks than our claim: a server that takes over right now writes chunks, too.
+        old = [
+            found.row
+            for found in keys_with_sizes(self._gateways, self._prefix, chunks)
+            if chunk_number(found.row) < self.number
+        ]
+        old += [
+            found.row
+            for found in keys_with_sizes(self._gateways, self._prefix, slots)
+            if found.size_bytes > CLAIM_BYTES_MAX
+            or found.timestamp_ms < recent_ms
+            or slot_number(found.row) > own.held_since
+        ]
+        self._delete(old)
+
+    def _take(self, rows: Rows, *, first: int) -> bool:
+        """Write the next slot; False if another server did.
+
+        Raises: StoreError: the outcome is unknown.
+        """
+        number = self.number + 1
+        timestamp_ms = max(self._now_ms(), self.timestamp_ms + 1)
+        commit = Commit(
+            token=self._token, timestamp_ms=timestamp_ms, first=first, owner=self._owner, rows=rows
+        )
+        cell, chunks = pack(commit)
+        chunk_rows = [chunk_row(self._token, number, index) for index in range(len(chunks))]
+        self._writes.change(
+            self._table,
+            [(row, {BODY: chunk}) for row, chunk in zip(chunk_rows, chunks, strict=True)],
+        )
+        row = slot_row(number)
+        if not self._writes.put_if_absent(self._table, row, cell):
+            return False
+        self.number, self.timestamp_ms = number, timestamp_ms
+        if rows:
+            size_bytes = len(cell) + sum(map(len, chunks))
+            self._old.append(_Old(number, [*chunk_rows, row], size_bytes))
+        return True
+
+    def _trim(self, first: int) -> None:
+        gone = []
+        while self._old and self._old[0].number < first:
+            gone += self._old.popleft().rows
+        self._delete(gone)
+
+    def _delete(self, rows: list[bytes]) -> None:
+        self._writes.change(self._table, [(row, None) for row in rows])
+
+    def _newest(self) -> _Slot | None:
+        everything = RowRange(JOURNAL, SLOTS, _behind(SLOTS))
+        for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
+            return _Slot(slot_number(row), cell)
+        return None
+
+    def _require_missing(self, newest: Commit) -> Rows:
+        try:
+            return self._missing(newest)
+        except StoreDamagedError:
+            self._require_newest()  # a server that takes over from us deletes what we read
+            raise
+
+    def _missing(self, newest: Commit) -> Rows:
+        """The rows that may be missing from the tables, of all commits before our claim."""
+        number = self.number - 1
+        rows: dict[bytes, bytes | None] = {}
+        if newest.first < number:
+            since = RowRange(JOURNAL, slot_row(newest.first), slot_row(number))
+            found = [
+                _Slot(slot_number(row), cell)
+                for row, cell in read(self._gateways, self._prefix, [since], reverse=False)
+            ]
+            lacking = number - newest.first - len(found)
+            if lacking:
+                raise StoreDamagedError(
+                    f"HBase's journal table lacks {lacking} of the commits {newest.first} to "
+                    f"{number}"
+                )
+            for slot in found:
+                rows.update(self._commit(slot).rows)
+        rows.update(newest.rows)
+        return rows
+
+    def _commit(self, slot: _Slot) -> Commit:
+        with journal_errors(f"commit {slot.number}"):
+            token, count = token_of(slot.cell), chunk_count(slot.cell)
+            pieces: Mapping[bytes, bytes] = {}
+            if count:
+                start = chunk_row(token, slot.number, 0)
+                behind = chunk_row(token, slot.number, count)
+                segment = [RowRange(JOURNAL, start, behind)]
+                pieces = dict(read(self._gateways, self._prefix, segment, reverse=False))
+            return unpack(slot.cell, [pieces[row] for row in sorted(pieces)])
+
+
+@contextmanager
+def journal_errors(what: str) -> Iterator[None]:
+    """Raises StoreDamagedError for what can't be read in the journal."""
+    try:
+        yield
+    except DamagedJournalError as error:
+        raise StoreDamagedError(f"{what} in HBase's journal table can't be read: {error}") from None
+
+
+def _behind(prefix: bytes) -> bytes:
+    return bytes((prefix[0] + 1,))

@@ -1,0 +1,375 @@
+"""The HBase engine, through Thrift gateways (design §5, Engine interface; decisions 0023 and 0029).
+
+HBase is atomic for single rows only, so every batch is written twice. First it goes as a whole into
+one cell of the journal; that commits it. Then a background thread puts its rows into the tables,
+together with the rows of other batches, while the next batches go to the journal already. Until
+then, rows are read from memory. An opening puts the rows again of all commits that may be missing.
+That is idempotent, since cells have the timestamp of their batch and the newest cell counts. A scan
+is not a consistent snapshot; above this interface, readers stop at the high-water mark.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from threading import Condition, Event
+from typing import Any
+
+from messaging.storage.engine import Rows, StoreError
+from messaging.storage.hbase import journal
+from messaging.storage.hbase.connection import THRIFT2_REFUSALS, Thrift2Connection, gateways_of
+from messaging.storage.hbase.journal import Journal, OwnClaims, journal_errors
+from messaging.storage.hbase.layout import (
+    BODY,
+    JOURNAL,
+    MESSAGE,
+    SALTED,
+    TABLES,
+    Layout,
+    cells_of,
+    encoded_name,
+    value_of,
+)
+from messaging.storage.hbase.scan import read
+from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
+from messaging.storage.hbase.writes import Change, ForcedWrites, LoggedWrites, Writes
+from tuff.hbase_gateway import Addresses, Connection, Gateways
+
+SETTLE_AFTER_S = 0.05  # seconds that rows wait for others, to be put together
+SETTLE_ROWS = 1_000  # rows that are put at once; as many as fit into one call
+SETTLE_BYTES = 1 << 20  # bytes that are put at once
+# Seconds of one ownership check. If a gateway hangs, another one can be asked before the lease of
+# the previous check ends.
+LOOK_S_MAX = 2.0
+BEHIND_BYTES_MAX = 8 << 20  # bytes of rows that are not in the tables yet; then writers wait
+BEHIND_COMMITS_MAX = 1_024  # commits that an opening has to read; then writers wait
+
+Row = tuple[bytes, bytes | None]
+Background = Callable[[Callable[[], None]], object]  # runs the callable in a background thread
+
+
+class HBaseOpener:
+    """Opens the store for one server, and reopens it after failures.
+
+    The first opening takes the tables over from any server that has them. Once this server has held
+    them, it reopens them only if no other server took them over: a server that was cut off must not
+    fight the one that replaced it.
+    """
+
+    def __init__(
+        self,
+        settings: HBaseSettings,
+        *,
+        rows_live_s: int,
+        now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
+        in_background: Background,
+    ) -> None:
+        """`rows_live_s`: the longest time that messages may have to be kept, in seconds."""
+        self._settings = settings
+        self._rows_live_s = rows_live_s
+        self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
+        self._in_background = in_background
+        self._addresses = Addresses(settings.addresses())
+        self._admin_address = Addresses([settings.admin_address()])
+        self._own_claims = OwnClaims()
+        self._connections: list[Gateways] = []
+        self._is_over = False
+
+    def __call__(self) -> "HBaseStore":
+        """Raises: StoreError: HBase can't be reached, or refuses the call; TakenOverError."""
+        connections = [self._gateways(self._addresses)]
+        if self._settings.wal == "fsync":
+            forced = self._gateways(
+                self._admin_address,
+                connect=Thrift2Connection,
+                answers=THRIFT2_REFUSALS,
+            )
+            connections.append(forced)
+        looks = self._gateways(self._addresses, timeout_s=min(LOOK_S_MAX, self._settings.timeout_s))
+        connections.append(looks)
+        self._connections = connections
+        if self._is_over:  # `interrupt` may not have seen them
+            self.interrupt()
+        try:
+            self._require_life(connections[0])
+            return HBaseStore(
+                connections,
+                self._settings,
+                self._own_claims,
+                now_ms=self._now_ms,
+                in_background=self._in_background,
+            )
+        except BaseException:
+            for each in connections:
+                each.close()
+            raise
+
+    def interrupt(self) -> None:
+        """End the calls in flight to HBase, and refuse all later ones. Any thread may call."""
+        self._is_over = True
+        for each in self._connections:
+            each.interrupt()
+
+    def _require_life(self, gateways: Gateways) -> None:
+        """Raises: StoreError: the tables' time to live is too short."""
+        for name in SALTED.values():
+            table = self._settings.prefix + name
+            live_s = gateways.call(partial(_live_s, table=table.encode()))
+            if live_s < self._rows_live_s:
+                raise StoreError(
+                    f"rows of the table {table} live for {live_s} s, and messages may have to for "
+                    f"{self._rows_live_s} s; use `tuff hbase deploy --yes`, or lower "
+                    "messaging.max_ttl"
+                )
+
+    def _gateways(self, addresses: Addresses, **others: Any) -> Gateways:
+        return gateways_of(self._settings, elapsed_s=self._elapsed_s, addresses=addresses, **others)
+
+
+class HBaseStore:
+    """The tables of one prefix. Only this object writes to them, until another server takes over.
+
+    One thread writes to the journal, any thread may read, and a background thread puts rows into
+    the tables. `_changed` guards what the writer and the background thread share, `_waiting` to
+    `_failure`.
+    """
+
+    has_views = False
+
+    def __init__(
+        self,
+        connections: Sequence[Gateways],
+        settings: HBaseSettings,
+        own_claims: OwnClaims,
+        *,
+        now_ms: Callable[[], int],
+        in_background: Background,
+    ) -> None:
+        """`connections`: to Thrift1; to Thrift2, if writes are forced to disk; last, to Thrift1 for
+        ownership checks. `own_claims`: the claims of this server; a new one is added."""
+        self._connections = connections
+        self._gateways = connections[0]
+        self._prefix = settings.prefix
+        self._in_background = in_background
+        self._writes = _writes(connections, settings.wal)
+        self._require_enabled()
+        self._layout = Layout(self._salt_count())
+        self._commits = Journal(self._gateways, self._writes, self._prefix, now_ms=now_ms)
+        self._commits.claim(own_claims, self._put)
+        self._commits.forget_others(own_claims)
+        self._changed = Condition()
+        self._enough = Event()
+        self._waiting: dict[bytes, bytes | None] = {}  # rows that still have to be put
+        self._waiting_bytes = 0
+        self._newest = (self._commits.number, self._commits.timestamp_ms)  # newest commit of these
+        self._going: dict[bytes, bytes | None] = {}  # rows that are being put
+        self._settled = self._commits.number  # the rows up to this commit are in the tables
+        self._is_settling = False
+        self._is_closing = False
+        self._failure: Exception | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        self._gateways.require_open()
+        with self._changed:
+            for rows in (self._waiting, self._going):
+                if key in rows:
+                    return rows[key]
+        table, row = self._layout.place(key)
+        cells = self._cells(table, row)
+        return value_of(cells) if cells else None
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        self._gateways.require_open()
+        # A row may be in memory and in the tables; the one in memory is at least as new.
+        with self._changed:
+            both = {**self._going, **self._waiting}
+            newer = {key: both[key] for key in both if start <= key < stop}
+        return self._scan(start, stop, sorted(newer.items(), reverse=reverse), reverse=reverse)
+
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        """0: the gateways don't report sizes of ranges."""
+        del start, stop
+        self._gateways.require_open()
+        return 0
+
+    def message_regions(self) -> list[str]:
+        """The encoded names of the regions of the message table. Raises: StoreError."""
+        table = self._table(MESSAGE)
+        found = self._gateways.call(lambda connection: connection.client.getTableRegions(table))
+        return [encoded_name(region.name) for region in found]
+
+    def require_owned(self) -> None:
+        """Raises: TakenOverError: another server has the tables; StoreError: HBase can't tell."""
+        self._commits.require_owned(self._connections[-1])
+
+    def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        rows = dict(batch)
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            self._require_sound()
+            first = self._settled + 1
+        try:
+            self._commits.add(rows, first=first)
+        except Exception as error:
+            with self._changed:
+                self._failure = error  # the outcome of this batch has to be resolved first
+            raise
+        with self._changed:
+            self._waiting.update(rows)
+            self._waiting_bytes += _size(rows)
+            self._newest = (self._commits.number, self._commits.timestamp_ms)
+            if len(self._waiting) >= SETTLE_ROWS or self._waiting_bytes >= SETTLE_BYTES:
+                self._enough.set()
+            begins, self._is_settling = not self._is_settling, True
+        if begins:
+            self._begin_settling()
+
+    def settle(self) -> None:
+        """Wait until all rows are in the tables. Raises: StoreError."""
+        self._enough.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_settling)
+            self._require_sound()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._enough.set()
+            if self._failure is None:
+                self._changed.wait_for(lambda: not self._is_settling)
+        for each in self._connections:
+            each.interrupt()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_settling)
+        for each in self._connections:
+            each.close()
+
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise StoreError(f"the store failed before: {self._failure}") from self._failure
+
+    def _begin_settling(self) -> None:
+        try:
+            self._in_background(self._settle)
+        except BaseException:
+            with self._changed:
+                self._is_settling = False
+            raise
+
+    def _has_room(self) -> bool:
+        behind = self._newest[0] - self._settled
+        is_much = self._waiting_bytes > BEHIND_BYTES_MAX or behind > BEHIND_COMMITS_MAX
+        return self._failure is not None or not (is_much and self._is_settling)
+
+    def _settle(self) -> None:
+        """Put waiting rows into the tables until none is left. Runs in the background thread."""
+        while True:
+            if not self._is_closing:
+                self._enough.wait(SETTLE_AFTER_S)
+            with self._changed:
+                self._enough.clear()
+                rows, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+                self._going = rows
+                number, timestamp_ms = self._newest
+            failure = None
+            try:
+                self._put(rows, timestamp_ms)
+            except Exception as error:  # noqa: BLE001 - the next write raises it, and the store is reopened
+                failure = error
+            with self._changed:
+                if failure is None:
+                    self._going, self._settled = {}, number
+                self._failure = self._failure or failure
+                self._is_settling = bool(self._waiting) and self._failure is None
+                self._changed.notify_all()
+                if not self._is_settling:
+                    return
+
+    def _scan(self, start: bytes, stop: bytes, newer: Sequence[Row], *, reverse: bool) -> Rows:
+        segments = self._layout.segments(start, stop)
+        stored = (
+            row
+            for segment in (reversed(segments) if reverse else segments)
+            for row in read(self._gateways, self._prefix, segment, reverse=reverse)
+        )
+        yield from _merged(stored, newer, reverse=reverse)
+
+    def _require_enabled(self) -> None:
+        # A gateway retries a put to a disabled table until its time-out, and does not tell the
+        # reason.
+        for name in TABLES:
+            table = self._table(name)
+            if not self._gateways.call(partial(_is_enabled, table=table)):
+                raise StoreError(
+                    f"HBase refuses: the table {table.decode()} is disabled; enable it"
+                )
+
+    def _salt_count(self) -> int:
+        cells = self._cells(JOURNAL, journal.LAYOUT_ROW)
+        if not cells:
+            raise StoreError(
+                f"the tables {self._prefix}* are not prepared; use `tuff hbase deploy`"
+            )
+        with journal_errors("the layout of the tables"):
+            return journal.unpack_layout(cells[BODY])
+
+    def _put(self, rows: journal.Rows, timestamp_ms: int) -> None:
+        """Put rows into the tables, or delete them there. Idempotent."""
+        by_table: dict[str, list[Change]] = {}
+        for key, value in rows.items():
+            table, row = self._layout.place(key)
+            cells = None if value is None else cells_of(table, value)
+            by_table.setdefault(table, []).append((row, cells))
+        for table, changes in by_table.items():
+            self._writes.change(self._table(table), changes, timestamp_ms=timestamp_ms)
+
+    def _cells(self, name: str, row: bytes) -> Mapping[bytes, bytes]:
+        table = self._table(name)
+        found = self._gateways.call(lambda connection: connection.client.getRow(table, row, {}))
+        return {name: cell.value for name, cell in found[0].columns.items()} if found else {}
+
+    def _table(self, name: str) -> bytes:
+        return (self._prefix + name).encode()
+
+
+def _is_enabled(connection: Connection, *, table: bytes) -> bool:
+    return bool(connection.client.isTableEnabled(table))
+
+
+def _live_s(connection: Connection, *, table: bytes) -> int:
+    families = connection.client.getColumnDescriptors(table)
+    return min((family.timeToLive for family in families.values()), default=FOREVER_S)
+
+
+def _writes(connections: Sequence[Gateways], wal: str) -> Writes:
+    if wal == "fsync":
+        return ForcedWrites(connections[1])
+    return LoggedWrites(connections[0])
+
+
+def _merged(
+    stored: Generator[tuple[bytes, bytes], None, None], newer: Sequence[Row], *, reverse: bool
+) -> Rows:
+    """Stored rows merged with newer rows, which replace stored rows of the same keys."""
+    at = 0
+    for key, value in stored:
+        while at < len(newer) and (newer[at][0] > key if reverse else newer[at][0] < key):
+            yield from _present(newer[at])
+            at += 1
+        if at < len(newer) and newer[at][0] == key:
+            yield from _present(newer[at])
+            at += 1
+        else:
+            yield key, value
+    for row in newer[at:]:
+        yield from _present(row)
+
+
+def _present(row: Row) -> Rows:
+    key, value = row
+    if value is not None:
+        yield key, value
+
+
+def _size(rows: Mapping[bytes, bytes | None]) -> int:
+    return sum(len(key) + len(value or b"") for key, value in rows.items())

@@ -1,0 +1,224 @@
+"""Finds the key ranges in which corrupt LevelDB tables may hide rows, or show deleted ones (promise
+8, decision 0036).
+
+A row's own checksum covers key and value, but not what LevelDB stores beside them. A flipped bit in
+a sequence number hides a row from every reader, or keeps it alive after its deletion. A flipped bit
+in the kind turns a row into a deletion. A deletion has no checksum of its own. So a block that
+fails LevelDB's checksum is trusted only if damaged rows in it explain the failure: then all its
+other entries are whole, and in order.
+"""
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from tuff.leveldb.log import MalformedError, Readable
+from tuff.leveldb.manifest import TABLE_SUFFIXES, Manifest, read_manifest
+from tuff.leveldb.sstable import Block, Entry, read_entries, read_ranges
+
+# Of a stored key and value: the key of the first whole row, and whether all rows of the value are
+# whole; None: no row is.
+FirstWhole = Callable[[bytes, bytes], tuple[bytes, bool] | None]
+
+_Range = tuple[bytes, bytes]  # of keys
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptRange:
+    """A corrupt key range: between `low` and `high`, both exclusive, a scan may miss rows or show
+    deleted ones. `has_rows_only`: everything wrong there shows as damaged rows."""
+
+    low: bytes
+    high: bytes
+    reason: str
+    has_rows_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How far a scan that met corruption can continue. Up to `stop`, an unverified scan misses
+    nothing. At `stop`, `hole` begins; without one, the range ends, or tables begin that were not
+    examined yet."""
+
+    stop: bytes
+    hole: CorruptRange | None = None
+
+
+class _ReplacedError(Exception):
+    """LevelDB compacted a table into others after the manifest was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The holes of a table file whose bytes had this checksum. LevelDB never changes a table file;
+    a failing disk may change it, and more than once."""
+
+    checksum: int
+    holes: list[CorruptRange]
+
+
+class CorruptRanges:
+    """Finds the corrupt ranges of an open LevelDB directory. Several threads may call."""
+
+    def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
+        self._directory = directory
+        self._first_whole = first_whole
+        self._known: dict[int, _Look] = {}  # by table
+
+    def stretch(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> Stretch:
+        """How far a scan up to `stop` can continue that met corruption at the key `at`, or behind.
+
+        Raises: MalformedError: the manifest is damaged; OSError.
+        """
+        while True:
+            try:
+                return self._stretch(
+                    self._manifest(), at, stop, report_damaged_rows=report_damaged_rows
+                )
+            except _ReplacedError:
+                continue  # a compacted table is no hole: its rows are in other tables
+
+    def _manifest(self) -> Manifest:
+        manifest, _ = read_manifest(self._directory)
+        if manifest is None:
+            raise MalformedError("LevelDB's manifest can't be read")
+        return manifest
+
+    def _stretch(
+        self, manifest: Manifest, at: bytes, stop: bytes, *, report_damaged_rows: bool
+    ) -> Stretch:
+        ahead = sorted({low for low, _ in manifest.tables.values() if low > at})
+        # At the last row of one table, the corruption may be at the beginning of the next.
+        reached = ahead[0] if ahead else at
+        unseen = min([stop, *ahead[1:2]])
+        holes = [
+            hole
+            for number, (low, high) in manifest.tables.items()
+            if low <= reached and high >= at
+            for hole in self._holes_in(number, manifest)
+            if hole.high > at and (report_damaged_rows or not hole.has_rows_only)
+        ]
+        hole = min(holes, key=lambda hole: hole.low, default=None)
+        if hole is None or hole.low >= unseen:
+            return Stretch(unseen)
+        return Stretch(hole.low + b"\x00", hole)
+
+    def _holes_in(self, number: int, manifest: Manifest) -> list[CorruptRange]:
+        low, high = manifest.tables[number]
+        paths = [self._directory / f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
+        path = next((path for path in paths if path.is_file()), paths[0])
+        # Below its first key, and above most others below it.
+        around = low[:-1], high + b"\x00"
+        try:
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
+                return self._look(number, path.name, data, around, manifest)
+        except FileNotFoundError as error:
+            # LevelDB names the tables that a compaction made before it removes the others.
+            if number not in self._manifest().tables:
+                raise _ReplacedError from error
+            return [CorruptRange(*around, f"{path.name}: the file is missing")]
+        except ValueError as error:  # an empty file, a damaged index
+            return [CorruptRange(*around, f"{path.name}: {error}")]
+
+    def _look(
+        self, number: int, name: str, data: mmap.mmap, around: _Range, manifest: Manifest
+    ) -> list[CorruptRange]:
+        checksum = crc32c(data)
+        known = self._known.get(number)
+        if known is None or known.checksum != checksum:
+            holes = self._holes(name, data, around, manifest.last_sequence)
+            known = self._known[number] = _Look(checksum, [*holes])
+            for gone in self._known.keys() - manifest.tables.keys():
+                self._known.pop(gone, None)
+        return known.holes
+
+    def _holes(
+        self, name: str, data: Readable, around: _Range, last_sequence: int
+    ) -> Iterator[CorruptRange]:
+        low, end = around
+        ranges = read_ranges(data)
+        for index, (last, block) in enumerate(ranges, 1):
+            high = end if index == len(ranges) else last + b"\x00"
+            if block.damage is not None:
+                reason = f"{name}, byte {block.offset}: {block.damage}"
+                yield from self._holes_of(
+                    data, block, CorruptRange(low, high, reason), last_sequence
+                )
+            low = last
+
+    def _holes_of(
+        self, data: Readable, block: Block, whole: CorruptRange, last_sequence: int
+    ) -> list[CorruptRange]:
+        try:
+            entries = [*read_entries(data, block)]
+        except MalformedError:
+            return [whole]
+        return holes_between(entries, whole, last_sequence, first_whole=self._first_whole)
+
+
+def holes_between(
+    entries: Iterable[Entry], whole: CorruptRange, last_sequence: int, *, first_whole: FirstWhole
+) -> list[CorruptRange]:
+    """The holes in a damaged block with these entries. The hole is `whole`, which is all of the
+    block, unless damaged rows explain the failed checksum."""
+    walk = _Walk(whole, whole.low)
+    shown = whole.low, 0
+    is_accounted_for = False
+    for entry in entries:
+        if not shown < (entry.key, -entry.sequence) or entry.key >= whole.high:
+            return [whole]
+        is_older, shown = entry.key == shown[0], (entry.key, -entry.sequence)
+        is_deletion = entry.is_value is False and not entry.value
+        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)
+        found = first_whole(entry.key, entry.value)
+        if is_deletion and not is_hidden:
+            walk.pass_deletion()
+            continue
+        is_accounted_for |= is_hidden or found is None or not found[1]
+        if found is None:
+            walk.pass_damaged(is_row=not is_hidden)
+        elif walk.are_rows_only is None or not is_older:  # else its deletion may be corrupt
+            walk.pass_whole(entry.key, found[0], is_hidden=is_hidden)
+    return walk.ended() if is_accounted_for else [whole]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Collects the holes of a damaged block, entry by entry. `low` is the last whole row. Since
+    then `are_rows_only` is None while nothing was wrong, True if only rows were damaged, else
+    False."""
+
+    whole: CorruptRange
+    low: bytes
+    are_rows_only: bool | None = None
+    holes: list[CorruptRange] = field(default_factory=list)
+
+    def pass_deletion(self) -> None:
+        # Its key shares a prefix with the entry before, so it is as doubtful as that one.
+        self.are_rows_only = None if self.are_rows_only is None else False
+
+    def pass_damaged(self, *, is_row: bool) -> None:
+        self.are_rows_only = self.are_rows_only is not False and is_row
+
+    def pass_whole(self, key: bytes, first: bytes, *, is_hidden: bool) -> None:
+        self._close(first)
+        if is_hidden:
+            low = max(self.low, first[:-1])  # sorts closely before the row
+            self.holes.append(replace(self.whole, low=low, high=key + b"\x00"))
+        self.low = key
+
+    def ended(self) -> list[CorruptRange]:
+        self._close(self.whole.high)
+        return self.holes
+
+    def _close(self, high: bytes) -> None:
+        if self.are_rows_only is not None:
+            hole = replace(self.whole, low=self.low, high=high, has_rows_only=self.are_rows_only)
+            self.holes.append(hole)
+        self.are_rows_only = None

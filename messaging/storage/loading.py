@@ -1,0 +1,207 @@
+"""What an opened store holds, read once: topics, pointer index, last batch, metadata. Blocks."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from messaging.storage.engine import Store, StoreDamagedError, StoreError
+from messaging.storage.metadata import LastBatch, StoreMetadata
+from messaging.storage.packed_rows import scan_reporting_corruption
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
+    BEFORE_ALL,
+    HOLDS,
+    INDEX,
+    LAST_BATCH_KEY,
+    MESSAGES,
+    METADATA_KEY,
+    POSITIONS,
+    ROWS_STOP,
+    TOPICS,
+    DamagedRowError,
+    Hold,
+    NewerRowError,
+    Position,
+    offset_in,
+    prefix_stop,
+    split_named_row_key,
+    split_topic,
+)
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import Offset, TopicId
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was read. A topic whose row can't be read has the reason instead of its record;
+    `metadata` is None in a store that nothing was written to yet."""
+
+    topics: dict[TopicId, TopicRecord | str]
+    index: list[IndexedRange]
+    last_batch: LastBatch
+    metadata: StoreMetadata | None
+
+
+def load(store: Store, *, why_not_begin: Callable[[], str | None] = lambda: None) -> Loaded:
+    """Everything that is kept in memory. `why_not_begin` says why an empty store is not to be
+    begun, in a sentence, or None.
+
+    Raises:
+        StoreError: the engine can't read, or a row without which nothing can be served safely is
+            damaged or of a newer version; the sentence says which. Or the store is empty, and is
+            not to be.
+    """
+    # The metadata first: they say whether the other rows are of a format that can be read here.
+    metadata = _read_metadata(store)
+    if metadata is None and (reason := why_not_begin()) is not None:
+        raise StoreError(reason)
+    topics = _load_topics(store)
+    _load_holds_and_positions(store, topics)
+    return Loaded(
+        topics=topics,
+        index=_load_index(store),
+        last_batch=read_last_batch(store),
+        metadata=metadata,
+    )
+
+
+def read_last_batch(store: Store) -> LastBatch:
+    """How far the store was written. Raises: StoreError."""
+    value = store.get(LAST_BATCH_KEY)
+    try:
+        if value is not None:
+            return LastBatch.from_bytes(LAST_BATCH_KEY, value)
+        highest = _highest_offset(store)
+        if highest == BEFORE_ALL:
+            return LastBatch()
+        log.warning("the mark of the store is missing; its highest row stands at %s", highest)
+    except NewerRowError as error:
+        # Made up from the rows, the next batch would write over what the newer version keeps there.
+        raise _unreadable("the mark of the store", error) from None
+    except DamagedRowError as error:
+        highest = _highest_offset(store)
+        log.warning("the mark of the store is damaged (%s); using its highest row", error)
+    return LastBatch(last=highest)
+
+
+def read_last_batch_again(store: Store, possible: Collection[LastBatch]) -> LastBatch:
+    """How far a store was written that this server has written to. Raises: StoreError: it is not
+    that store, or not as it was left."""
+    found = read_last_batch(store)
+    if found not in possible:
+        numbers = " or ".join(str(number) for number in sorted({m.batch_number for m in possible}))
+        raise StoreError(
+            f"the store that is there now ends with batch {found.batch_number}, and the one that "
+            f"this server wrote ends with batch {numbers}: put that one back; or start the server "
+            "again, to go on with what is there"
+        )
+    return found
+
+
+def _read_metadata(store: Store) -> StoreMetadata | None:
+    value = store.get(METADATA_KEY)
+    try:
+        if value is not None:
+            return StoreMetadata.from_bytes(METADATA_KEY, value)
+        _require_empty(store)
+    except DamagedRowError as error:
+        raise _unreadable("the store's row of facts", error) from None
+    return None
+
+
+def _require_empty(store: Store) -> None:
+    # Taken for an empty beginning, missing transaction files went unnoticed.
+    with closing(scan_reporting_corruption(store, INDEX, prefix_stop(TOPICS))) as rows:
+        if next(rows, None) is not None:
+            raise DamagedRowError("it is missing, and other rows are there")
+
+
+def _unreadable(name: str, error: DamagedRowError) -> StoreError:
+    kind = StoreError if isinstance(error, NewerRowError) else StoreDamagedError
+    return kind(f"{name} {error.finding}; {error.advice}")
+
+
+def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
+    topics: dict[TopicId, TopicRecord | str] = {}
+    for key, value in scan_reporting_corruption(store, TOPICS, prefix_stop(TOPICS)):
+        try:
+            topic = split_topic(key[1:])
+        except ValueError as error:
+            raise StoreDamagedError(
+                f"the topic row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+            ) from None
+        try:
+            topics[topic] = TopicRecord.from_bytes(key, value)
+        except DamagedRowError as error:
+            log.warning("the metadata of the topic %s %s", topic, error.finding)
+            topics[topic] = f"{error.finding}; {error.advice}"
+    return topics
+
+
+def _load_holds_and_positions(store: Store, topics: dict[TopicId, TopicRecord | str]) -> None:
+    """Give each topic's record its holds and positions."""
+    holds: defaultdict[TopicId, dict[str, Hold]] = defaultdict(dict)
+    positions: defaultdict[TopicId, dict[str, Position]] = defaultdict(dict)
+    for table, topic, name, key, value in _named_rows(store, topics):
+        try:
+            if table == HOLDS:
+                holds[topic][name] = Hold.from_bytes(key, value)
+            else:
+                positions[topic][name] = Position.from_bytes(key, value)
+        except DamagedRowError as error:
+            what = f"has {_KINDS[table]} {name!r}, which {error.finding}"
+            log.warning("the topic %s %s", topic, what)
+            if table == HOLDS or isinstance(error, NewerRowError):
+                # Passed over, messages that a reader still needs would expire; kept from any other
+                # time on, what has expired would be back.
+                topics[topic] = f"{what}; {error.advice}"
+    for topic in holds.keys() | positions.keys():
+        record = topics[topic]
+        if isinstance(record, TopicRecord):
+            topics[topic] = replace(record, holds=holds[topic], positions=positions[topic])
+
+
+def _named_rows(
+    store: Store, topics: dict[TopicId, TopicRecord | str]
+) -> Iterator[tuple[bytes, TopicId, str, bytes, bytes]]:
+    """Table, topic, name, key and value of each that is of its topic's generation."""
+    for table in (HOLDS, POSITIONS):
+        for key, value in scan_reporting_corruption(store, table, prefix_stop(table)):
+            topic, generation, name = _split(key)
+            record = topics.get(topic)
+            if isinstance(record, TopicRecord) and record.generation == generation:
+                yield table, topic, name, key, value
+
+
+def _split(key: bytes) -> tuple[TopicId, int, str]:
+    try:
+        return split_named_row_key(key)
+    except ValueError as error:
+        raise StoreDamagedError(
+            f"the row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+        ) from None
+
+
+_KINDS = {HOLDS: "a hold", POSITIONS: "a position"}
+
+
+def _load_index(store: Store) -> list[IndexedRange]:
+    entries = []
+    for key, value in scan_reporting_corruption(store, INDEX, prefix_stop(INDEX)):
+        try:
+            entries.append(IndexedRange.from_bytes(key, value))
+        except DamagedRowError as error:
+            # Left out, the rows of an aborted transaction could stay unmarked and come to light.
+            raise _unreadable(f"the index row {key.hex()}", error) from None
+    return entries
+
+
+def _highest_offset(store: Store) -> Offset:
+    highest = BEFORE_ALL
+    for key, _ in store.scan(MESSAGES, ROWS_STOP):
+        highest = max(highest, offset_in(key))
+    return highest

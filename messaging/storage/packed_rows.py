@@ -1,0 +1,390 @@
+"""Packed rows: neighbouring rows in one stored value, and a store that shows them one by one.
+
+    packed := flags(1) crc(4) count(2) size(4)*count row_crc(4)*count payload*count
+
+The flags are 16 and nothing else; `crc` covers the key and all the rest, as in every row. The key
+is that of the *last* row, so that a scan that starts at any of the rows comes to the value. All
+rows lie in one millisecond, have consecutive sequence numbers, and were written by one batch.
+`row_crc` is the checksum that each would have as a row by itself (messaging/storage/rows.py): in a
+damaged value each row still proves whether it is whole.
+
+One checksum and one step of the engine for some hundred rows is what makes reading them cheap. An
+engine whose rows are deleted one by one elsewhere (by region servers of HBase) gets no packed rows.
+
+`PackedRowStore` lies over the engine. Readers of many messages take packed rows as they are stored
+(`scan_records`); all others see single rows. Packed rows are written together (`join`) and end
+together: retention and the deletion of a topic drop older rows first. Deleting the last row, under
+whose key the value stands, deletes all of them; deleting another row has no effect yet.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from typing import NamedTuple
+
+from messaging.storage.engine import ReportsCorruption, Rows, Store
+from messaging.storage.rows import (
+    HEAD,
+    IS_PACKED,
+    MESSAGES,
+    OFFSET_SIZE,
+    PAYLOADS,
+    PLAIN_MARK,
+    SEQ_SIZE,
+    DamagedRowError,
+    NewerRowError,
+    frame,
+    is_whole,
+    newer_flags,
+    offset_after,
+    offset_in,
+    offset_number,
+    pack_offset,
+    unframe,
+)
+from tuff.checksum import crc32
+
+PACKED_COUNT_MAX = 256  # rows
+PACKED_BYTES_MAX = 32 << 10  # bytes of values; a reader of one message reads all of it
+
+Row = tuple[bytes, bytes]  # a key and a value
+
+_TABLES = (MESSAGES, PAYLOADS)
+_MARK = bytes((IS_PACKED,))
+_SEQ_MAX = (1 << 8 * SEQ_SIZE) - 1
+_COUNT = struct.Struct(">H")
+_NUMBER_SIZE = 4  # bytes; a size, and a checksum
+_SIZES_AT = HEAD.size + _COUNT.size
+_PACKED_SIZE_MAX = (
+    _SIZES_AT + 2 * _NUMBER_SIZE * PACKED_COUNT_MAX + PACKED_BYTES_MAX
+)  # bytes of a value
+_FLAGS = itemgetter(0)  # of a value
+
+
+def is_packed(value: bytes) -> bool:
+    """Whether a stored value of a message or a payload, which need not be whole, holds packed
+    rows."""
+    return value[:1] == _MARK
+
+
+def row_count(value: bytes) -> int:
+    """How many rows a stored value stands for; it need not be whole."""
+    return _count(value) if is_packed(value) else 1
+
+
+def _count(value: bytes) -> int:
+    return int.from_bytes(value[HEAD.size : _SIZES_AT], "big")
+
+
+class PackedRows(NamedTuple):
+    """A whole value of packed rows: how many rows it has, the number of the first one's offset, and
+    where the payloads begin."""
+
+    value: bytes
+    length: int
+    number: int
+    payloads_at: int
+
+    def sizes(self, start: int, stop: int) -> bytes:
+        """The sizes of the payloads from one row to another, as they stand in the packed rows."""
+        return self.value[_SIZES_AT + _NUMBER_SIZE * start : _SIZES_AT + _NUMBER_SIZE * stop]
+
+    def bounds(self) -> list[int]:
+        """Where each payload begins, and last where the value ends."""
+        return [*accumulate(_sizes(self.value, self.length), initial=self.payloads_at)]
+
+
+def open_packed(key: bytes, value: bytes) -> PackedRows | None:
+    """None if it is not whole, or not of this form."""
+    count = _count(value)
+    payloads_at = _SIZES_AT + 2 * _NUMBER_SIZE * count
+    if len(value) < payloads_at or not 0 < count <= int.from_bytes(key[-SEQ_SIZE:], "big") + 1:
+        return None
+    checksum = crc32(memoryview(value)[HEAD.size :], crc32(_MARK, crc32(key)))
+    if HEAD.unpack_from(value) != (IS_PACKED, checksum):
+        return None
+    if payloads_at + sum(_sizes(value, count)) != len(value):
+        return None
+    number = offset_number(key) - count + 1
+    return PackedRows(value, count, number, payloads_at)
+
+
+def _sizes(value: bytes, count: int) -> tuple[int, ...]:
+    return struct.unpack_from(f">{count}I", value, _SIZES_AT)
+
+
+def join(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterator[Row]:
+    """What is stored for these rows, which are neighbours of one prefix."""
+    if len(keys) == 1 or any(map(_FLAGS, values)):
+        yield from zip(keys, values, strict=True)
+        return
+    sums = [*accumulate(map(len, values), initial=0)]
+    start = 0
+    while start < len(keys):
+        stop = _packed_stop(keys, sums, start)
+        if stop - start == 1:
+            yield keys[start], values[start]
+        else:
+            yield _pack(keys[stop - 1], values[start:stop])
+        start = stop
+
+
+def _packed_stop(keys: Sequence[bytes], sums: Sequence[int], start: int) -> int:
+    """The index behind the last row of the packed rows that begins with this one."""
+    first_seq = int.from_bytes(keys[start][-SEQ_SIZE:], "big")
+    stop = min(len(keys), start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)
+    fits = bisect_right(sums, sums[start] + PACKED_BYTES_MAX, lo=start, hi=stop + 1) - 1
+    return max(fits, start + 1)
+
+
+def _pack(key: bytes, values: Sequence[bytes]) -> Row:
+    sizes = [len(value) - HEAD.size for value in values]
+    parts = [_COUNT.pack(len(values)), struct.pack(f">{len(values)}I", *sizes)]
+    parts += [value[1 : HEAD.size] for value in values]
+    parts += [value[HEAD.size :] for value in values]
+    return key, frame(key, IS_PACKED, b"".join(parts))
+
+
+def require_packed(key: bytes, value: bytes) -> None:
+    """Raises: DamagedRowError: it is not whole, or NewerRowError: whole, and not of this form."""
+    unframe(key, value)
+    if open_packed(key, value) is None:
+        raise newer_flags(IS_PACKED)
+
+
+def split(key: bytes, value: bytes) -> list[Row] | None:
+    """The rows of packed rows that need not be whole; of what is damaged in it, only each row's
+    checksum tells. None where the rows can't be told apart."""
+    rows = _split(key, value, _count(value))
+    # A damaged count is the one with which the sizes add up, and the rows prove that it is.
+    for count in range(1, PACKED_COUNT_MAX + 1) if rows is None else ():
+        found = _split(key, value, count)
+        if found is not None and any(is_whole(*row) for row in found):
+            return found
+    return rows
+
+
+def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
+    last_seq = int.from_bytes(key[-SEQ_SIZE:], "big")
+    checksums_at = _SIZES_AT + _NUMBER_SIZE * count
+    payloads_at = checksums_at + _NUMBER_SIZE * count
+    if not 0 < count <= last_seq + 1 or len(value) < payloads_at:
+        return None
+    numbers = range(last_seq + 1 - count, last_seq + 1)
+    keys = [key[:-SEQ_SIZE] + number.to_bytes(SEQ_SIZE, "big") for number in numbers]
+    offsets = range(checksums_at, payloads_at, _NUMBER_SIZE)
+    marks = [PLAIN_MARK + value[at : at + _NUMBER_SIZE] for at in offsets]
+    starts = [*accumulate(_sizes(value, count), initial=payloads_at)]
+    lacking = len(value) - starts[-1]
+    for at in range(count) if lacking else ():
+        # One damaged size is what the others leave, and its row proves which one it is.
+        stop = starts[at + 1] + lacking
+        if starts[at] <= stop and is_whole(keys[at], marks[at] + value[starts[at] : stop]):
+            starts[at + 1 :] = [start + lacking for start in starts[at + 1 :]]
+            break
+    if starts[-1] != len(value):
+        return None
+    bounds = zip(marks, pairwise(starts), strict=True)
+    values = [mark + value[start:stop] for mark, (start, stop) in bounds]
+    return [*zip(keys, values, strict=True)]
+
+
+def rows_in(key: bytes, value: bytes) -> list[Row]:
+    """The rows in a stored value: the value itself, unless it holds packed rows that can be told
+    apart."""
+    if key[:1] not in _TABLES:
+        return [(key, value)]
+    rows = split(key, value) if is_packed(value) else _unmarked(key, value)
+    return rows or [(key, value)]
+
+
+def _unmarked(key: bytes, value: bytes) -> list[Row] | None:
+    """The rows of packed rows whose flags are damaged; None for any other value. Costs next to
+    nothing for a value that has not the sizes of packed rows."""
+    if not 1 < _count(value) <= PACKED_COUNT_MAX or len(value) > _PACKED_SIZE_MAX:
+        return None
+    rows = _split(key, value, _count(value))
+    if rows is None or not any(is_whole(*row) for row in rows):
+        return None
+    try:
+        unframe(key, value)
+    except NewerRowError:
+        return None
+    except DamagedRowError:
+        return rows
+    return None  # a payload that was made to look like packed rows
+
+
+def packed_count_max(key: bytes, value: bytes) -> int:
+    """How many rows a value that can't be read may be for at most; the last has this key."""
+    if key[:1] not in _TABLES:
+        return 1
+    fitting = (len(value) - _SIZES_AT) // (2 * _NUMBER_SIZE)
+    return max(1, min(fitting, int.from_bytes(key[-SEQ_SIZE:], "big") + 1))
+
+
+def begins_before(key: bytes, value: bytes, stop: bytes, *, before: bytes) -> bool:
+    """Whether a row of this value, whose key is not before `stop`, is, or may be: of damage that
+    can't be told apart it is unknown how many rows there were, only that none of them lies up to
+    `before`, the key that comes before this one."""
+    rows = rows_in(key, value)
+    if len(rows) > 1 or is_whole(*rows[0]):
+        return rows[0][0] < stop
+    last = int.from_bytes(key[-SEQ_SIZE:], "big")
+    first = last + 1 - packed_count_max(key, value)
+    if before[:-SEQ_SIZE] == key[:-SEQ_SIZE]:
+        first = max(first, int.from_bytes(before[-SEQ_SIZE:], "big") + 1)
+    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop
+
+
+def whole_rows(key: bytes, value: bytes) -> list[Row]:
+    """The value, if it is whole; else those rows of it that are, should it be a damaged run."""
+    if is_whole(key, value):
+        return [(key, value)]
+    rows = split(key, value) if key[:1] in _TABLES else None
+    return [row for row in rows or () if is_whole(*row)]
+
+
+def first_whole(key: bytes, value: bytes) -> tuple[bytes, bool] | None:
+    """The key of the first row in a stored value that is whole, and whether all of it is; None
+    where nothing is."""
+    is_all = is_whole(key, value)
+    rows = rows_in(key, value)
+    first = next((row_key for row_key, row_value in rows if is_whole(row_key, row_value)), None)
+    return (key if first is None else first, is_all) if is_all or first is not None else None
+
+
+def overlap_stop(stop: bytes) -> bytes:
+    """The first key behind all runs that may have rows before `stop`, a row's key or a table's."""
+    if len(stop) <= SEQ_SIZE or stop[:1] not in _TABLES:
+        return stop
+    return stop[:-SEQ_SIZE] + b"\xff" * SEQ_SIZE + b"\x00"
+
+
+class PackedRowStore:
+    """An engine with runs. Blocks, and may be called by several threads, as the engine may."""
+
+    def __init__(self, engine: Store) -> None:
+        self._engine = engine
+        self._reporting = engine if isinstance(engine, ReportsCorruption) else None
+        self.has_views = engine.has_views
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self._engine.get(key)
+        if found is not None:
+            return rows_in(key, found)[-1][1]  # packed rows stand under the key of the last one
+        if key[:1] not in (MESSAGES, PAYLOADS) or len(key) < OFFSET_SIZE:
+            return None
+        behind = offset_after(offset_in(key))
+        with closing(self.scan(key, key[:-OFFSET_SIZE] + pack_offset(*behind))) as rows:
+            return next((value for _, value in rows), None)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        """As of every engine. A record that can't be read and may hold rows of the range comes
+        under its own key, that of its last row, which may not be before `stop`."""
+        records = self._engine.scan(start, _overlap_stop(start, stop), reverse=reverse)
+        between = _records_before if reverse else _records_between
+        return _rows_between(between(records, stop), start, stop, reverse=reverse)
+
+    def scan_records(self, start: bytes, stop: bytes) -> Rows:
+        """The same, with every run in one that has a row there, and may have others."""
+        records = self._engine.scan(start, _overlap_stop(start, stop))
+        return _records_between(records, stop)
+
+    def scan_reporting_corruption(
+        self, start: bytes, stop: bytes, *, report_damaged_rows: bool
+    ) -> Rows:
+        """As `scan_records`, and raises at damage that may hide rows, if the engine can find it."""
+        if self._reporting is None:
+            return self.scan_records(start, stop)
+        records = self._reporting.scan_reporting_corruption(
+            start, _overlap_stop(start, stop), report_damaged_rows=report_damaged_rows
+        )
+        return _records_between(records, stop)
+
+    def approximate_size(self, start: bytes, stop: bytes) -> int:
+        return self._engine.approximate_size(start, stop)
+
+    def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._engine.write(batch)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def scan_records(store: Store, start: bytes, stop: bytes) -> Rows:
+    """Rows, and packed rows as they are stored. Raises: StoreError."""
+    if isinstance(store, PackedRowStore):
+        return store.scan_records(start, stop)
+    return store.scan(start, stop)
+
+
+def scan_reporting_corruption(
+    store: Store, start: bytes, stop: bytes, *, report_damaged_rows: bool = False
+) -> Rows:
+    """The same, and raises at damage that may hide rows, if the store can find it.
+
+    Raises: StoreDamagedError: as ReportsCorruption has it; StoreError.
+    """
+    if isinstance(store, PackedRowStore):
+        return store.scan_reporting_corruption(start, stop, report_damaged_rows=report_damaged_rows)
+    return store.scan(start, stop)
+
+
+def records_of(
+    store: Store, keys: Sequence[bytes], values: Sequence[bytes]
+) -> Iterable[tuple[bytes, bytes]]:
+    """What to write for these new rows, which are neighbours of one prefix."""
+    return (
+        join(keys, values) if isinstance(store, PackedRowStore) else zip(keys, values, strict=True)
+    )
+
+
+def rows_max(store: Store, key: bytes, value: bytes) -> int:
+    """How many rows a record of the store that can't be read may be for; the last has its key."""
+    return packed_count_max(key, value) if isinstance(store, PackedRowStore) else 1
+
+
+def _overlap_stop(start: bytes, stop: bytes) -> bytes:
+    return overlap_stop(stop) if start < stop else stop
+
+
+def _rows_between(records: Rows, start: bytes, stop: bytes, *, reverse: bool) -> Rows:
+    with closing(records):
+        for key, value in records:
+            rows = rows_in(key, value)
+            if len(rows) > 1 and (rows[0][0] < start or key >= stop):
+                rows = [row for row in rows if start <= row[0] < stop]
+            yield from reversed(rows) if reverse else rows
+
+
+def _records_between(records: Rows, stop: bytes) -> Rows:
+    """Those before `stop`, and the one behind them if it begins before it, or may."""
+    before = b""
+    with closing(records):
+        for key, value in records:
+            if key >= stop:
+                if begins_before(key, value, stop, before=before):
+                    yield key, value
+                return
+            before = key
+            yield key, value
+
+
+def _records_before(records: Rows, stop: bytes) -> Rows:
+    """The same of records that come backwards."""
+    behind: tuple[bytes, bytes] | None = None
+    with closing(records):
+        for key, value in records:
+            if key >= stop:
+                behind = key, value
+                continue
+            if behind is not None and begins_before(*behind, stop, before=key):
+                yield behind
+            behind = None
+            yield key, value
+    if behind is not None and begins_before(*behind, stop, before=b""):
+        yield behind

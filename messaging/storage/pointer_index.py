@@ -1,0 +1,268 @@
+"""The pointer index: which transaction published what (design §5, Pointer index).
+
+    index row := key: pointer kind prefix first    value: flags(1) crc(4) last(10) final(1) ms(8)
+
+With the rows of every write under a pointer, the same batch writes one index row: the range they
+stand in. It goes once the transaction is durably committed, or its rows are marked as rolled back.
+So after a crash it says what to mark, what is undecided and what a rollback may touch, without a
+scan of messages. `ms` is when it was written, for `max_block`.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from messaging.storage.rows import (
+    INDEX,
+    DamagedRowError,
+    NewerRowError,
+    count_between,
+    frame,
+    index_key,
+    offset_in,
+    prefix_of,
+    split_prefix,
+    unframe_plain,
+)
+from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.values import value
+
+MESSAGE_ROWS = b"m"
+PAYLOAD_ROWS = b"p"  # stored, and not yet brought by a reference row
+_KINDS = (MESSAGE_ROWS, PAYLOAD_ROWS)
+ENDED_COUNT_MAX = 16_384  # pointers; an ending wakes its readers long before so many others ended
+
+_VALUE = struct.Struct(">QHBQ")
+_POINTER = struct.Struct(">Q")
+assert (_VALUE.size, _POINTER.size) == (19, 8)
+_KIND_AT = len(INDEX) + _POINTER.size
+
+
+@value(kw_only=True)
+class IndexedRange:
+    """Neighbouring rows that one write left under a pointer; both offsets are included. The bytes
+    of stored payloads are counted, and known to the process that stored them; it is 0 to the
+    next."""
+
+    pointer: int
+    kind: bytes
+    topic: TopicId
+    generation: int
+    first: Offset
+    last: Offset
+    final: bool
+    written_ms: int
+    payload_bytes: int = 0
+
+    @property
+    def prefix(self) -> bytes:
+        """What the row keys of its topic and generation begin with."""
+        return prefix_of(self.topic, self.generation)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are in it: those of one write are neighbours."""
+        return count_between(self.first, self.last)
+
+    @property
+    def key(self) -> bytes:
+        return index_key(self.pointer, self.kind, self.prefix, self.first)
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        return frame(key, 0, _VALUE.pack(*self.last, self.final, self.written_ms))
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "IndexedRange":
+        """Raises: DamagedRowError."""
+        body = unframe_plain(key, value)
+        kind = key[_KIND_AT : _KIND_AT + 1]
+        if kind not in _KINDS:
+            # Kept as neither, no code would mark its rows after an abort.
+            raise NewerRowError(f"a newer version wrote it, for rows of the kind {kind!r}")
+        try:
+            topic, generation = split_prefix(key[_KIND_AT + 1 : -10])
+            last_ts, last_seq, final, written_ms = _VALUE.unpack(body)
+        except (struct.error, ValueError) as error:
+            raise DamagedRowError(f"no index row looks like this: {error}") from None
+        if final not in (0, 1):
+            raise NewerRowError(f"a newer version wrote it, with {final} as its `final`")
+        return cls(
+            pointer=_POINTER.unpack_from(key, len(INDEX))[0],
+            kind=kind,
+            topic=topic,
+            generation=generation,
+            first=offset_in(key),
+            last=Offset(last_ts, last_seq),
+            final=bool(final),
+            written_ms=written_ms,
+        )
+
+
+class _Settling(NamedTuple):
+    """The index rows that go with the next batch, and the topics they are of."""
+
+    keys: list[bytes]
+    topics: frozenset[TopicId]
+
+
+class PointerIndex:
+    """The index in memory, the same as on disk but for what the batch under way changes. Lives on
+    the event loop."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
+        # How many ranges of message rows a pointer has, and when the first was written; with
+        # the earliest first. Asked several times a second, so a look through all would be too slow.
+        self._publishes: dict[int, tuple[int, int]] = {}
+        # Committed, and their rows of the index still on disk: forgotten by transactions too early,
+        # a crash would leave an index row whose outcome is unknown.
+        self._settling: dict[int, _Settling] = {}
+        # Where the readers of those that just ended wait; their index rows may be gone by then.
+        self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
+
+    def load(self, entries: Iterable[IndexedRange], *, now_ms: int) -> None:
+        """Take in what an opened store holds. Of a clock that was set back since, times may lie
+        ahead; for readers that wait for their end, those count from now."""
+        for entry in entries:
+            self.add(entry)
+        self._publishes = {
+            pointer: (count, min(first_ms, now_ms))
+            for pointer, (count, first_ms) in sorted(
+                self._publishes.items(), key=lambda publish: publish[1][1]
+            )
+        }
+
+    def add(self, entry: IndexedRange) -> None:
+        """Add a range; none was written before those that were added already."""
+        self.add_under(entry.key, entry)
+
+    def add_under(self, key: bytes, entry: IndexedRange) -> None:
+        """Add a range whose key is known."""
+        ranges = self._ranges.setdefault(entry.pointer, {})
+        if entry.kind == MESSAGE_ROWS and key not in ranges:
+            count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))
+            self._publishes[entry.pointer] = count + 1, min(first_ms, entry.written_ms)
+        ranges[key] = entry
+
+    def discard(self, entry: IndexedRange) -> None:
+        """Forget one range; one that is not there is fine."""
+        ranges = self._ranges.get(entry.pointer, {})
+        if ranges.pop(entry.key, None) is not None and entry.kind == MESSAGE_ROWS:
+            # The time stays while other rows of the pointer do: it was its first publish.
+            count, first_ms = self._publishes[entry.pointer]
+            if count > 1:
+                self._publishes[entry.pointer] = count - 1, first_ms
+            else:
+                del self._publishes[entry.pointer]
+        if not ranges:
+            self._ranges.pop(entry.pointer, None)
+
+    def ranges(self, pointer: int) -> list[IndexedRange]:
+        """All ranges of a pointer that is not settled."""
+        return list(self._ranges.get(pointer, {}).values())
+
+    def message_ranges(self, pointer: int) -> list[IndexedRange]:
+        return [entry for entry in self.ranges(pointer) if entry.kind == MESSAGE_ROWS]
+
+    def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
+        """Payload rows stored for a topic that no reference row brought yet, of any generation, in
+        the order of storing."""
+        found = [
+            entry
+            for entry in self.ranges(pointer)
+            if entry.kind == PAYLOAD_ROWS and entry.topic == topic
+        ]
+        return sorted(found, key=lambda entry: entry.first)
+
+    def pointers(self) -> Collection[int]:
+        """Every pointer with rows that are neither settled nor marked."""
+        return self._ranges.keys()
+
+    def holds(self, pointer: int) -> bool:
+        """Whether an index row of the pointer may be on disk."""
+        return pointer in self._ranges or pointer in self._settling
+
+    def topics(self, pointers: Iterable[int]) -> set[TopicId]:
+        """Every topic with index rows of these pointers."""
+        found: set[TopicId] = set()
+        for pointer in pointers:
+            if pointer in self._ranges:
+                found.update([entry.topic for entry in self._ranges[pointer].values()])
+            if pointer in self._settling:
+                found.update(self._settling[pointer].topics)
+        return found
+
+    def final_pointers(self) -> set[int]:
+        return {
+            pointer
+            for pointer, ranges in self._ranges.items()
+            if any(entry.final for entry in ranges.values())
+        }
+
+    def published_by(self, at_ms: int) -> Iterator[int]:
+        """Each pointer with message rows of which the first was written not after this time, in
+        that order. Costs these pointers, however many others there are."""
+        for pointer, (_, first_ms) in self._publishes.items():
+            if first_ms > at_ms:
+                return
+            yield pointer
+
+    def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
+        """Every range of message rows in one generation of a topic."""
+        for ranges in self._ranges.values():
+            for entry in ranges.values():
+                if (entry.topic, entry.generation) == (topic, generation):
+                    yield entry
+
+    def settle(self, pointers: Iterable[int]) -> None:
+        """These pointers committed: their rows leave the index, in memory now and on disk with the
+        next batch."""
+        for pointer in pointers:
+            self._publishes.pop(pointer, None)
+            if ranges := self._ranges.pop(pointer, None):
+                topics = frozenset([entry.topic for entry in ranges.values()])
+                self._note_ended(pointer, topics)
+                self._settling[pointer] = _Settling(list(ranges), topics)
+
+    def settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
+        """Committed pointers and the index rows of theirs to delete, up to so many rows."""
+        taken: list[tuple[int, list[bytes]]] = []
+        count = 0
+        for pointer, (keys, _) in self._settling.items():
+            taken.append((pointer, keys))
+            count += len(keys)
+            if count >= count_max:
+                break
+        return taken
+
+    def settled(self, pointers: Iterable[int]) -> None:
+        """The index rows of these are gone from the disk."""
+        for pointer in pointers:
+            self._settling.pop(pointer, None)
+
+    @property
+    def settling_count(self) -> int:
+        """How many committed pointers still have index rows on disk."""
+        return len(self._settling)
+
+    def marked(self, entries: Iterable[IndexedRange]) -> None:
+        """The rows of these ranges are marked, and their index rows gone, durably."""
+        for entry in entries:
+            known = self._ended_topics.get(entry.pointer, frozenset())
+            self._note_ended(entry.pointer, known | {entry.topic})
+            self.discard(entry)
+
+    def ended_topics(self, pointers: Iterable[int]) -> set[TopicId]:
+        """The topics on which readers may wait for one of these pointers."""
+        found = self.topics(pointers)
+        for pointer in pointers:
+            if pointer in self._ended_topics:
+                found |= self._ended_topics.pop(pointer)
+        return found
+
+    def _note_ended(self, pointer: int, topics: frozenset[TopicId]) -> None:
+        self._ended_topics[pointer] = topics
+        while len(self._ended_topics) > ENDED_COUNT_MAX:
+            self._ended_topics.popitem(last=False)

@@ -1,0 +1,541 @@
+"""Row keys of every table, big-endian, so that byte order is the order of reading (design §5).
+
+    store key   := table(1) row key
+    prefix      := UTF8("ns:topic:") generation(4)
+    message row := prefix publish_ts(8) seq(2)
+    payload row := prefix write_pointer(8) write_ts(8) seq(2)
+    topic row   := UTF8("ns:topic:")
+    index row   := write_pointer(8) kind(1) prefix first_ts(8) first_seq(2)
+    fact row    := its name
+    hold row    := prefix UTF8(name)            a position row likewise
+
+One physical store holds all tables under a one-byte tag, because one batch must span them all.
+`:` is no legal character of a name, so no topic's prefix can begin another's.
+
+Stored values, with a checksum over key and value (design §5).
+
+    value       := flags(1) crc(4) [pointer(8)] [ttl_s(4)] [size(4) attributes(size)] rest
+    flags       := 1 pointer | 2 ttl | 4 attributes | 8 reference, or 16: packed rows, as
+                   messaging/storage/packed_rows.py has it
+    message row := inline: rest is the payload · reference: rest is range(10+10) count(4)
+    payload row := no pointer (it is in the key), rest is the payload
+    range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
+
+The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
+the wrong key is damage too. Attributes are room for later: they are kept and not looked into. The
+topic, index and metadata rows frame their own bodies the same way, with flags 0.
+
+A value whose checksum is right and that has flags which this version does not know there was
+written by a newer one. It is refused like damage and never misread, but told apart from it: for the
+one there is `tuff salvage`, for the other the newer server.
+
+Holds and positions.
+
+    hold row     := flags(1) crc(4) first(20) set_at_ms(8) expires_at_ms(8)
+    position row := flags(1) crc(4) position(20) updated_at_ms(8)
+
+
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuff.checksum import crc32
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset, TopicId, check_name
+from tuff.protocol.values import value
+
+MESSAGES = b"m"
+PAYLOADS = b"p"
+TOPICS = b"t"
+INDEX = b"i"
+METADATA = b"s"
+HOLDS = b"h"
+POSITIONS = b"r"
+ALL_TABLES = (METADATA, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
+# Messages and payloads stand side by side, so that one scan passes over both.
+ROWS_STOP = b"q"
+
+LAST_BATCH_KEY = METADATA + b"mark"
+METADATA_KEY = METADATA + b"facts"
+
+_GENERATION = struct.Struct(">I")
+_OFFSET = struct.Struct(">QH")
+_WRITE_POINTER = struct.Struct(">Q")
+assert (_GENERATION.size, _OFFSET.size, _WRITE_POINTER.size) == (4, 10, 8)
+
+OFFSET_SIZE = _OFFSET.size
+SEQ_SIZE = 2  # bytes; the end of an offset, the number of a row in its millisecond
+pack_offset = _OFFSET.pack
+
+
+def topic_bytes(topic: TopicId) -> bytes:
+    """What every key of the topic begins with, after the table's tag."""
+    return f"{topic.namespace}:{topic.name}:".encode()
+
+
+def topic_key(topic: TopicId) -> bytes:
+    """The key of the topic's metadata row."""
+    return TOPICS + topic_bytes(topic)
+
+
+def prefix_of(topic: TopicId, generation: int) -> bytes:
+    """What every row key of one generation begins with, after the table's tag."""
+    return topic_bytes(topic) + _GENERATION.pack(generation)
+
+
+def message_key(prefix: bytes, offset: Offset) -> bytes:
+    """The key of the message row at an offset."""
+    return MESSAGES + prefix + _OFFSET.pack(*offset)
+
+
+def message_keys(prefix: bytes, first: Offset, count: int) -> list[bytes]:
+    """The keys of so many message rows that are neighbours."""
+    return _neighbours(MESSAGES + prefix, first, count)
+
+
+def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
+    """What the keys of all payload rows stored under one write pointer begin with."""
+    return PAYLOADS + prefix + _WRITE_POINTER.pack(pointer)
+
+
+def payload_key(prefix: bytes, pointer: int, offset: Offset) -> bytes:
+    """The key of the payload row written at an offset."""
+    return pointer_prefix(prefix, pointer) + _OFFSET.pack(*offset)
+
+
+def payload_keys(prefix: bytes, pointer: int, first: Offset, count: int) -> list[bytes]:
+    """The keys of so many payload rows that were written at offsets that are neighbours."""
+    return _neighbours(pointer_prefix(prefix, pointer), first, count)
+
+
+def _neighbours(start: bytes, first: Offset, count: int) -> list[bytes]:
+    if count == 1:
+        return [start + _OFFSET.pack(*first)]
+    numbers = range(first.to_int(), first.to_int() + count)
+    return [start + each.to_bytes(OFFSET_SIZE, "big") for each in numbers]
+
+
+def index_key(pointer: int, kind: bytes, prefix: bytes, first: Offset) -> bytes:
+    """The key of an index row: a range of rows that one write left under a pointer."""
+    return INDEX + _WRITE_POINTER.pack(pointer) + kind + prefix + _OFFSET.pack(*first)
+
+
+def named_row_key(table: bytes, prefix: bytes, name: str) -> bytes:
+    """The key of a hold or a named position."""
+    return table + prefix + name.encode("ascii")
+
+
+def split_named_row_key(key: bytes) -> tuple[TopicId, int, str]:
+    """The topic, the generation and the name in the key of a hold or a named position.
+
+    Raises:
+        ValueError: none has these bytes.
+    """
+    namespace, colon, rest = key[1:].partition(b":")
+    name, second, tail = rest.partition(b":")
+    topic, generation = split_prefix(namespace + colon + name + second + tail[: _GENERATION.size])
+    try:
+        return topic, generation, check_name(tail[_GENERATION.size :].decode("ascii"), what="name")
+    except (UnicodeDecodeError, InvalidNameError) as error:
+        raise ValueError(f"{key!r} has no name at its end") from error
+
+
+def offset_in(key: bytes) -> Offset:
+    """The offset that ends the key of a message, payload or index row."""
+    return Offset(*_OFFSET.unpack_from(key, len(key) - _OFFSET.size))
+
+
+def offset_number(key: bytes) -> int:
+    """The same as a number: neighbours differ by one."""
+    return int.from_bytes(key[-OFFSET_SIZE:], "big")
+
+
+def pointer_in(key: bytes) -> int:
+    """The write pointer in the key of a payload row."""
+    (pointer,) = _WRITE_POINTER.unpack_from(key, len(key) - _OFFSET.size - _WRITE_POINTER.size)
+    return int(pointer)
+
+
+def first_offset(front: bytes, key: bytes) -> Offset | None:
+    """The first offset whose row, behind this front of its key, is not before a key; None where
+    none is."""
+    if key <= front:
+        return Offset(0, 0)
+    rest = key[len(front) :]
+    number = int.from_bytes(rest[:OFFSET_SIZE].ljust(OFFSET_SIZE, b"\x00"), "big")
+    number += len(rest) > OFFSET_SIZE
+    if not key.startswith(front) or number >> (8 * OFFSET_SIZE):
+        return None
+    return Offset.from_int(number)
+
+
+def split_prefix(prefix: bytes) -> tuple[TopicId, int]:
+    """The topic and the generation of a prefix.
+
+    Raises:
+        ValueError: no prefix has these bytes.
+    """
+    names, generation = prefix[: -_GENERATION.size], prefix[-_GENERATION.size :]
+    if len(generation) != _GENERATION.size:
+        raise ValueError(f"{prefix!r} is too short for a topic and a generation")
+    return split_topic(names), int(_GENERATION.unpack(generation)[0])
+
+
+def split_topic(names: bytes) -> TopicId:
+    """The topic whose keys begin with these bytes.
+
+    Raises:
+        ValueError: no topic's do.
+    """
+    try:
+        namespace, name, rest = names.decode("ascii").split(":")
+        if rest:
+            raise ValueError(f"{names!r} does not end with a colon")
+        return TopicId(namespace, name)
+    except (UnicodeDecodeError, InvalidNameError) as error:
+        raise ValueError(f"{names!r} names no topic") from error
+
+
+def row_prefix(key: bytes) -> bytes:
+    """The prefix in the store key of a message or a payload row."""
+    tail = _OFFSET.size + (_WRITE_POINTER.size if key.startswith(PAYLOADS) else 0)
+    return key[1:-tail]
+
+
+def prefix_stop(start: bytes) -> bytes:
+    """The first key behind all that begin with these bytes."""
+    assert start
+    assert start[-1] < 0xFF, "no key part that is scanned by prefix ends in 0xff"
+    return start[:-1] + bytes((start[-1] + 1,))
+
+
+def offset_after(offset: Offset, count: int = 1) -> Offset:
+    """The offset that is `count` rows further on: a full millisecond runs over into the next."""
+    return Offset.from_int(offset.to_int() + count)
+
+
+def count_between(first: Offset, last: Offset) -> int:
+    """How many offsets there are from the first to the last, both included."""
+    return last.to_int() - first.to_int() + 1
+
+
+PLAIN = 0  # the flags of a message row that is nothing but its payload
+PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
+HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
+HEAD = struct.Struct(">BI")  # flags and checksum
+
+_KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE | IS_PACKED
+_SIGNED_POINTER = struct.Struct(">q")
+_TTL = struct.Struct(">I")
+_SIZE = struct.Struct(">I")
+_RANGE = struct.Struct(">QHQHI")
+assert (HEAD.size, _SIGNED_POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == (5, 8, 4, 4, 24)
+
+
+class DamagedRowError(Exception):
+    """The bytes under a key are not what was written there; the sentence says how that shows."""
+
+    advice = "stop the server and use `tuff salvage`"
+
+    @property
+    def finding(self) -> str:
+        """What to say of the row, behind its name."""
+        return f"is damaged ({self})"
+
+
+class NewerRowError(DamagedRowError):
+    """The row is whole, and of a version whose rows this one can't read; kept, and not served."""
+
+    advice = "stop this server and start the newer one again"
+
+    @property
+    def finding(self) -> str:
+        return f"can't be read by this server ({self})"
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRange:
+    """The payload rows that a reference row brings: first and last offset, both included."""
+
+    first: Offset
+    last: Offset
+    count: int
+
+
+NO_PAYLOADS = PayloadRange(Offset(0, 0), Offset(0, 0), 0)
+
+
+@value(kw_only=True)
+class MessageRow:
+    """One row of the Message Table: an inline payload, or a reference to stored ones.
+
+    `tx_pointer` is negative once the row was rolled back; `ttl_s` is the message's own.
+    """
+
+    tx_pointer: int | None = None
+    ttl_s: int | None = None
+    payload: bytes = b""
+    reference: PayloadRange | None = None
+    attributes: bytes | None = None
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        rest = self.payload
+        if self.reference is not None:
+            brings = self.reference
+            rest = _RANGE.pack(*brings.first, *brings.last, brings.count)
+        return frame(
+            key,
+            _flags(self.tx_pointer, self.ttl_s, self.attributes, self.reference),
+            _optional(self.tx_pointer, self.ttl_s, self.attributes) + rest,
+        )
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "MessageRow":
+        """Raises: DamagedRowError."""
+        flags, body = unframe(key, value)
+        if not flags:
+            return cls(payload=body)
+        if flags & IS_PACKED:
+            raise newer_flags(flags)  # whole, and yet its rows could not be told apart
+        pointer, ttl_s, attributes, rest = _take_optional(flags, body)
+        if not flags & IS_REFERENCE:
+            return cls(tx_pointer=pointer, ttl_s=ttl_s, payload=rest, attributes=attributes)
+        if len(rest) != _RANGE.size or pointer is None:
+            raise DamagedRowError("a reference row has a pointer and a range of 24 bytes")
+        first_ts, first_seq, last_ts, last_seq, count = _RANGE.unpack(rest)
+        brings = PayloadRange(Offset(first_ts, first_seq), Offset(last_ts, last_seq), count)
+        return cls(tx_pointer=pointer, ttl_s=ttl_s, reference=brings, attributes=attributes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadRow:
+    """One row of the Payload Table."""
+
+    payload: bytes
+    ttl_s: int | None = None
+    attributes: bytes | None = None
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        flags = _flags(None, self.ttl_s, self.attributes, None)
+        return frame(key, flags, _optional(None, self.ttl_s, self.attributes) + self.payload)
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "PayloadRow":
+        """Raises: DamagedRowError."""
+        flags, body = unframe(key, value)
+        if flags & (HAS_POINTER | IS_REFERENCE | IS_PACKED):
+            raise newer_flags(flags)
+        _, ttl_s, attributes, rest = _take_optional(flags, body)
+        return cls(payload=rest, ttl_s=ttl_s, attributes=attributes)
+
+
+def frame(key: bytes, flags: int, body: bytes) -> bytes:
+    """A body under its flags and the checksum of it all."""
+    mark = bytes((flags,))
+    return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
+
+
+def inline_values(
+    keys: Sequence[bytes],
+    payloads: Sequence[bytes],
+    *,
+    pointer: int | None,
+    ttls_s: Sequence[int | None] | None = None,
+) -> list[bytes]:
+    """The stored values of rows of one publish or, without a pointer, of one store: what `frame`
+    makes of each, in a third of the time."""
+    ttl_s = ttls_s[0] if ttls_s else None
+    if ttls_s and len(set(ttls_s)) > 1:
+        return _mixed_values(keys, payloads, pointer, ttls_s)
+    if pointer is None and ttl_s is None:
+        flags, between = PLAIN, b""  # as nearly always
+    else:
+        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
+    known = bytes((flags,)) + between
+    return [
+        HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
+        for key, payload in zip(keys, payloads, strict=True)
+    ]
+
+
+def _mixed_values(
+    keys: Sequence[bytes],
+    payloads: Sequence[bytes],
+    pointer: int | None,
+    ttls_s: Sequence[int | None],
+) -> list[bytes]:
+    heads: dict[int | None, tuple[int, bytes, bytes]] = {}
+    for ttl_s in set(ttls_s):
+        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
+        heads[ttl_s] = flags, between, bytes((flags,)) + between
+    return [
+        HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
+        for key, payload, (flags, between, known) in zip(
+            keys, payloads, map(heads.__getitem__, ttls_s), strict=True
+        )
+    ]
+
+
+def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
+    """The flags and the body of a stored value.
+
+    Raises:
+        NewerRowError: it has flags that this version does not know.
+        DamagedRowError: too short, or the checksum does not match.
+    """
+    if len(value) < HEAD.size:
+        raise DamagedRowError(f"the value has {len(value)} bytes, which is too short for any")
+    flags, expected = HEAD.unpack_from(value)
+    body = value[HEAD.size :]
+    if crc32(body, crc32(value[:1], crc32(key))) != expected:
+        raise DamagedRowError("the checksum does not match")
+    if flags & ~_KNOWN_FLAGS:
+        raise newer_flags(flags)
+    return flags, body
+
+
+def payload_start(value: bytes) -> int:
+    """Where the payload stands in a stored value, which need not be whole: at most behind it.
+
+    A reference has no payload: all of its value comes before.
+    """
+    if len(value) < HEAD.size or is_reference(value):
+        return len(value)
+    flags, start = value[0], HEAD.size
+    start += _SIGNED_POINTER.size * bool(flags & HAS_POINTER) + _TTL.size * bool(flags & HAS_TTL)
+    if flags & HAS_ATTRIBUTES:
+        size = value[start : start + _SIZE.size]
+        start += _SIZE.size + int.from_bytes(size, "big")
+    return min(start, len(value))
+
+
+def is_reference(value: bytes) -> bool:
+    """Whether a stored value, which need not be whole, is that of a reference row."""
+    return bool(value) and bool(value[0] & IS_REFERENCE)
+
+
+def unframe_plain(key: bytes, value: bytes) -> bytes:
+    """The body of a topic, index or fact row, none of which has flags. Raises: DamagedRowError."""
+    flags, body = unframe(key, value)
+    if flags:
+        # Dropped, what a flag announces was taken for the beginning of the body.
+        raise newer_flags(flags)
+    return body
+
+
+def newer_flags(flags: int) -> NewerRowError:
+    """The refusal of a whole value with flags that no row of its table has."""
+    return NewerRowError(f"a newer version wrote it, with the flags {flags:#04x}")
+
+
+def is_whole(key: bytes, value: bytes) -> bool:
+    """Whether these bytes were written under this key, in whatever table."""
+    try:
+        unframe(key, value)
+    except DamagedRowError:
+        return False
+    return True
+
+
+def _flags(
+    pointer: int | None, ttl_s: int | None, attributes: bytes | None, reference: object
+) -> int:
+    return (
+        (HAS_POINTER if pointer is not None else 0)
+        | (HAS_TTL if ttl_s is not None else 0)
+        | (HAS_ATTRIBUTES if attributes is not None else 0)
+        | (IS_REFERENCE if reference is not None else 0)
+    )
+
+
+def _optional(pointer: int | None, ttl_s: int | None, attributes: bytes | None) -> bytes:
+    return b"".join(
+        (
+            b"" if pointer is None else _SIGNED_POINTER.pack(pointer),
+            b"" if ttl_s is None else _TTL.pack(ttl_s),
+            b"" if attributes is None else _SIZE.pack(len(attributes)) + attributes,
+        )
+    )
+
+
+def _take_optional(flags: int, body: bytes) -> tuple[int | None, int | None, bytes | None, bytes]:
+    pointer = ttl_s = attributes = None
+    at = 0
+    try:
+        if flags & HAS_POINTER:
+            (pointer,) = _SIGNED_POINTER.unpack_from(body, at)
+            at += _SIGNED_POINTER.size
+        if flags & HAS_TTL:
+            (ttl_s,) = _TTL.unpack_from(body, at)
+            at += _TTL.size
+        if flags & HAS_ATTRIBUTES:
+            (size,) = _SIZE.unpack_from(body, at)
+            at += _SIZE.size + size
+            attributes = body[at - size : at]
+    except struct.error:
+        raise DamagedRowError("the value ends in the middle of what its flags announce") from None
+    if at > len(body):
+        raise DamagedRowError("the attributes are cut off")
+    return pointer, ttl_s, attributes, body[at:]
+
+
+_HOLD = struct.Struct(f">{MESSAGE_ID_SIZE}sQQ")
+_POSITION = struct.Struct(f">{MESSAGE_ID_SIZE}sQ")
+assert (_HOLD.size, _POSITION.size) == (36, 28)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a reader asks to keep: until `expires_at_ms` the topic's time to live takes nothing from
+    the offset of `first` on."""
+
+    first: MessageId
+    set_at_ms: int
+    expires_at_ms: int
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        body = _HOLD.pack(self.first.to_bytes(), self.set_at_ms, self.expires_at_ms)
+        return frame(key, 0, body)
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "Hold":
+        """Raises: DamagedRowError."""
+        first, set_at_ms, expires_at_ms = _unpack(_HOLD, key, value)
+        first_id = MessageId.from_bytes(first)
+        return cls(first=first_id, set_at_ms=set_at_ms, expires_at_ms=expires_at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a consumer says that it has read."""
+
+    position: MessageId
+    updated_at_ms: int
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        return frame(key, 0, _POSITION.pack(self.position.to_bytes(), self.updated_at_ms))
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "Position":
+        """Raises: DamagedRowError."""
+        position, updated_at_ms = _unpack(_POSITION, key, value)
+        return cls(position=MessageId.from_bytes(position), updated_at_ms=updated_at_ms)
+
+
+def _unpack(layout: struct.Struct, key: bytes, value: bytes) -> tuple[Any, ...]:
+    body = unframe_plain(key, value)
+    if len(body) != layout.size:
+        raise DamagedRowError(f"its body has {layout.size} bytes, not {len(body)}")
+    return layout.unpack(body)
+
+
+# The first millisecond of all counts as full: no row ever stands at (0, 0), so that an exclusive
+# start at the id of all zeros leaves nothing out.
+BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)

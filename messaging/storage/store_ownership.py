@@ -1,0 +1,120 @@
+"""Whether a store that another server can take over still belongs to this server (decision 0038).
+
+Writes need no lease: a store that was taken over refuses them. But reads are answered from memory,
+or up to an offset that only memory knows, and would miss what a new owner wrote. So a read is
+answered only within `LEASE_MS` of the begin of a check that succeeded, or after a check that began
+after the read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from messaging.storage.engine import CanBeTakenOver, StoreError, TakenOverError
+from messaging.storage.open_store import OpenStore
+from tuff.disk.batch_loop import InThread
+from tuff.protocol.errors import StorageUnavailableError
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 1.0  # seconds between two checks; each reads one row of the store
+LEASE_MS = 5_000  # ms; what a new owner wrote is missing from reads for so long at the most
+WAIT_S_MAX = 5.0  # seconds that a read waits for a check; a gateway may hang for much longer
+
+
+class StoreOwnership:
+    """Lives on the event loop; a thread of its own asks the store. `now_ms` goes on while the
+    process or the machine stands still."""
+
+    def __init__(self, store: OpenStore, *, now_ms: Callable[[], int], in_thread: InThread) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._in_thread = in_thread
+        self._proven_ms: int | None = None  # when the newest check began that succeeded
+        self._doubt = "it was not asked yet"
+        self._waiting: list[asyncio.Future[str | None]] = []
+        self._wanted = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def lapse(self) -> str | None:
+        """Why it is unknown whether the store is still ours, in a sentence; None while it is."""
+        if self._proven_ms is not None and self._now_ms() - self._proven_ms < LEASE_MS:
+            return None
+        return f"another server may have taken the message store over: {self._doubt}"
+
+    async def require(self) -> None:
+        """Return when what was read before this call is no older than the lease allows.
+
+        Raises: StorageUnavailableError: the store has another owner, or it is unknown.
+        """
+        if self.lapse is None:
+            return
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self._wanted.set()
+        late = "the store did not answer in time"
+        alarm = asyncio.get_running_loop().call_later(WAIT_S_MAX, _answer, answer, late)
+        try:
+            reason = await answer
+        finally:
+            alarm.cancel()
+        if reason is not None:
+            raise StorageUnavailableError(
+                f"nothing was read: another server may have taken the message store over: {reason}"
+            )
+
+    async def run(self) -> None:
+        """Check again and again, and at once where a read waits for it, until `close`."""
+        while not self._is_closed:
+            self._wanted.clear()
+            try:
+                await self.check()
+            except Exception:  # without another check nothing would be read any more
+                log.exception("the check whether the store is ours failed")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), CHECK_S)
+
+    async def check(self) -> None:
+        """Ask the store once. One that has another owner is closed."""
+        waiting, self._waiting = self._waiting, []
+        began_ms = self._now_ms()
+        reason: str | None = "the check failed"
+        try:
+            reason = await self._find_doubt()
+        finally:
+            if reason is None:
+                self._proven_ms = began_ms
+            else:
+                self._doubt = reason
+            for answer in waiting:
+                _answer(answer, reason)
+
+    def close(self) -> None:
+        """Check nothing more."""
+        self._is_closed = True
+        self._wanted.set()
+
+    async def _find_doubt(self) -> str | None:
+        if not self._store.is_up:
+            return self._store.reason
+        store = self._store.require_up()
+        if not isinstance(store, CanBeTakenOver):
+            return None
+        try:
+            await self._in_thread(store.require_owned)
+        except TakenOverError as error:
+            # A store that failed meanwhile, and was opened again, is another one.
+            if self._store.has(store):
+                log.error("%s; this one answers no more reads", error)  # noqa: TRY400 - no bug here
+                await self._store.close(str(error))
+            return str(error)
+        except StoreError as error:
+            return str(error)
+        return None
+
+
+def _answer(waiting: "asyncio.Future[str | None]", reason: str | None) -> None:
+    if not waiting.done():
+        waiting.set_result(reason)

@@ -1,0 +1,56 @@
+"""What the message store may ask of the transaction service (design §6).
+
+The server process hands an implementation over when the component opens; messaging never imports
+the transaction service. Every method runs on the event loop and waits for nothing. Unless it says
+otherwise, it raises `TransactionsUnavailableError` while the transaction service is down.
+"""
+
+from typing import Protocol
+
+from tuff.protocol.transaction import Transaction
+from tuff.protocol.visibility import VisibilityState
+
+
+class WritePermit(Protocol):
+    """A write inside a transaction's write gate: a commit or abort waits until it is left (design
+    §4, Commit and abort).
+
+    An invalidation does not wait, so `require_open` is asked once more when ids are given.
+    """
+
+    pointer: int
+
+    def require_open(self) -> None:
+        """Raises: TransactionNotInProgressError (its kinds): the transaction ended meanwhile;
+        TransactionsUnavailableError: the service went down meanwhile."""
+
+    def leave(self) -> None:
+        """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
+
+
+class TransactionView(Protocol):
+    """The transaction service, as narrow as messaging needs it."""
+
+    def enter(self, pointer: int) -> WritePermit:
+        """Let one write under this pointer (a transaction id or a checkpoint pointer) pass the
+        gate. Raises: TransactionNotInProgressError (its kinds), TransactionConflictError when the
+        transaction was refused for a conflict before, TransactionUnknownError."""
+
+    def enter_rollback(self, pointer: int) -> WritePermit | None:
+        """As `enter`, for a rollback: also while the transaction is invalid. None for an aborted
+        transaction, whose rows are marked, and for an unknown pointer: nothing to do.
+        Raises: TransactionCommittedError: it has committed; TransactionsUnavailableError: an ending
+        is under way, which may be a commit."""
+
+    def snapshot(self) -> Transaction:
+        """A fresh snapshot of what has durably ended, for a reader without a transaction."""
+
+    def snapshot_of(self, pointer: int) -> Transaction:
+        """The snapshot of a transaction that is in progress. Raises as `enter`."""
+
+    def holder(self, pointer: int) -> int | None:
+        """The id of the transaction that wrote under this pointer, while it is in progress; None
+        once it ended, for an unknown pointer, and while the service is down. Never raises."""
+
+    def visibility_state(self) -> VisibilityState | None:
+        """What retention may use now; None while the service is down. Never raises."""

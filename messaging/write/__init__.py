@@ -1,0 +1,1 @@
+"""What a publish passes through: rows, write batches and the group commit."""

@@ -1,0 +1,161 @@
+"""The rows of transactions that ended: settle them, or mark them as rolled back (design §6).
+
+Settling only deletes index rows, and goes out with the next batch. Marking inverts every message
+row that the pointer index knows. A mark that fails stays queued and is retried until it succeeds.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from messaging.read.poll import TransactionReaders
+from messaging.retention.region_observers import RegionObservers
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.store_state import StoreState
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.publish import Publisher
+from messaging.write.write_batch import WriteBatch
+from tuff.protocol.errors import UnavailableError
+
+# Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
+MARK_ROWS_MAX = 10_000
+
+
+class TransactionRows:
+    """The rows of transactions, as the transaction service asks for them (tx/message_rows.py has
+    these methods as a protocol). Lives on the event loop.
+
+    `observers` is None unless region servers do the work of retention.
+    """
+
+    def __init__(
+        self,
+        state: StoreState,
+        committer: GroupCommitter,
+        publisher: Publisher,
+        readers: TransactionReaders,
+        observers: RegionObservers | None,
+    ) -> None:
+        self._state = state
+        self._committer = committer
+        self._readers = readers
+        self._observers = observers
+        self._unmarked: set[int] = set()  # ended, and their rows are still to be marked
+        self.check_entries = publisher.check_entries
+        self.publish_final = publisher.publish_final
+
+    def settle(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably committed: their index rows go with the next batch."""
+        self._state.index.settle(transaction_pointers)
+
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+        """Invert every row of these pointers, durably, and forget their index rows. Idempotent.
+
+        Raises:
+            UnavailableError (its kinds): `retry_marks` will try again.
+        """
+        carried = [each for each in transaction_pointers if self._state.index.ranges(each)]
+        self._unmarked.update(carried)
+        if carried:
+            await self._mark(carried)
+
+    async def retry_marks(self) -> None:
+        """Mark what could not be marked before; what fails again stays queued."""
+        if self._unmarked:
+            try:
+                await self._mark(sorted(self._unmarked))
+            except UnavailableError:
+                return
+
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None:
+        """These pointers durably ended: readers that their rows hold back, and readers in these
+        transactions, look again."""
+        for topic in sorted(self._state.index.ended_topics(transaction_pointers)):
+            found = self._state.topics.maybe_find(topic)
+            if found is not None:
+                found.wake()
+        self._readers.wake(transaction_pointers)
+
+    def reading_pointers(self) -> Collection[int]:
+        """Every pointer in whose snapshot a poll reads."""
+        return self._readers.pointers
+
+    def topics(self, transaction_pointers: Collection[int]) -> list[str]:
+        """`ns:topic` of every topic these pointers published to or stored for, sorted."""
+        return sorted(map(str, self._state.index.topics(transaction_pointers)))
+
+    def is_carried(self, pointer: int) -> bool:
+        """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
+        return self._state.index.holds(pointer)
+
+    def is_cleared(self, pointer: int) -> bool:
+        """Whether no row outside of the index carries this invalid pointer either. False only for
+        rows that region servers rewrite in their own time."""
+        return self._observers is None or self._observers.has_cleared(pointer)
+
+    def final_pointers(self) -> set[int]:
+        """Pointers with rows flagged as final whose commit is not settled."""
+        return self._state.index.final_pointers()
+
+    def indexed_pointers(self) -> list[int]:
+        """Every pointer with rows that are neither settled nor marked: after a start, those whose
+        outcome the transaction service must tell."""
+        return sorted(self._state.index.pointers())
+
+    def published_by(self, at_ms: int) -> list[int]:
+        """Pointers with undecided message rows that first published not after this time."""
+        published = self._state.index.published_by(at_ms)
+        return [each for each in published if each not in self._unmarked]
+
+    def note_reserved(self, highest_pointer: int) -> None:
+        """Transactions durably reserved pointers up to this one; recorded with the next batch."""
+        metadata = self._state.metadata
+        highest = max(metadata.highest_pointer, highest_pointer)
+        self._state.metadata = replace(metadata, highest_pointer=highest)
+
+    def note_durable(self, lsn: int) -> None:
+        """The edits of transactions up to this one are durable; recorded with the next batch."""
+        self._state.seen_lsn = lsn
+
+    async def _mark(self, pointers: Sequence[int]) -> None:
+        entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]
+        batches = list(_batches(entries)) or [[]]
+        for ranges in batches[:-1]:
+            await self._submit(partial(self._invert, ranges))
+        await self._submit(partial(self._invert_last, batches[-1], entries))
+        self._unmarked.difference_update(pointers)
+
+    async def _submit(self, build: "partial[None]") -> None:
+        await self._committer.submit(Write(build, internal=True))
+
+    def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
+        for entry in ranges:
+            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
+            topic = self._state.topics.maybe_find(entry.topic)
+            if topic is not None:
+                batch.touch(topic)
+
+    def _invert_last(
+        self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: WriteBatch
+    ) -> None:
+        self._invert(ranges, batch)
+        for entry in entries:
+            batch.delete(entry.key)
+        batch.on_durable(partial(self._state.index.marked, entries))
+
+
+def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
+    """The ranges of message rows for each batch. What was published at once is marked at once: a
+    transaction that ended may still be read by its own snapshot, which saw the rest of it."""
+    gathered: list[IndexedRange] = []
+    count = 0
+    for entry in entries:
+        if entry.kind != MESSAGE_ROWS:
+            continue
+        if gathered and count + entry.count > MARK_ROWS_MAX:
+            yield gathered
+            gathered, count = [], 0
+        gathered.append(entry)
+        count += entry.count
+    if gathered:
+        yield gathered

@@ -1,0 +1,73 @@
+"""`tuff-pipeline NAME`: the jobs as commands, their errors and exit codes."""
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from pipeline import archive, audit, compact, lag, replay, retry
+from pipeline.frames import failure_of_spark
+from pipeline.job import Job
+from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
+from tuff.protocol.errors import TuffError
+from tuff.transport import ConnectionLostError
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    refused by the server, failed in Spark, or an archive differs from its manifest
+  2    the command line is wrong
+  3    the server can't be reached
+  130  interrupted
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.pass_context
+def program(context: click.Context, url: str | None, master: str) -> None:
+    """Spark jobs over topics. Progress goes to standard error, the result to standard output."""
+    context.obj = Job(url, master)
+
+
+for module in (archive, compact, replay, audit, retry, lag):
+    program.add_command(module.main)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    return run_to_end(program, "tuff-pipeline", arguments, tell=_report)
+
+
+def _report(error: Exception) -> int | None:
+    found = _message_of(error)
+    if found is None:
+        return None
+    message, code = found
+    click.secho(f"tuff-pipeline: {message}", err=True, fg="red")
+    return code
+
+
+def _message_of(error: Exception) -> tuple[str, int] | None:
+    """The message and exit code of an error; None for a bug, which prints its stack trace."""
+    match error:
+        case click.ClickException():
+            return error.format_message(), EXIT_USAGE
+        case ConnectionLostError():
+            return error.detail, EXIT_UNREACHABLE
+        case TuffError():
+            return error.detail, EXIT_REFUSED
+        case ModuleNotFoundError(name="pyspark" | "pyarrow"):
+            return "this needs Spark; pip install 'tuff-messaging[spark]'", EXIT_REFUSED
+        case OSError(filename=str() as file, strerror=str() as reason):
+            return f"{file}: {reason}", EXIT_REFUSED
+        case _:
+            failure = failure_of_spark(error)
+            return None if failure is None else (failure, EXIT_REFUSED)

@@ -1,0 +1,146 @@
+"""`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §7).
+
+The moment is one step of the event loop: nothing is decided, and no batch is answered, between the
+view of the rows and the image of the transactions. Taken one after the other with anything in
+between, a restore brought half of a transaction that committed meanwhile (rows first), or rows of
+one that the transactions knew nothing of (transactions first).
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from messaging.service import MessagingService
+from messaging.storage.open_store import RowView
+from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
+from process.general_http import ReplyStream, StreamRoute
+from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
+from tuff.disk.batch_loop import InThread
+from tuff.protocol.errors import (
+    OverloadedError,
+    ShuttingDownError,
+    TuffError,
+)
+from tuff.protocol.exchange import BACKUP_TYPES, Request, best_type, read_query
+from tx.files import FileHeader
+from tx.manager import TransactionManager
+from tx.snapshot_file import pack_snapshot
+from tx.state import StateImage
+
+log = logging.getLogger(__name__)
+
+# Seconds a client may take for one part. LevelDB keeps what is overwritten for as long as a backup
+# reads, so a backup whose client has stopped reading must end.
+PART_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Both stores as they were; `header` and `image` are None where there are no transactions."""
+
+    rows: RowView
+    header: FileHeader | None
+    image: StateImage | None
+
+
+class Backups:
+    """Makes one backup at a time. Lives on the event loop."""
+
+    def __init__(
+        self,
+        messaging: MessagingService,
+        transactions: TransactionManager,
+        *,
+        has_transactions: bool,
+        now_ms: Callable[[], int],
+        in_thread: InThread,
+    ) -> None:
+        self._messaging = messaging
+        self._transactions = transactions
+        self._has_transactions = has_transactions
+        self._now_ms = now_ms
+        self._in_thread = in_thread
+        self._is_busy = False
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End the backup that is under way."""
+        self._is_stopping = True
+
+    @contextmanager
+    def moment(self) -> Iterator[Moment]:
+        """Both stores as they are now; held for as long as the block lasts.
+
+        Raises:
+            OverloadedError: another backup is under way.
+            StorageUnavailableError, TransactionsUnavailableError: one of the stores is down.
+        """
+        if self._is_busy:
+            raise OverloadedError("another backup is under way; try again when it is done")
+        # Messages that belong to transaction files are no backup without these files.
+        facts = self._messaging.recorded_metadata()
+        is_alone = not self._has_transactions and (facts is None or not facts.highest_pointer)
+        with self._messaging.store.view(FIRST_KEY, KEYS_STOP) as rows:
+            header, image = (None, None) if is_alone else self._image()
+            self._is_busy = True
+            try:
+                yield Moment(rows, header, image)
+            finally:
+                self._is_busy = False
+
+    def _image(self) -> tuple[FileHeader, StateImage]:
+        durable = self._transactions.durable
+        image, store_id = durable.image(), durable.store_id
+        header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
+        return header, image
+
+    async def parts(self, moment: Moment) -> AsyncIterator[bytes]:
+        """The archive, piece by piece. Raises: TuffError, ArchiveError: the rest can't be had."""
+        yield pack_head()
+        count = 0
+        if moment.header is not None and moment.image is not None:
+            file = await self._in_thread(partial(pack_snapshot, moment.header, moment.image))
+            for part in transaction_parts(file):
+                yield part
+                count += 1
+        rows: bytes | None
+        while (rows := await moment.rows.read(next_rows_part)) is not None:
+            if self._is_stopping:
+                raise ShuttingDownError("the server is stopping; take the backup when it is back")
+            yield rows
+            count += 1
+        yield pack_end(count)
+
+    async def require_durable(self, moment: Moment) -> None:
+        """What a crash could still undo is in no backup. Raises: TransactionsUnavailableError."""
+        if moment.image is not None:
+            await self._transactions.durable.synced(moment.image.lsn)
+
+
+def routes(backups: Backups) -> list[StreamRoute]:
+    async def take(request: Request, stream: ReplyStream) -> None:
+        read_query(request.query, parameters=())
+        kind = best_type(request.accept, default=BACKUP_TYPES[0], offered=BACKUP_TYPES)
+        with backups.moment() as moment:
+            await backups.require_durable(moment)
+            try:
+                await stream.start(kind, within_s=PART_S_MAX)
+                await _send(backups, moment, stream)
+            except TimeoutError:
+                log.warning("a backup was given up: its client read nothing for %s s", PART_S_MAX)
+                raise ConnectionResetError("the client does not read the backup") from None
+
+    return [StreamRoute("GET", "/v1/backup", take)]
+
+
+async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
+    try:
+        async for part in backups.parts(moment):
+            await stream.write(part, within_s=PART_S_MAX)
+    except (TuffError, ArchiveError) as error:
+        log.warning("a backup was given up: %s", error)
+        # The status went out long ago: what is missing is said in the last part.
+        await stream.write(pack_failure(str(error)), within_s=PART_S_MAX)
+    await stream.end(within_s=PART_S_MAX)

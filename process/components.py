@@ -1,0 +1,521 @@
+"""Builds the message store and the transaction service, joins them, and starts and stops them.
+
+Neither component imports the other (design §6). Messaging gets the transaction service's write
+permits when it is opened. `ComponentLink` recovers transactions once the message store is open, and
+reports transactions whose messages hold readers back for too long.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from functools import cache
+from typing import Protocol
+
+from messaging import job_routes, message_routes, topic_routes
+from messaging.service import MessagingService
+from messaging.storage.metadata import StoreMetadata
+from messaging.storage.open_store import OpenStore
+from messaging.storage.store_ownership import StoreOwnership
+from messaging.storage.store_state import StoreState
+from messaging.write.group_commit import GroupCommitter
+from process import backup_stream, health, metrics
+from process.allowed_hosts import AllowedHosts
+from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
+from process.data_directories import DataDirectories
+from process.disk_space import DiskMonitor
+from process.dispatch import Admission, Dispatcher
+from process.health import Check, Status
+from process.listener import Listener
+from process.metrics import watch
+from process.settings import Settings
+from process.store_engines import Background, engine
+from process.worker_threads import TimedCalls
+from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TopicExistsError,
+    UnavailableError,
+)
+from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tx import routes as transaction_routes
+from tx.durable_state import ServiceState
+from tx.files import has_files
+from tx.invalid_list import SweepMark
+from tx.manager import TransactionManager
+from tx.recovery import StoreMark
+
+log = logging.getLogger(__name__)
+
+READ_THREADS = 4  # a slow read occupies one of them, and never the event loop
+# Seconds that closing waits for a store that hangs. With draining before it, the process ends
+# within ten seconds.
+STORE_HANGS_S_MAX = 3.0
+
+Work = Coroutine[object, object, None]
+
+
+class Threads(Protocol):
+    """Makes worker threads, and returns a function that runs a call on one of them."""
+
+    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
+        """`is_joined`: the process waits for them when it ends."""
+
+
+class Components:
+    """The message store, the transaction service, and everything that serves and reports them.
+
+    Lives on one event loop. `spawn` starts background work; `spawn_writer` starts work whose
+    failure ends the process; `elapsed_s` is a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        directories: DataDirectories,
+        *,
+        clock: SteadyClock,
+        elapsed_s: Callable[[], float],
+        store_id: Callable[[], str],
+        spawn: Callable[[Work], None],
+        spawn_writer: Callable[[Work], None],
+        threads: Threads,
+        background: Callable[[str], Background],
+    ) -> None:
+        self._settings = settings
+        self._directories = directories
+        self._clock = clock
+        self._spawn = spawn
+        self._spawn_writer = spawn_writer
+        self._guard: ClockGuard | None = None
+        self._is_open = False
+        self._changes = health.Changes()
+        self._is_watched = False  # from when it is open until it is stopped
+        self._system_topics = settings.messaging.system_topic_ids()
+        self._metrics = metrics.Metrics()
+        self._arrivals = Arrivals()
+        self._message_writes = TimedCalls(threads("store-writer", 1), elapsed_s=elapsed_s)
+        self._disks = self._make_disks(threads, elapsed_s=elapsed_s)
+        self.messaging = self._open_messaging(threads, background, elapsed_s=elapsed_s)
+        self._log_writes = TimedCalls(threads("transaction-log", 1), elapsed_s=elapsed_s)
+        self.transactions = self._open_transactions(
+            threads, elapsed_s=elapsed_s, spawn=spawn, store_id=store_id
+        )
+        self._link = self._make_link(store_id)
+        self._backups = self._make_backups(threads)
+        self._admission = Admission(
+            pending_max=settings.server.max_pending_requests,
+            waiting=lambda: self.messaging.polls.waiting_count,
+            arrivals=self._arrivals,
+        )
+        self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=elapsed_s)
+        self._hosts = AllowedHosts(settings.server.allowed_hosts)
+        self._watch()
+
+    def listener(self) -> Listener:
+        """What serves every route on a socket."""
+        server = self._settings.server
+        return Listener(
+            self._routes(),
+            backup_stream.routes(self._backups),
+            self._dispatcher,
+            self._hosts,
+            connections_max=server.max_connections,
+            max_request_bytes=server.max_request_bytes,
+            now_ms=self._clock.now_ms,
+        )
+
+    def _routes(self) -> list[Route]:
+        messages = [
+            *message_routes.routes(self.messaging),
+            *topic_routes.routes(self.messaging),
+            *job_routes.routes(self.messaging),
+        ]
+        if self.messaging.ownership is not None:
+            messages = [message_routes.owned(each, self.messaging.ownership) for each in messages]
+        return [
+            *messages,
+            *transaction_routes.routes(self.transactions),
+            *health.routes(lambda: self._is_open and self._guard is not None, self._checks),
+            *metrics.routes(self._metrics),
+            _openapi_route(),
+        ]
+
+    async def open(self) -> None:
+        """Recover both components, start their writers, and admit requests. A component that can't
+        be opened is down, and `tick` tries again; the other one serves meanwhile.
+
+        Raises:
+            DirectoryLockedError: another process has the message store open.
+        """
+        await self._disks.ask_first()
+        await self.messaging.open(self.transactions.write_permits)
+        self._judge_clock()
+        if self.messaging.ownership is not None:
+            await self.messaging.ownership.check()
+            self._spawn(self.messaging.ownership.run())
+        self._spawn_writer(self.messaging.run())
+        self._spawn_writer(self.transactions.run())
+        await self._link.tick()
+        await self._create_system_topics()
+        self._is_open = True
+        self._admission.open()
+        self._is_watched = True
+        self._note_changes()
+
+    async def tick(self) -> None:
+        """Run both ticks, one after the other."""
+        await self.tick_messages()
+        await self.tick_transactions()
+
+    async def tick_messages(self) -> None:
+        """Do what is due in the message store; call it several times a second."""
+        self._disks.ask()
+        await self.messaging.tick()
+        self._judge_clock()
+        await self._create_system_topics()
+        self._note_changes()
+
+    async def tick_transactions(self) -> None:
+        """Do what is due in the transaction service; call it several times a second, independently
+        of `tick_messages`: behind a disk that hangs no transaction would ever time out."""
+        await self.transactions.tick()
+        await self._link.tick()
+        self._note_changes()
+
+    async def sweep(self) -> None:
+        """One pass of retention."""
+        try:
+            await self.messaging.cleaner.run_pass()
+        except UnavailableError as error:
+            log.warning("no sweep: %s", error)
+
+    async def drain(self) -> None:
+        """Refuse new requests, and wait for those under way."""
+        self._is_watched = False
+        self._admission.stop()
+        self._backups.stop()
+        self.messaging.polls.stop_waiting()
+        await self._admission.drained()
+
+    def interrupt(self) -> None:
+        """Fail calls of the message store that hang, and all later ones, at once."""
+        self.messaging.store.interrupt()
+
+    async def close(self) -> None:
+        """Write what waits, and close the files; transactions first, since aborts that complete now
+        still mark rows."""
+        self._is_watched = False
+        loop = asyncio.get_running_loop()
+        giving_up = loop.call_later(STORE_HANGS_S_MAX, self.interrupt)
+        await self.transactions.close()
+        await self.messaging.close()
+        giving_up.cancel()
+
+    def _open_messaging(
+        self,
+        threads: Threads,
+        background: Callable[[str], Background],
+        *,
+        elapsed_s: Callable[[], float],
+    ) -> MessagingService:
+        settings, now_ms = self._settings, self._clock.now_ms
+        opens = engine(
+            settings,
+            self._directories.messages,
+            why_not_begin=self._why_not_begin,
+            now_ms=now_ms,
+            elapsed_s=elapsed_s,
+            background=background,
+        )
+        store = OpenStore(
+            opens,
+            in_thread_write=self._message_writes,
+            in_thread_read=threads("store-reader", READ_THREADS),
+        )
+        state = StoreState(
+            now_ms=now_ms,
+            may_delete=self._may_delete,
+            tail_bytes_max=settings.messaging.tail_bytes_max,
+            longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
+        )
+        observe = self._metrics.observe
+        committer = GroupCommitter(
+            store, state, arrivals=self._arrivals, observe=observe, elapsed_s=elapsed_s
+        )
+        ownership = None
+        if settings.messaging.store == "hbase":
+            in_thread = threads("store-owner", 1)
+            ownership = StoreOwnership(store, now_ms=now_ms, in_thread=in_thread)
+        return MessagingService(
+            store,
+            state,
+            committer,
+            settings.messaging,
+            observe=observe,
+            why_not_begin=self._why_not_begin,
+            lack_of_space=self._disks.lack_of_space,
+            ownership=ownership,
+        )
+
+    def _why_not_begin(self) -> str | None:
+        """Why no empty message store may be created, in a sentence; None where it may. Blocks."""
+        settings, snapshots = self._settings, self._directories.snapshots
+        if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
+            return None
+        try:
+            if not has_files(snapshots):
+                return None
+        except OSError as error:
+            return f"whether there were messages is not known: {snapshots} can't be read: {error}"
+        is_here = settings.messaging.store == "leveldb"
+        place = str(self._directories.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
+        return (
+            f"{place} holds no message store, and the transaction files in {snapshots} belong to "
+            "one: put it back (is its volume mounted?), and the server continues; if it is lost, "
+            "start once with server.accept_lost_messages=true"
+        )
+
+    def _open_transactions(
+        self,
+        threads: Threads,
+        *,
+        elapsed_s: Callable[[], float],
+        spawn: Callable[[Work], None],
+        store_id: Callable[[], str],
+    ) -> TransactionManager:
+        return TransactionManager(
+            self._directories.snapshots,
+            self._settings.tx,
+            rows=self.messaging.rows,
+            now_ms=self._clock.now_ms,
+            elapsed_s=elapsed_s,
+            in_thread_log=self._log_writes,
+            in_thread_files=threads("transaction-files", 1),
+            arrivals=self._arrivals,
+            spawn=spawn,
+            store_id=store_id,
+            status_changed=self._note_changes,
+            observe=self._metrics.observe,
+            last_sweep=self._last_sweep,
+        )
+
+    def _watch(self) -> None:
+        watch(
+            self._metrics,
+            self.messaging,
+            self.transactions,
+            self._clock,
+            is_store_up=lambda: self._check_storage().status is not Status.DOWN,
+            under_way=lambda: self._admission.under_way,
+            oldest_message_write_s=self._message_writes.oldest_s,
+            oldest_log_write_s=self._log_writes.oldest_s,
+            disks=self._disks.by_store,
+        )
+
+    def _make_disks(self, threads: Threads, *, elapsed_s: Callable[[], float]) -> DiskMonitor:
+        is_here = self._settings.messaging.store == "leveldb"
+        return DiskMonitor(
+            self._directories.messages if is_here else None,
+            self._directories.snapshots,
+            threads=lambda name: threads(name, 1, is_joined=False),  # no other work waits for them
+            elapsed_s=elapsed_s,
+            spawn=self._spawn,
+        )
+
+    def _make_link(self, store_id: Callable[[], str]) -> "ComponentLink":
+        return ComponentLink(
+            self.messaging,
+            self.transactions,
+            max_block_s=self._settings.messaging.max_block_s,
+            keeps_messages=self._settings.messaging.store != "memory",
+            store_id=store_id,
+            now_ms=self._clock.now_ms,
+        )
+
+    def _make_backups(self, threads: Threads) -> backup_stream.Backups:
+        return backup_stream.Backups(
+            self.messaging,
+            self.transactions,
+            has_transactions=self._settings.tx.enabled,
+            now_ms=self._clock.now_ms,
+            in_thread=threads("backup", 1),
+        )
+
+    async def _create_system_topics(self) -> None:
+        while self._system_topics and self.messaging.status[0] == "ok":
+            try:
+                await self.messaging.topics.create(self._system_topics[0], {})
+            except TopicExistsError:
+                pass
+            except UnavailableError as error:
+                log.warning("system topics are not created yet: %s", error)
+                return
+            del self._system_topics[0]
+
+    def _judge_clock(self) -> None:
+        if self._guard is not None or self.messaging.status[0] != "ok":
+            return
+        server = self._settings.server
+        self._guard = ClockGuard(
+            mark_ms=self.messaging.recovered_mark_ms,
+            start_ms=self._clock.now_ms(),
+            jump_ms_max=round(server.max_clock_jump_s * 1000),
+            accepted=server.accept_clock,
+        )
+
+    def _may_delete(self) -> bool:
+        return self._guard is not None and self._guard.may_delete(self._clock.now_ms())
+
+    def _last_sweep(self) -> SweepMark | None:
+        swept = self.messaging.last_sweep
+        return None if swept is None else SweepMark(*swept)
+
+    def _note_changes(self) -> None:
+        if self._is_watched:
+            self._changes.note(self._checks())
+
+    def _checks(self) -> dict[str, Check]:
+        status = self.transactions.status
+        transactions = (
+            Check(Status.OK, "; ".join(self.transactions.durable.notes) or "transactions run")
+            if status.state is ServiceState.RUNNING
+            else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
+        )
+        storage_s, log_s = self._message_writes.oldest_s(), self._log_writes.oldest_s()
+        return {
+            "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
+            "transactions": health.check_write(transactions, oldest_s=log_s),
+            "disk": self._disks.check(),
+            "clock": self._check_clock(),
+        }
+
+    def _check_storage(self) -> Check:
+        if self._admission.is_stopping:
+            return Check(Status.DOWN, "the server is stopping")
+        if not self._is_open:
+            return Check(Status.DOWN, "the server is starting")
+        state, reason = self.messaging.status
+        if state != "ok":
+            return Check(Status.DOWN, f"messages can't be stored or read: {reason}")
+        if self.messaging.ownership is not None and self.messaging.ownership.lapse is not None:
+            return Check(Status.DOWN, f"messages can't be read: {self.messaging.ownership.lapse}")
+        store = self._settings.messaging.store
+        end = ", and loses them when the process ends" if store == "memory" else ""
+        return Check(Status.OK, f"{store} takes and serves messages{end}")
+
+    def _check_clock(self) -> Check:
+        now_ms = self._clock.now_ms()
+        if self._guard is None:
+            return Check(Status.DEGRADED, "the clock was not compared with the store yet")
+        trust = self._guard.trust(now_ms)
+        if trust is not ClockTrust.TRUSTED:
+            return Check(Status.DEGRADED, self._guard.detail(now_ms), trust.value)
+        offset_ms = self._clock.offset_ms()
+        if (jumped := jump(offset_ms)) is not None:
+            return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
+        return Check(Status.OK, self._guard.detail(now_ms))
+
+
+class ComponentLink:
+    """What the two components must learn of each other. Lives on the event loop."""
+
+    def __init__(
+        self,
+        messaging: MessagingService,
+        transactions: TransactionManager,
+        *,
+        max_block_s: float,
+        keeps_messages: bool,
+        store_id: Callable[[], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`keeps_messages`: the store is durable."""
+        self._messaging = messaging
+        self._transactions = transactions
+        self._keeps_messages = keeps_messages
+        self._new_store_id = store_id
+        self._max_block_ms = round(max_block_s * 1000)
+        self._now_ms = now_ms
+        self._is_open = False
+        self._recorded_store_id: str | None = None
+
+    async def tick(self) -> None:
+        """Open transactions that could not be opened yet, record which files belong together, and
+        invalidate transactions that hold readers back for too long."""
+        await self._open_transactions()
+        if self._transactions.status.state is ServiceState.RUNNING:
+            self._release_readers()
+            await self._record_mark()
+
+    async def _open_transactions(self) -> None:
+        # Only the message store can tell missing transaction files from a first start. Opened
+        # without it, a new and empty state would make every row visible.
+        if self._is_open:
+            return
+        state, reason = self._messaging.status
+        if state != "ok":
+            waits = "transactions are recovered once the message store is open, which it is not"
+            self._transactions.put_off(f"{waits}: {reason}")
+            return
+        if self._keeps_messages and not await self._has_store_id():
+            return
+        self._is_open = True
+        await self._transactions.open(self._beside() if self._keeps_messages else None)
+
+    async def _has_store_id(self) -> bool:
+        """Whether the message store durably has an id. It gets one before the first transaction
+        file is written: then such a file beside an empty store proves that messages are lost."""
+        try:
+            facts = self._messaging.recorded_metadata()
+            if facts is not None and facts.store_id is not None:
+                return True
+            # The files have one already where the loss of the messages was accepted.
+            found = await self._transactions.durable.stored_id()
+            await self._messaging.record_store_id(found or self._new_store_id())
+        except UnavailableError as error:
+            self._transactions.put_off(f"the message store can't record its id: {error}")
+            return False
+        return True
+
+    def _beside(self) -> StoreMark:
+        facts = self._messaging.recorded_metadata() or StoreMetadata()
+        return StoreMark(
+            facts.store_id or "",
+            facts.highest_pointer,
+            self._messaging.recorded_lsn(),
+            self._messaging.recorded_last(),
+            frozenset(self._messaging.rows.indexed_pointers()),
+        )
+
+    async def _record_mark(self) -> None:
+        store_id = self._transactions.durable.store_id
+        if self._recorded_store_id == store_id:
+            return  # later pointer blocks are recorded with the batches of messages
+        try:
+            # Records the durable pointer blocks too. A block that is just being reserved must not
+            # be among them: if it is lost with the log, the files seem older than the messages.
+            await self._messaging.record_store_id(store_id)
+        except StorageUnavailableError as error:
+            log.warning("which transaction files belong to the store is not recorded: %s", error)
+        else:
+            self._recorded_store_id = store_id
+
+    def _release_readers(self) -> None:
+        late = self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)
+        for transaction_id in self._transactions.completion.release_readers(late):
+            log.warning("transaction %d held readers back for too long", transaction_id)
+
+
+def _openapi_route() -> Route:
+    @cache  # made at the first request: a start needs none of it, and loads none of it
+    def document() -> Reply:
+        from process import openapi
+
+        return Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
+
+    async def show(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return document()
+
+    return Route("GET", "/openapi.json", show)

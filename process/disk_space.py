@@ -1,0 +1,194 @@
+"""Free space on the disks of both stores: queried in threads, judged on the event loop.
+
+A query to a file system that hangs does not return. So each disk has a thread of its own and one
+query at a time, and the last answer counts.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from process.health import Check, Status, worst_of
+from tuff.disk.batch_loop import InThread
+
+# Bytes below which a disk takes no more messages. What is in LevelDB's log, up to two write buffers
+# of 16 MiB each, becomes tables while the log is still there: as much again. The rest is for what
+# was let in before, the transaction log, a snapshot, and deletions.
+RESERVE_BYTES_MAX = 64 << 20
+WARNING_BYTES_MAX = 256 << 20  # below that a day's messages may not fit
+ANSWER_S_MAX = 5.0  # seconds; a disk that is merely busy answers sooner
+FIRST_ANSWER_S_MAX = 1.0  # seconds that a start waits for it
+
+_MIB = 1 << 20
+
+Work = Coroutine[object, object, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Free space and size of a file system."""
+
+    free_bytes: int
+    size_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What is kept free. Half of a small file system is enough: the log takes the other half
+        at most, and its tables no more than the log."""
+        return min(RESERVE_BYTES_MAX, self.size_bytes // 2)
+
+    @property
+    def warning_bytes(self) -> int:
+        """When to warn: a quarter is left of what may be filled, or less."""
+        fillable_bytes = self.size_bytes - self.reserve_bytes
+        return min(WARNING_BYTES_MAX, self.reserve_bytes + fillable_bytes // 4)
+
+
+class Disk:
+    """The disk below one directory. Lives on the event loop.
+
+    `full` is the status when less than the reserve is free, and `then` says what follows.
+    `in_thread` runs on a thread of this disk alone; `elapsed_s` is a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        full: Status,
+        then: str,
+        in_thread: InThread,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._full = full
+        self._then = then
+        self._in_thread = in_thread
+        self._elapsed_s = elapsed_s
+        self._asked_s: float | None = None  # when the query under way began
+        self._unknown = "it was not queried yet"  # why there is no answer
+        self.space: Space | None = None  # by the last answer; None where there is none
+        self.answered = asyncio.Event()  # at least once
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a query is under way."""
+        return self._asked_s is not None
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the query under way has no answer, in seconds; 0 when there is none."""
+        return 0.0 if self._asked_s is None else self._elapsed_s() - self._asked_s
+
+    async def ask(self) -> None:
+        """Query the free space. Not while a query is under way."""
+        assert self._asked_s is None
+        self._asked_s = self._elapsed_s()
+        try:
+            self.space = await self._in_thread(partial(_space_of, self._directory))
+        except OSError as error:
+            self.space, self._unknown = None, error.strerror or str(error)
+        finally:
+            self._asked_s = None
+            self.answered.set()
+
+    def lack(self) -> str | None:
+        """Why nothing more should be written, in a sentence; None if there is space."""
+        space = self.space
+        if space is None or space.free_bytes >= space.reserve_bytes:
+            return None
+        return f"only {space.free_bytes // _MIB} MiB are free at {self._directory}; {self._then}"
+
+    def check(self) -> Check:
+        """The health by the last answer, and by whether the disk still answers."""
+        check = self._check_space()
+        unanswered_s = self.unanswered_s
+        if unanswered_s < ANSWER_S_MAX:
+            return check
+        late = f"the disk at {self._directory} has not answered for {unanswered_s:.0f} s"
+        status = worst_of(check.status, Status.DEGRADED)
+        detail = f"{late}; before that, {check.detail}"
+        return Check(status, detail, f"hangs {self._directory}")
+
+    def _check_space(self) -> Check:
+        space, lack = self.space, self.lack()
+        if space is None:
+            unknown = f"the free space of {self._directory} is unknown: {self._unknown}"
+            return Check(Status.DEGRADED, unknown)
+        if lack is not None:
+            return Check(self._full, lack, f"full {self._directory}")
+        mib = space.free_bytes // _MIB
+        if space.free_bytes < space.warning_bytes:
+            only = f"only {mib} MiB are free at {self._directory}; free some space soon"
+            return Check(Status.DEGRADED, only, f"low {self._directory}")
+        return Check(Status.OK, f"{mib} MiB are free", "free")
+
+
+class DiskMonitor:
+    """The disks of both stores, which may be one; `messages` is None where the messages are not on
+    a disk of this machine. Without space for transactions, messages continue. `spawn` starts
+    background work."""
+
+    def __init__(
+        self,
+        messages: Path | None,
+        snapshots: Path,
+        *,
+        threads: Callable[[str], InThread],
+        elapsed_s: Callable[[], float],
+        spawn: Callable[[Work], None],
+    ) -> None:
+        self._spawn = spawn
+        self.by_store: dict[str, Disk] = {}
+        if messages is not None:
+            self.by_store["messages"] = Disk(
+                messages,
+                full=Status.DOWN,
+                then="no messages are taken",
+                in_thread=threads("messages-space"),
+                elapsed_s=elapsed_s,
+            )
+        self.by_store["transactions"] = Disk(
+            snapshots,
+            full=Status.DEGRADED,
+            then="transactions may stop",
+            in_thread=threads("transactions-space"),
+            elapsed_s=elapsed_s,
+        )
+
+    def ask(self) -> None:
+        """Query each disk that has no query under way; waits for none."""
+        for disk in self.by_store.values():
+            if not disk.is_asked:
+                self._spawn(disk.ask())
+
+    async def ask_first(self) -> None:
+        """Query, and wait a moment for the answers: opening the stores depends on a full disk."""
+        self.ask()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_ANSWER_S_MAX):
+                for disk in self.by_store.values():
+                    await disk.answered.wait()
+
+    def lack_of_space(self) -> str | None:
+        """Why no more messages should be taken, in a sentence; None if there is space."""
+        disk = self.by_store.get("messages")
+        return None if disk is None else disk.lack()
+
+    def check(self) -> Check:
+        """The health of the worse disk."""
+        found = [disk.check() for disk in self.by_store.values()]
+        worst = worst_of(*(check.status for check in found))
+        return next(check for check in found if check.status is worst)
+
+
+def _space_of(directory: Path) -> Space:
+    try:
+        usage = shutil.disk_usage(directory)
+    except FileNotFoundError:  # the store creates it, if there is space
+        usage = shutil.disk_usage(directory.parent)
+    return Space(usage.free, usage.total)

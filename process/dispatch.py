@@ -1,0 +1,261 @@
+"""From a request to its reply: which route answers, and what happens around every handler.
+
+A request is admitted or refused, its handler is called, its answer is counted, and every error
+becomes a problem document (protocol §1, §8).
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from process.metrics import Metrics
+from tuff.disk.batch_loop import Arrivals
+from tuff.protocol.errors import (
+    InternalError,
+    OverloadedError,
+    ShuttingDownError,
+    StartingError,
+    TuffError,
+)
+from tuff.protocol.exchange import Handler, Reply, Route, problem_reply
+
+log = logging.getLogger(__name__)
+
+DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
+
+_PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
+_ALWAYS_ANSWERED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
+# Reads that may wait for long. They end with their connection: otherwise nothing would bound their
+# number, since they count neither as a connection nor, while they wait, as a request under way.
+_GIVEN_UP = frozenset(
+    {
+        "POST /v1/namespaces/{ns}/topics/{t}/poll",
+        "GET /v1/namespaces/{ns}/topics/{t}/messages",
+    }
+)
+
+
+def is_given_up(operation: str) -> bool:
+    """Whether a request of this operation ends with its connection. All others run to their end:
+    they may have changed something already."""
+    return operation in _GIVEN_UP
+
+
+class _Answer(Protocol):
+    @property
+    def status(self) -> int: ...
+
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer", bound=_Answer)
+
+
+class Admission:
+    """Counts the requests under way, and refuses requests before the start is done, above the
+    limit, and during a stop.
+
+    `waiting` counts the polls among them that only wait, which the limit leaves out.
+    """
+
+    def __init__(self, *, pending_max: int, waiting: Callable[[], int], arrivals: Arrivals) -> None:
+        self._pending_max = pending_max
+        self._waiting = waiting
+        self._arrivals = arrivals
+        self._is_open = False
+        self.is_stopping = False
+        self._idle = asyncio.Event()
+        self.under_way = 0
+
+    def enter(self) -> None:
+        """Raises: StartingError, ShuttingDownError, OverloadedError."""
+        if not self._is_open:
+            self._refuse()
+        if self.under_way >= self._pending_max:
+            self._require_capacity()
+        self.under_way += 1
+        self._arrivals.count += 1
+
+    def open(self) -> None:
+        """Admit requests, unless it was stopped before."""
+        self._is_open = not self.is_stopping
+
+    def _refuse(self) -> None:
+        if self.is_stopping:
+            raise ShuttingDownError("the server is stopping; try again when it is back")
+        raise StartingError("the server is starting, and recovers its stores; try again soon")
+
+    def _require_capacity(self) -> None:
+        pending = self.under_way - self._waiting()
+        if pending >= self._pending_max:
+            raise OverloadedError(
+                f"{pending} requests are under way, the limit of "
+                f"server.max_pending_requests={self._pending_max}; try again"
+            )
+
+    def leave(self) -> None:
+        self.under_way -= 1
+        if self.is_stopping and not self.under_way:
+            self._idle.set()
+
+    def stop(self) -> None:
+        """Refuse new work from now on."""
+        self.is_stopping, self._is_open = True, False
+        if not self.under_way:
+            self._idle.set()
+
+    async def drained(self) -> None:
+        """Wait, after `stop`, until nothing is under way, for `DRAIN_S_MAX` at most."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), DRAIN_S_MAX)
+        except TimeoutError:
+            log.warning("%d requests were still under way at the stop", self.under_way)
+
+
+class Dispatcher:
+    """Calls handlers, and turns their errors into replies. Lives on one event loop.
+
+    `elapsed_s` is a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, admission: Admission, metrics: Metrics, *, elapsed_s: Callable[[], float]
+    ) -> None:
+        self._admission = admission
+        self._metrics = metrics
+        self._elapsed_s = elapsed_s
+        self._bugs = itertools.count(1)
+
+    async def answer(
+        self,
+        operation: str,
+        handler: Callable[[Question], Awaitable[Answer]],
+        question: Question,
+    ) -> Answer | Reply:
+        """The handler's reply, or a problem document.
+
+        Raises:
+            ConnectionError: the client has closed the connection.
+        """
+        began_s = self._elapsed_s()
+        answered: Answer | Reply
+        try:
+            if operation in _ALWAYS_ANSWERED:
+                answered = await handler(question)
+            else:
+                self._admission.enter()
+                try:
+                    answered = await handler(question)
+                finally:
+                    self._admission.leave()
+        except TuffError as error:
+            answered = problem_reply(error)
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001 - it is logged, and the process goes on
+            answered = self._bug(operation)
+        self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
+        return answered
+
+    def refuse(self, operation: str, error: TuffError) -> Reply:
+        """The reply to a request that reached no handler; it is counted."""
+        self._metrics.observe_request(operation, error.status, 0.0)
+        return problem_reply(error)
+
+    def fail(self, operation: str) -> Reply:
+        """The answer to what ended with the exception that is being handled."""
+        reply = self._bug(operation)
+        self._metrics.observe_request(operation, reply.status, 0.0)
+        return reply
+
+    def _bug(self, operation: str) -> Reply:
+        # The reply names the log line.
+        bug = next(self._bugs)
+        log.exception("bug %d in %s", bug, operation)
+        detail = f"the server has a bug, and logged this as bug {bug}; tell the operator"
+        return problem_reply(InternalError(detail))
+
+
+class Found(NamedTuple):
+    """A route that matched. Metrics name it by `operation`: the names in a path would make a series
+    each."""
+
+    operation: str
+    handler: Handler
+    parameters: Mapping[str, str]
+
+
+class Resource(NamedTuple):
+    """All routes of the path that matched, by their method."""
+
+    path: str
+    handlers: Mapping[str, Handler]
+    parameters: Mapping[str, str]
+
+
+class _Node:
+    __slots__ = ("handlers", "named", "names", "other", "path")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+        self.other: _Node | None = None
+        self.handlers: dict[str, Handler] = {}
+        self.names: tuple[str, ...] = ()
+        self.path = ""
+
+
+class RouteTree:
+    """Every route, by the segments of its path. A path that names a segment goes before one that
+    any value of it matches: `/run` is never a transaction of that name."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node, names = self._root, []
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.other = node.other or _Node()
+                node = node.other
+            else:
+                # A line is looked up without its number (process/fast_http.py).
+                assert not segment.isdigit(), f"{route.path} has a number that it does not name"
+                node = node.named.setdefault(segment, _Node())
+        assert node.names in ((), tuple(names)), f"{route.path} names a segment in two ways"
+        node.names, node.path = tuple(names), route.path
+        node.handlers[route.method] = route.handler
+
+    def find(self, method: str, path: str) -> Found | None:
+        """The route of a method and an unescaped path, which begins with `/`; None without one."""
+        resource = self.resource(path.split("/")[1:])
+        if resource is None or (handler := resource.handlers.get(method)) is None:
+            return None
+        return Found(f"{method} {resource.path}", handler, resource.parameters)
+
+    def resource(self, segments: Sequence[str]) -> Resource | None:
+        """The routes of a path, by its segments without escapes; None without one."""
+        values: list[str] = []
+        node = _descend(self._root, segments, values)
+        if node is None:
+            return None
+        return Resource(node.path, node.handlers, dict(zip(node.names, values, strict=True)))
+
+
+def _descend(node: _Node, segments: Sequence[str], values: list[str]) -> _Node | None:
+    if not segments:
+        return node if node.handlers else None
+    segment, rest = segments[0], segments[1:]
+    below = node.named.get(segment)
+    if below is not None and (found := _descend(below, rest, values)) is not None:
+        return found
+    if node.other is None or not segment:
+        return None
+    values.append(segment)
+    found = _descend(node.other, rest, values)
+    if found is None:
+        values.pop()
+    return found

@@ -1,0 +1,119 @@
+"""The listening socket: which connections are taken, and how all are closed (protocol §1, §8)."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Iterable
+
+from process.allowed_hosts import AllowedHosts
+from process.dispatch import Dispatcher, RouteTree
+from process.fast_http import FastConnection, FastConnections, ReplyBytes
+from process.general_http import GeneralServer, StreamRoute
+from tuff.protocol.errors import OverloadedError
+from tuff.protocol.exchange import RETRY_AFTER_S, Route, problem_reply
+
+SERVER_NAME = "tuff"  # what every reply calls the server
+LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
+CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get this long at least
+
+
+class Listener:
+    """The listening socket, with a bound on open connections. Every connection begins on the fast
+    path; the general path has those that leave it."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        streams: Iterable[StreamRoute],
+        dispatcher: Dispatcher,
+        hosts: AllowedHosts,
+        *,
+        connections_max: int,
+        max_request_bytes: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        routes = list(routes)
+        elapsed_s = asyncio.get_running_loop().time
+        replies = ReplyBytes(server=SERVER_NAME, now_ms=now_ms, elapsed_s=elapsed_s)
+        self.general = GeneralServer(
+            routes,
+            streams,
+            dispatcher,
+            hosts,
+            replies=replies,
+            max_request_bytes=max_request_bytes,
+        )
+        self.fast = FastConnections(
+            RouteTree(routes),
+            dispatcher,
+            hosts,
+            general=self.general.connect,
+            replies=replies,
+            max_request_bytes=max_request_bytes,
+        )
+        self._connections_max = connections_max
+        self._hosts = hosts
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; returns the port. Raises: OSError: it can't be had."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accept,
+            host,
+            port,
+            backlog=LISTEN_BACKLOG,
+            reuse_address=True,
+            start_serving=False,  # before it is known which hosts are the server's
+        )
+        addresses = [each.getsockname() for each in self._server.sockets]
+        self._hosts.bind(host, [address for address, *_ in addresses])
+        await self._server.start_serving()
+        return int(addresses[0][1])
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if len(self.fast.connections) + len(self.general.connections) >= self._connections_max:
+            return _Refusal(self._connections_max, self.fast.replies)
+        return FastConnection(self.fast)
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self, *, within_s: float) -> None:
+        """Close every connection: idle ones at once, others when the client has its reply, or after
+        so many seconds, of which there are `CLOSE_S_MIN` in any case."""
+        self.stop_accepting()
+        within_s = max(within_s, CLOSE_S_MIN)
+        await asyncio.gather(
+            self.fast.connections.close(within_s), self.general.connections.close(within_s)
+        )
+
+
+class _Refusal(asyncio.Protocol):
+    """Refuses a connection above the limit with 429, and closes it."""
+
+    def __init__(self, connections_max: int, replies: ReplyBytes) -> None:
+        self._connections_max = connections_max
+        self._replies = replies
+
+    def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
+        self, transport: asyncio.Transport
+    ) -> None:
+        error = OverloadedError(
+            f"server.max_connections={self._connections_max} connections are open; try again"
+        )
+        reply = problem_reply(error)
+        closing = reply._replace(headers=(*reply.headers, ("Connection", "close")))
+        transport.write(self._replies.pack(closing))
+        # A reset would take the answer away from a client that is still sending its request.
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)
+
+
+def explain(error: OSError, *, host: str, port: int) -> str:
+    """Why the socket can't be opened, as one sentence."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use; give another with --port, or --port 0 for any"
+    if isinstance(error, socket.gaierror):
+        return f"there is no address for the host {host}"
+    return f"can't listen on {host}:{port}: {error.strerror}"

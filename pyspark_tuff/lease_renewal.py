@@ -1,0 +1,180 @@
+"""Renews the lease of a write's transaction: inside a task, and on the driver's host.
+
+`LeaseRenewer` renews it from a thread of a task while the task works.
+
+`start` and `stop` control a separate process on the driver's host. Without it the lease would
+expire while no task runs: when all tasks wait for a slot, or for an earlier stage that Spark runs
+again after an executor was lost. It can't be a thread: Spark ends the idle Python processes in
+which it calls a data source on the driver's host. The process ends when the write ends (`stop`
+deletes its file), when the Spark process that started it ends, and when the transaction ends.
+
+The process runs this file as a script, and imports only the standard library until it first renews
+the lease. A write that is shorter than that costs almost nothing.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from threading import Thread as _Thread  # noqa: TID251 - a task computes while its lease is renewed
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark_tuff.options import Connection
+    from pyspark_tuff.write_transactions import Job
+    from tuff.client import Client
+    from tuff.protocol.errors import TransactionNotInProgressError
+
+RENEWALS_PER_LEASE = 3  # so that the lease survives one lost and one late renewal
+CHECK_INTERVAL_S = 1.0  # seconds; the process outlives the write by at most this long
+NAME = "pyspark-driver"
+
+
+class LeaseRenewer:
+    """Renews a lease from a thread while its `with` block runs; does nothing if `lease_s` is None.
+
+    The thread writes `_lost`, and the task reads it.
+    """
+
+    def __init__(self, client: "Client", transaction: int, *, lease_s: float | None) -> None:
+        self._client = client
+        self._transaction = transaction
+        self._lease_s = lease_s
+        self._is_over = Event()
+        self._lost: TransactionNotInProgressError | None = None
+        self._thread = _Thread(target=self._renew, name="tuff-lease-renewer", daemon=True)
+
+    def check(self) -> None:
+        """Raises: TransactionNotInProgressError: the transaction has ended; stop the work."""
+        if self._lost is not None:
+            raise self._lost
+
+    def __enter__(self) -> "LeaseRenewer":
+        if self._lease_s is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        if self._lease_s is not None:
+            self._thread.join()
+
+    def _renew(self) -> None:
+        from tuff.protocol.errors import TransactionNotInProgressError, TuffError
+
+        assert self._lease_s is not None, "the thread starts only with a lease"
+        while not self._is_over.wait(self._lease_s / RENEWALS_PER_LEASE):
+            try:
+                self._client.transactions.renew(self._transaction)
+            except TransactionNotInProgressError as error:
+                self._lost = error
+                return
+            except TuffError:
+                # Probably temporary: the next attempt comes well before the lease expires.
+                continue
+
+
+class RenewalTask(NamedTuple):
+    """The content of the process's file.
+
+    `parent`: the Spark process with which the process ends. `work`: the job and the connection,
+    pickled separately, because unpickling them imports this project.
+    """
+
+    path: list[str]
+    parent: int
+    lease_s: float
+    work: bytes
+
+
+def start(job: "Job", connection: "Connection", *, parent: int) -> str | None:
+    """Start a process that renews the lease until the process `parent` ends, or until `stop` is
+    called with the returned value. None if the job has no lease to renew."""
+    if job.lease_s is None:
+        return None
+    task = RenewalTask(sys.path, parent, job.lease_s, pickle.dumps((job, connection)))
+    handle, file = tempfile.mkstemp(prefix="pyspark-tuff-")
+    with os.fdopen(handle, "wb") as out:
+        pickle.dump(tuple(task), out)
+    # The command forks and returns at once; no process waits for its child.
+    command = [sys.executable, "-P", __file__, file]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return file
+
+
+def stop(file: str | None) -> None:
+    """End the process that `start` has started: the write is over, or about to be."""
+    if file is not None:
+        Path(file).unlink(missing_ok=True)
+
+
+def renew_while(goes_on: Callable[[], bool], task: RenewalTask) -> None:
+    """Renew the lease at each third of it, until `goes_on` is false or the transaction ends."""
+    interval_s = task.lease_s / RENEWALS_PER_LEASE
+    step_s = min(CHECK_INTERVAL_S, interval_s)
+    waited_s = 0.0
+    while goes_on():
+        time.sleep(step_s)
+        waited_s += step_s
+        if waited_s >= interval_s:
+            waited_s = 0.0
+            if not _renew(task):
+                return
+
+
+def _renew(task: RenewalTask) -> bool:
+    """False if the transaction has ended, so that no further renewal makes sense."""
+    from tuff.protocol.errors import TransactionNotInProgressError, TuffError
+
+    job, connection = pickle.loads(task.work)
+    try:
+        with connection.connect(NAME) as client:
+            job.renew(client)
+    except TransactionNotInProgressError:
+        return False
+    except TuffError:
+        return True  # probably temporary: the next attempt comes well before the lease expires
+    return True
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process with this id exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fork, so that the caller goes on; renew in the child. Returns the exit code."""
+    file = Path(arguments[0])
+    task = RenewalTask(*pickle.loads(file.read_bytes()))
+    if os.fork() != 0:
+        return 0
+    # Spark's daemon sends SIGHUP to its process group when it ends.
+    signal.signal(signal.SIGHUP, lambda *_: sys.exit())
+    sys.path[:] = task.path
+    try:
+        renew_while(lambda: file.exists() and is_alive(task.parent), task)
+    finally:
+        file.unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""The streaming read: each micro-batch reads every topic up to its first undecided message.
+
+Decided messages never change, so a batch that is run again reads the same messages (protocol §6).
+Messages that expire in between are a data loss, which is reported.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_tuff.batch_read import read_task
+from pyspark_tuff.columns import check_projection
+from pyspark_tuff.errors import brief, brief_batches
+from pyspark_tuff.offsets import BEGINNING, Position, Positions, from_json, to_json
+from pyspark_tuff.options import ReadOptions, stream_read_options
+from pyspark_tuff.planning import (
+    ReadTask,
+    View,
+    boundary_id,
+    expired,
+    limit_ends,
+    may_have_lost,
+    report_loss,
+    share,
+    slices_of,
+    tasks_of,
+    topic_not_found,
+    topics_of,
+)
+from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.ids import TopicId
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from tuff.client import Client
+    from tuff.replies import Offsets
+
+log = logging.getLogger(__name__)
+
+CLIENT_NAME = "pyspark-stream"
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one query. Spark keeps one on the driver's host as long as the query runs, and
+    pickles another one for the tasks. So the constructor has no side effects."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = stream_read_options(options)
+        self._schema = schema
+        check_projection(schema, include_transaction=self._options.include_transaction)
+        self._progress = ProgressReporter(self._options)
+        self._view = View(isolation=self._options.isolation)
+        self._client: Client | None = None
+        self._first: Positions | None = None
+        self._target: Positions | None = None  # where an AvailableNow query ends
+        self._seen: Positions | None = None
+        # Positions after which there was no message when this query last looked, and when that was.
+        self._quiet: dict[TopicId, tuple[Position, float]] = {}
+
+    @brief
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
+        """Where a new query starts. Spark calls this twice, and needs equal results."""
+        if self._first is None:
+            starting = self._options.starting
+            self._first = {
+                topic: Position(
+                    generation=offsets.generation, id=boundary_id(starting.of(topic), offsets)
+                )
+                for topic, offsets in self._offsets({}).items()
+            }
+        return to_json(self._first)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        count = self._options.max_messages
+        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+
+    @brief
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        # Missing topics are reported by `latestOffset`, which knows whether they were read before.
+        self._target = {topic: self._end(topic, None, now) for topic, now in self._found().items()}
+
+    @brief
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's name
+        """Where the next batch ends; a limit may be exceeded to keep a publish whole."""
+        begin = from_json(start)
+        self._seen = ends = self._ends(begin)
+        self._progress.report(self._connected(), {t: begin[t] for t in ends if t in begin})
+        self._quiet |= {
+            topic: (end, perf_counter()) for topic, end in ends.items() if end == begin.get(topic)
+        }
+        if self._target is not None:
+            ends = _limit_to_target(ends, self._target, begin)
+        if isinstance(limit, ReadMaxRows):
+            ends = limit_ends(self._connected(), self._view, begin, ends, count=limit.max_rows)
+        return to_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
+        return None if self._seen is None else to_json(self._seen)
+
+    @brief
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        """The tasks of a batch; none if `start` is after `end`, as after some restarts."""
+        begin, ends = from_json(start), from_json(end)
+        client, count = self._connected(), share(self._options, len(ends))
+        slices = []
+        for topic, stop in ends.items():
+            after = begin.get(topic)
+            if after is None or after.generation != stop.generation:
+                after = Position(generation=stop.generation, id=BEGINNING)
+            if after.id < stop.id and self._can_read(client, topic, after):
+                slices += slices_of(client, self._view, topic, after, stop.id, count=count)
+        return [*tasks_of(slices, self._options)]
+
+    @brief_batches
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        if isinstance(partition, ReadTask):
+            yield from read_task(partition, self._view, self._options, self._schema)
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Does nothing: Spark calls it one batch late, and never for the last batch."""
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self) -> "Client":
+        if self._client is None:
+            self._client = self._options.connection.connect(CLIENT_NAME)
+        return self._client
+
+    def _found(self) -> dict[TopicId, "Offsets"]:
+        """The offsets of the topics that exist."""
+        client, found = self._connected(), {}
+        for topic in topics_of(client, self._options):
+            with suppress(TopicNotFoundError):
+                found[topic] = client.offsets(topic, isolation=self._view.offsets_isolation)
+        return found
+
+    def _offsets(self, begin: Positions) -> dict[TopicId, "Offsets"]:
+        """The offsets of the topics that exist, for a query that has read up to `begin`.
+
+        Raises:
+            DataLossError: a topic that was read before was deleted.
+            TopicNotFoundError: a topic that the option names does not exist.
+        """
+        found = self._found()
+        named = begin if self._options.pattern is not None else self._options.topics
+        for topic in sorted(set(named) - found.keys()):
+            if topic in begin:
+                self._report(f"topic {topic}, which was read before, was deleted")
+            elif self._options.fail_on_data_loss:
+                raise topic_not_found(self._connected(), topic, option="subscribe")
+            else:
+                log.warning("there is no topic %s; continuing with the other topics", topic)
+        return found
+
+    def _ends(self, begin: Positions) -> dict[TopicId, Position]:
+        """The end of the decided messages of each topic, never before its position in `begin`."""
+        offsets = self._offsets(begin)
+        return {topic: self._end(topic, begin.get(topic), now) for topic, now in offsets.items()}
+
+    def _end(self, topic: TopicId, after: Position | None, now: "Offsets") -> Position:
+        last = BEGINNING if now.end is None else now.end.hex()
+        if after is None:
+            return Position(generation=now.generation, id=last)
+        if after.generation != now.generation:
+            self._report(
+                f"topic {topic} was deleted and created again: its generation is now "
+                f"{now.generation}, and generation {after.generation} was read up to {after.id}"
+            )
+            return Position(generation=now.generation, id=last)
+        return Position(generation=now.generation, id=max(after.id, last))
+
+    def _can_read(self, client: "Client", topic: TopicId, after: Position) -> bool:
+        try:
+            now = client.offsets(topic, isolation=self._view.offsets_isolation)
+        except TopicNotFoundError:
+            self._report(f"topic {topic} was deleted before this batch was read")
+            return False
+        if now.generation != after.generation:
+            self._report(f"topic {topic} was created again before this batch was read")
+            return False
+        if may_have_lost(client, topic, after, now) and not self._was_quiet(client, topic, after):
+            self._report(expired(topic, after.id))
+        return True
+
+    def _was_quiet(self, client: "Client", topic: TopicId, after: Position) -> bool:
+        """Whether this query found no message after that position when it last looked, and so
+        recently that messages published since can't have expired. Then an old position is no data
+        loss."""
+        position, looked_s = self._quiet.get(topic, (None, 0.0))
+        ttl_s = int(client.topics.get(topic).properties["ttl"])
+        return position == after and perf_counter() - looked_s < ttl_s
+
+    def _report(self, sentence: str) -> None:
+        report_loss(sentence, fails=self._options.fail_on_data_loss)
+
+
+def _limit_to_target(
+    ends: Positions, target: Positions, begin: Positions
+) -> dict[TopicId, Position]:
+    """The ends, limited by the target; excludes topics that were created after the target."""
+    return {
+        topic: Position(generation=end.generation, id=min(end.id, target[topic].id))
+        if topic in target and target[topic].generation == end.generation
+        else begin[topic]
+        for topic, end in ends.items()
+        if topic in target or topic in begin
+    }
+
+
+RENEWALS_PER_AGE = 3  # so that a hold outlives a long batch, and a restart
+
+
+class ProgressReporter:
+    """Reports the progress of one query to the server: named positions and retention holds.
+
+    A report has the position at which the next batch begins: all messages before it are written,
+    and Spark has recorded that. A query resumes only from its checkpoint. Belongs to one thread.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reported: dict[TopicId, Position] = {}
+        self._held: dict[TopicId, tuple[Position, float]] = {}
+
+    def report(self, client: "Client", begin: Positions) -> None:
+        """Report where the next batch begins, for positions that have changed."""
+        for topic, position in begin.items():
+            self._set_position(client, topic, position)
+            self._hold(client, topic, position)
+
+    def _set_position(self, client: "Client", topic: TopicId, position: Position) -> None:
+        name = self._options.position_name
+        if name is None or position.id == BEGINNING or self._reported.get(topic) == position:
+            return
+        client.topics.set_position(topic, name, position.id)
+        self._reported[topic] = position
+
+    def _hold(self, client: "Client", topic: TopicId, position: Position) -> None:
+        name, age_s = self._options.hold_name, self._options.hold_max_age_s
+        held, renewed_s = self._held.get(topic, (None, 0.0))
+        is_fresh = perf_counter() - renewed_s < age_s / RENEWALS_PER_AGE
+        if name is None or (held == position and is_fresh):
+            return
+        client.topics.hold(topic, name, position.id or 0, max_age=age_s)
+        self._held[topic] = position, perf_counter()

@@ -1,0 +1,68 @@
+"""Reads a data directory by docs/formats.md alone: each row, and which readers see it."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.formats.account import State, read_state
+from tests.formats.rows import read_store
+
+MessageName = tuple[str, int, str]  # topic, generation, id
+
+
+@dataclass
+class Seen:
+    """The payload of every message by topic, generation and id, whether it is shown or not; of
+    those, what a fresh snapshot may see; and the highest place and pointer of all."""
+
+    payloads: dict[MessageName, bytes] = field(default_factory=dict)
+    visible: set[MessageName] = field(default_factory=set)
+    places: list[list[int]] = field(default_factory=list)
+    pointers: set[int] = field(default_factory=set)
+    state: State | None = None
+
+
+def look(data: Path) -> Seen:
+    with TemporaryDirectory() as scratch:
+        # LevelDB rewrites what it opens.
+        rows = read_store(Path(shutil.copytree(data / "messages", Path(scratch) / "messages")))
+    seen = Seen(state=read_state(data / "snapshots"))
+    stored = [row for row in rows if row["table"] == "payload"]
+    seen.places = [row["place"] for row in rows if row["table"] in {"message", "payload"}]
+    seen.places += [row["last"] for row in rows if row.get("name") == "mark"]
+    for row in rows:
+        if row["table"] == "message":
+            _note(seen, row, stored)
+        if row.get("pointer") is not None:
+            seen.pointers.add(abs(row["pointer"]))
+    return seen
+
+
+def _note(seen: Seen, row: Any, stored: list[Any]) -> None:
+    brought = [row] if row["brings"] is None else [s for s in stored if _brings(row, s)]
+    for each in brought:
+        tail = [0, 0] if each is row else each["place"]
+        ms, seq, stored_ms, stored_seq = [*row["place"], *tail]
+        message_id = f"{ms:016x}{seq:04x}{stored_ms:016x}{stored_seq:04x}"
+        name = (row["topic"], row["generation"], message_id)
+        seen.payloads[name] = each["payload"]
+        if _is_visible(seen.state, row["pointer"]):
+            seen.visible.add(name)
+
+
+def _brings(row: Any, stored: Any) -> bool:
+    return bool(
+        all(stored[name] == row[name] for name in ("topic", "generation"))
+        and stored["pointer"] == abs(row["pointer"])
+        and row["brings"]["first"] <= stored["place"] <= row["brings"]["last"]
+    )
+
+
+def _is_visible(state: State | None, pointer: int | None) -> bool:
+    assert state is not None
+    if pointer is None:
+        return True
+    is_excluded = pointer in state.invalid or pointer in state.in_progress
+    return 0 < pointer <= state.read_pointer and not is_excluded

@@ -1,0 +1,126 @@
+"""What `tuff hbase compact` waits for, and reports of region observers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from messaging.retention.decision import RetentionState
+from messaging.retention.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
+
+pytest.importorskip("happybase")
+
+from admin.hbase_regions import Region
+from admin.hbase_tables import RECORDED_WITHIN_S, STATE_READ_S, RegionObservers
+
+NOON_MS = 1_480_000_000_000
+REGIONS = [
+    Region("t_message", b"t_message,%d,1.%s." % (number, name), "localhost", 1)
+    for number, name in enumerate((b"aa", b"bb"))
+]
+
+
+class Beside:
+    """The files that the server and two regions write while the command sleeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / RECORDS).mkdir()
+        self.elapsed_s = 0.0
+        self.due: dict[float, int] = {}  # states that the server hands over, by when
+        self.observed = RegionObservers(
+            directory, {"t_message"}, elapsed_s=lambda: self.elapsed_s, sleep=self.sleep
+        )
+
+    def sleep(self, pause_s: float) -> None:
+        self.elapsed_s += pause_s
+        for at_s in [each for each in self.due if each <= self.elapsed_s]:
+            self.hand_over(self.due.pop(at_s))
+
+    def hand_over(self, now_ms: int) -> None:
+        state = RetentionState(now_ms=now_ms, longest_transaction_ms=0, in_progress=(), invalid=())
+        data = pack_state({}, state=state, in_progress=(), invalid=())
+        (self.directory / STATE_NAME).write_bytes(data)
+
+    def record(self, region: Region, *, state_ms: int, ended_ms: int, dropped: int) -> None:
+        record = RegionRecord(
+            region=region.encoded_name,
+            state_ms=state_ms,
+            ended_ms=ended_ms,
+            dropped_count=dropped,
+            inverted_count=0,
+            cleared=frozenset(),
+        )
+        path = self.directory / RECORDS / f"{region.encoded_name}.major"
+        path.write_bytes(record.to_bytes())
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def test_it_waits_for_a_newer_state_and_until_regions_have_read_it(beside: Beside) -> None:
+    beside.hand_over(NOON_MS)
+    beside.due[10.0] = NOON_MS + 1
+
+    beside.observed.await_state(within_s=60.0)
+
+    assert beside.elapsed_s == 10.0 + STATE_READ_S
+
+
+def test_without_a_server_it_says_so_and_goes_on(
+    beside: Beside, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside.hand_over(NOON_MS)
+
+    beside.observed.await_state(within_s=60.0)
+
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[-1] == {
+        "kind": "old state", "of": "2016-11-24T15:06:40.000+00:00", "advice": "start the server"
+    }  # fmt: skip
+
+
+def test_a_region_that_used_an_older_state_is_compacted_again(beside: Beside) -> None:
+    beside.hand_over(NOON_MS)
+    beside.due[1.0] = NOON_MS + 1
+    beside.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=1, dropped=50)  # of an earlier time
+    beside.observed.await_state(within_s=60.0)
+    beside.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=2, dropped=5)
+    beside.record(REGIONS[1], state_ms=NOON_MS, ended_ms=2, dropped=0)
+
+    behind = beside.observed.behind(REGIONS)
+    beside.record(REGIONS[1], state_ms=NOON_MS + 1, ended_ms=3, dropped=7)
+    again = beside.observed.behind(behind)
+
+    assert (behind, again) == ([REGIONS[1]], [])
+    told = beside.observed.summary()
+    assert told["dropped"] == 12
+    assert told["regions that kept all for lack of a state"] == 0
+
+
+def test_regions_that_record_nothing_are_waited_for_and_reported(beside: Beside) -> None:
+    beside.due[1.0] = NOON_MS
+    beside.observed.await_state(within_s=60.0)
+    waited_s = beside.elapsed_s
+    beside.record(REGIONS[0], state_ms=NOON_MS, ended_ms=2, dropped=5)
+
+    assert beside.observed.behind(REGIONS) == []
+
+    assert beside.elapsed_s == waited_s + RECORDED_WITHIN_S
+    assert beside.observed.summary()["regions that kept all for lack of a state"] == 1
+
+
+def test_without_any_state_nothing_was_removed_and_it_says_so(beside: Beside) -> None:
+    beside.observed.await_state(within_s=60.0)
+
+    assert beside.observed.behind(REGIONS) == []
+
+    assert beside.observed.summary() == {
+        "kind": "removed",
+        "dropped": 0,
+        "inverted": 0,
+        "by the state of": "none",
+        "regions that kept all for lack of a state": 2,
+    }

@@ -1,0 +1,91 @@
+"""How the rows of a message store are shown."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from admin.findings import RefusedError
+from admin.inspect_tables import decoded, store_rows, table_rows
+from messaging.service import MessagingService
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
+from messaging.storage.rows import PayloadRow
+from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
+from tuff.disk.lock import DirectoryLockedError
+
+
+async def test_rows_of_every_table_are_decoded(world: World, service: MessagingService) -> None:
+    world.transactions.start(7)
+    await publish(service, b"plain", ttl_s=5)
+    await service.publisher.store(AUDIT, request(b"\xff", pointer=7))
+    await publish(service, pointer=7)
+
+    rows = [dict(row) for row in store_rows(PackedRowStore(MemoryStore(world.rows)))]
+    for row in rows:
+        del row["key"]
+
+    place = {"topic": "default:audit", "generation": 1, "timestamp_ms": NOON_MS}
+    assert {
+        "kind": "message",
+        **place,
+        "seq_id": 0,
+        "tx_pointer": None,
+        "ttl_s": 5,
+        "payload": "plain",
+    } in rows
+    brings = {"brings": 1, "first": [NOON_MS, 1], "last": [NOON_MS, 1]}
+    assert {
+        "kind": "message",
+        **place,
+        "seq_id": 2,
+        "tx_pointer": "7",
+        "ttl_s": None,
+        **brings,
+    } in rows
+    stored = {"write_pointer": "7", "ttl_s": None, "payload": {"base64": "/w=="}}
+    assert {"kind": "payload", **place, "seq_id": 1, **stored} in rows
+    assert [row["kind"] for row in rows].count("index") == 1
+    assert [row["kind"] for row in rows].count("topic") == 1
+    assert [row["name"] for row in rows if row["kind"] == "fact"] == ["facts", "mark"]
+
+
+async def test_a_corrupt_row_is_shown_and_hides_no_other(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"a", b"b")
+    key = next(key for key in world.rows if key.startswith(b"m"))
+    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.rows[b"mshort"] = b""
+    world.rows[b"ibad"] = b"?"
+
+    rows = list(store_rows(PackedRowStore(MemoryStore(world.rows))))
+
+    damages = {(row["table"], row["place"]) for row in rows if row["kind"] == "damage"}
+    assert damages == {
+        ("message", key[1:].hex()), ("message", b"short".hex()), ("index", b"bad".hex()),
+    }  # fmt: skip
+    assert all(row["reason"] for row in rows if row["kind"] == "damage")
+    assert [row["payload"] for row in rows if "payload" in row] == ["a"]
+
+
+def test_an_intact_value_with_a_key_that_is_too_short_is_shown_as_corrupt() -> None:
+    """It raised an unexpected exception, and ended `tuff table show`."""
+    key = b"pshort"
+
+    shown = decoded(key, PayloadRow(payload=b"x").to_bytes(key))
+
+    assert shown["kind"] == "damage"
+    assert shown["place"] == b"short".hex()
+
+
+def test_a_directory_that_a_server_has_open_is_not_read(tmp_path: Path) -> None:
+    with (
+        closing(LevelDbStore(tmp_path, first_whole=first_whole)),
+        pytest.raises(DirectoryLockedError, match="open"),
+    ):
+        list(table_rows(tmp_path))
+    assert list(table_rows(tmp_path)) == []
+    with pytest.raises(RefusedError):
+        list(table_rows(tmp_path / "nowhere"))

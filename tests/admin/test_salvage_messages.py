@@ -1,0 +1,120 @@
+"""When the transaction of a row counts as committed although some of the proof can't be read."""
+
+from pathlib import Path
+
+import plyvel
+
+from admin.salvage_messages import MessageSalvage, ProvenOutcome, SalvagedRows
+from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import first_whole
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.rows import MessageRow, message_key, prefix_of, topic_key
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import Offset, TopicId
+
+TOPIC = TopicId("default", "t1")
+PREFIX = prefix_of(TOPIC, 1)
+POINTER = 1_480_000_000_000_000_007
+PLACE = Offset(1_480_000_000_000, 5)
+KEY = message_key(PREFIX, PLACE)
+PUBLISHED = MessageRow(tx_pointer=POINTER, payload=b"undecided").to_bytes(KEY)
+MARKED = MessageRow(tx_pointer=-POINTER, payload=b"undecided").to_bytes(KEY)
+RECORD = TopicRecord(generation=1, properties={"ttl": "60"})
+INDEX_ENTRY = IndexedRange(
+    pointer=POINTER, kind=MESSAGE_ROWS, topic=TOPIC, generation=1, first=PLACE, last=PLACE,
+    final=False, written_ms=0,
+)  # fmt: skip
+INDEXED = {INDEX_ENTRY.key: INDEX_ENTRY.to_bytes(INDEX_ENTRY.key)}
+TOPICS = {topic_key(TOPIC): RECORD.to_bytes(topic_key(TOPIC))}
+
+
+def write(directory: Path, rows: dict[bytes, bytes]) -> None:
+    """Each call writes a log of its own; the next one, or `settle`, makes a table of it."""
+    store = LevelDbStore(directory, first_whole=first_whole)
+    store.write(list(rows.items()))
+    store.close()
+
+
+def settle(directory: Path) -> None:
+    LevelDbStore(directory, first_whole=first_whole).close()
+
+
+def damage(path: Path, needle: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(needle) == 1
+    at = data.index(needle)
+    path.write_bytes(data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :])
+
+
+def newest_table(directory: Path) -> Path:
+    return max(directory.glob("*.ldb"))
+
+
+def salvaged(directory: Path, outcome: ProvenOutcome) -> tuple[SalvagedRows, int | None]:
+    """The report, and the pointer that the row has now."""
+    new = MemoryStore()
+    salvage = MessageSalvage(directory, new, outcome=lambda _: outcome)
+    account = salvage.copy_rows()
+    salvage.write_metadata(account.metadata, PLACE)
+    return account, MessageRow.from_bytes(KEY, new.rows[KEY]).tx_pointer
+
+
+def test_a_row_without_an_index_row_is_committed_if_nothing_is_corrupt(tmp_path: Path) -> None:
+    write(tmp_path, {KEY: PUBLISHED, **TOPICS})
+
+    account, pointer = salvaged(tmp_path, ProvenOutcome.UNKNOWN)
+
+    assert (pointer, account.committed, account.lost) == (POINTER, {POINTER}, [])
+
+
+def test_a_row_with_an_index_row_is_hidden_unless_its_commit_is_known(tmp_path: Path) -> None:
+    write(tmp_path, {KEY: PUBLISHED, **TOPICS, **INDEXED})
+
+    assert salvaged(tmp_path, ProvenOutcome.UNKNOWN)[1] == -POINTER
+    assert salvaged(tmp_path, ProvenOutcome.NOT_COMMITTED)[1] == -POINTER
+    assert salvaged(tmp_path, ProvenOutcome.COMMITTED)[1] == POINTER
+
+
+def test_a_lost_rollback_mark_reveals_no_aborted_row(tmp_path: Path) -> None:
+    """The row was written, and rolled back later in another file, which is corrupt."""
+    write(tmp_path, {KEY: PUBLISHED, **TOPICS})
+    write(tmp_path, {KEY: MARKED})
+    settle(tmp_path)
+    damage(newest_table(tmp_path), MARKED[-8:])
+
+    account, pointer = salvaged(tmp_path, ProvenOutcome.FORGOTTEN)
+
+    assert pointer == -POINTER
+    assert account.hidden == {POINTER}
+    assert account.lost != []
+
+
+def test_a_lost_index_row_reveals_no_undecided_row(tmp_path: Path) -> None:
+    # The row is not beside the hole: only what the index may have said casts doubt on it.
+    between = message_key(PREFIX, Offset(PLACE.timestamp_ms, 4))
+    plain = {between: MessageRow(payload=b"plain").to_bytes(between)}
+    write(tmp_path, {KEY: PUBLISHED, **TOPICS, **INDEXED, **plain})
+    settle(tmp_path)
+    damage(newest_table(tmp_path), INDEXED[INDEX_ENTRY.key][-19:])
+
+    account, pointer = salvaged(tmp_path, ProvenOutcome.UNKNOWN)
+
+    assert pointer == -POINTER
+    assert account.lost != []
+
+
+def test_a_block_that_another_tool_compressed_is_read(tmp_path: Path) -> None:
+    rows = {message_key(PREFIX, Offset(PLACE.timestamp_ms, seq)): seq for seq in range(200)}
+    packed = {key: MessageRow(payload=b"again and " * 20).to_bytes(key) for key in rows}
+    with_compression = plyvel.DB(str(tmp_path), create_if_missing=True)
+    for key, value in packed.items():
+        with_compression.put(key, value)
+    with_compression.close()
+    plyvel.DB(str(tmp_path)).close()
+    assert newest_table(tmp_path).stat().st_size < 200 * 100
+
+    new = MemoryStore()
+    account = MessageSalvage(tmp_path, new, outcome=lambda _: ProvenOutcome.UNKNOWN).copy_rows()
+    assert account.lost == []
+    assert account.kept["message"] == 200

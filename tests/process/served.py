@@ -1,0 +1,161 @@
+"""The same routes on the fast path and on the general path alone, in one process."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from process.allowed_hosts import AllowedHosts
+from process.dispatch import Admission, Dispatcher
+from process.listener import Listener
+from process.metrics import Metrics
+from tuff.disk.batch_loop import Arrivals
+from tuff.protocol.errors import OverloadedError
+from tuff.protocol.exchange import Reply, Request, Route, json_reply
+
+REQUEST_BYTES_MAX = 2_000
+CONNECTIONS_MAX = 5
+NOW_MS = 1_480_000_000_000
+
+
+class Routes:
+    """Routes that say what they were asked; `/slow` answers when `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.asked: list[bytes] = []
+
+    def all(self) -> list[Route]:
+        return [
+            *(Route(method, "/v1/echo/{name}", _echo) for method in ("GET", "POST", "PUT")),
+            Route("POST", "/v1/echo/fixed", _fixed),
+            Route("POST", "/v1/{kind}/{name}/deep", _echo),
+            Route("POST", "/v1/slow", self._slow),
+            Route("GET", "/v1/large", _large),
+            Route("GET", "/v1/refused", _refused),
+            Route("GET", "/v1/bug", _bug),
+            Route("GET", "/v1/later", _later),
+            Route("GET", "/health/live", _echo),
+            Route("GET", "/metrics", _echo),
+        ]
+
+    async def _slow(self, request: Request) -> Reply:
+        self.asked.append(request.body)
+        await self.go_on.wait()
+        return json_reply({"slow": request.body.decode()})
+
+
+async def _echo(request: Request) -> Reply:
+    form = [dict(request.parameters), request.query, request.content_type, request.accept]
+    return Reply(200, "text/plain", json.dumps([*form, request.body.hex()]).encode())
+
+
+async def _fixed(_request: Request) -> Reply:
+    return Reply(headers=(("Tuff-First-Id", "00"), ("Tuff-Last-Id", "01")))
+
+
+async def _large(_request: Request) -> Reply:
+    return Reply(200, "avro/binary", b"x" * (8 << 20))
+
+
+async def _refused(_request: Request) -> Reply:
+    raise OverloadedError("too much")
+
+
+async def _bug(_request: Request) -> Reply:
+    raise AssertionError("on purpose")
+
+
+async def _later(_request: Request) -> Reply:
+    await asyncio.sleep(0)
+    await asyncio.to_thread(len, b"")
+    return json_reply({"later": True})
+
+
+class Served:
+    """Both paths: `fast_port` of a Listener, `general_port` of the general path alone."""
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+        self.metrics = Metrics()
+        self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
+        self.admission.open()
+        front = Dispatcher(self.admission, self.metrics, elapsed_s=lambda: 0.0)
+        self._hosts = AllowedHosts(["x"])
+        self.listener = Listener(
+            self.routes.all(),
+            (),
+            front,
+            self._hosts,
+            connections_max=CONNECTIONS_MAX,
+            max_request_bytes=REQUEST_BYTES_MAX,
+            now_ms=lambda: NOW_MS,
+        )
+
+    async def open(self) -> None:
+        self.fast_port = await self.listener.listen("127.0.0.1", 0)
+        self._general = await asyncio.get_running_loop().create_server(
+            self.listener.general.connect, "127.0.0.1", 0
+        )
+        self.general_port = int(self._general.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        await self.listener.close(within_s=0)
+        self._general.close()
+
+    @property
+    def fast_count(self) -> int:
+        """How many connections are on the fast path."""
+        return len(self.listener.fast.connections)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
+    made = Served()
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def talk(port: int, *segments: bytes) -> bytes:
+    """Everything that the server says until it closes the connection, less what names the time.
+
+    Between segments the server has time to read the one before.
+    """
+    async with connected(port) as (reader, writer):
+        try:
+            for segment in segments:
+                writer.write(segment)
+                await writer.drain()
+                for _ in range(5):  # turns of the loop
+                    await asyncio.sleep(0)
+            return _timeless(await reader.read())
+        except ConnectionError:
+            return b"reset"
+
+
+def _timeless(said: bytes) -> bytes:
+    # The order of the headers means nothing.
+    said = re.sub(rb"Date: [^\r]*\r\n", b"", said)
+    blocks = re.split(rb"(?=HTTP/1\.[01] \d{3} )", said)
+    return b"".join(map(_in_order, blocks))
+
+
+def _in_order(reply: bytes) -> bytes:
+    head, blank, body = reply.partition(b"\r\n\r\n")
+    line, *headers = head.split(b"\r\n")
+    return b"\r\n".join([line, *sorted(headers)]) + blank + body

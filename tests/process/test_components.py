@@ -1,0 +1,249 @@
+"""What holds readers back for too long is invalidated, whatever the clock does (design §6)."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messaging.storage.engine import StoreError
+from messaging.storage.leveldb import LevelDbStore
+from process.clock import SteadyClock
+from process.components import ComponentLink, Components
+from process.data_directories import DataDirectories
+from process.settings import load
+from tests.process.hands import Hands
+from tuff.disk.batch_loop import InThread
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import PublishRequest
+from tuff.protocol.transaction import TransactionType
+from tx.edits import InvalidReason
+from tx.transactions import OpenTransaction, Outcome
+
+ORDERS = TopicId("shop", "orders")
+START_MS = 1_700_000_000_000
+TICK_WITHIN_S = 5.0  # seconds; a tick that waits for what never comes is stuck
+
+
+@asynccontextmanager
+async def rooms_over(
+    directory: Path, hands: Hands, *, log_disk: threading.Event | None = None
+) -> AsyncIterator[Components]:
+    """The real rooms over a directory and a clock that the test sets; no loop ticks by itself.
+
+    While `log_disk` is not set, the disk of the transaction log answers nothing.
+    """
+    pools: list[ThreadPoolExecutor] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def threads(name: str, count: int, *, is_joined: bool = True) -> InThread:
+        pool = ThreadPoolExecutor(count)
+        pools.append(pool)
+
+        def run(function: Callable[[], Any]) -> Any:
+            if name.startswith("transaction-") and log_disk is not None:
+                log_disk.wait()
+            return function()
+
+        def in_thread(function: Callable[[], Any]) -> Awaitable[Any]:
+            return asyncio.get_running_loop().run_in_executor(pool, run, function)
+
+        return in_thread
+
+    (directory / "snapshots").mkdir(parents=True, exist_ok=True)
+    rooms = Components(
+        load(None, ["tx.default_timeout=3600", "messaging.max_block=30"]),
+        DataDirectories(directory / "messages", directory / "snapshots", ()),
+        clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
+        elapsed_s=lambda: 0.0,
+        store_id=lambda: "5" * 32,
+        spawn=spawn,
+        spawn_writer=spawn,
+        threads=threads,
+        background=lambda _name: lambda _work: None,  # memory needs none
+    )
+    await rooms.open()
+    try:
+        yield rooms
+    finally:
+        await rooms.close()
+        await asyncio.gather(*tasks)
+        for pool in pools:
+            pool.shutdown()
+
+
+async def published_in_progress(rooms: Components) -> int:
+    opened = await rooms.transactions.starts.start(TransactionType.SHORT, None, "writer")
+    request = PublishRequest(pointer=opened.transaction_id, payloads=[b"held"])
+    await rooms.messaging.publisher.publish(ORDERS, request)
+    return opened.transaction_id
+
+
+async def outcome_of(rooms: Components, pointer: int) -> OpenTransaction | Outcome:
+    return await rooms.transactions.completion.outcome(pointer)
+
+
+async def reason_of(rooms: Components, pointer: int) -> InvalidReason | None:
+    found = await outcome_of(rooms, pointer)
+    return found.reason if isinstance(found, Outcome) else None
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands(wall_ms=START_MS)
+
+
+async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+
+        hands.pass_ms(29_000)
+        await rooms.tick()
+        before = await reason_of(rooms, pointer)
+        hands.pass_ms(1_100)
+        await rooms.tick()
+
+        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+
+
+# Invalidated one after the other, each with a sync of its own, a thousand clients that vanished
+# together held readers back for eight seconds more than they may, and time-outs came as late.
+async def test_those_who_are_late_together_wait_for_no_disk(tmp_path: Path, hands: Hands) -> None:
+    disk = threading.Event()
+    disk.set()
+    async with rooms_over(tmp_path, hands, log_disk=disk) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        pointers = [await published_in_progress(rooms) for _ in range(3)]
+        hands.pass_ms(30_100)
+
+        disk.clear()
+        try:
+            async with asyncio.timeout(TICK_WITHIN_S):
+                await rooms.tick()
+        finally:
+            disk.set()
+
+        reasons = [await reason_of(rooms, pointer) for pointer in pointers]
+        assert reasons == [InvalidReason.BLOCKED_READERS] * 3
+
+
+async def test_a_restart_does_not_start_the_time_anew(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+        hands.pass_ms(20_000)
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        hands.pass_ms(10_100)
+        await rooms.tick()
+
+        assert await reason_of(rooms, pointer) is InvalidReason.BLOCKED_READERS
+
+
+# Counted from the publish alone, an hour that the clock was set back kept readers waiting for an
+# hour and thirty seconds.
+async def test_a_clock_set_back_over_a_restart_frees_readers_in_time(
+    tmp_path: Path, hands: Hands
+) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+    hands.wall_ns -= 3_600_000 * 1_000_000
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.tick()
+        before = await reason_of(rooms, pointer)
+        hands.pass_ms(30_100)
+        await rooms.tick()
+
+        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+
+
+async def test_who_commits_in_time_is_left_alone(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(rooms)
+        await rooms.transactions.completion.commit(pointer, changes=())
+
+        hands.pass_ms(60_000)
+        await rooms.tick()
+
+        assert await reason_of(rooms, pointer) is None
+
+
+async def test_transactions_that_wait_for_the_store_id_say_why(
+    tmp_path: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_table: LevelDbStore, _batch: object) -> None:
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(LevelDbStore, "write", fails)
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        reason = rooms.transactions.status.reason
+
+    assert reason.startswith("the message store can't record its id: ")
+
+
+async def test_a_stored_payload_alone_holds_nobody_back(tmp_path: Path, hands: Hands) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.messaging.topics.create(ORDERS, {})
+        opened = await rooms.transactions.starts.start(TransactionType.LONG, None, "writer")
+        request = PublishRequest(pointer=opened.transaction_id, payloads=[b"not yet"])
+        await rooms.messaging.publisher.store(ORDERS, request)
+
+        hands.pass_ms(60_000)
+        await rooms.tick()
+
+        assert isinstance(await outcome_of(rooms, opened.transaction_id), OpenTransaction)
+
+
+async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
+    tmp_path: Path, hands: Hands
+) -> None:
+    """Else the files that a power cut leaves are called older than the messages beside them."""
+    disk = threading.Event()
+    disk.set()
+    async with rooms_over(tmp_path, hands, log_disk=disk) as rooms:
+        await rooms.tick()
+        reserved = rooms.transactions.durable.image().highest_reserved
+
+        disk.clear()
+        try:
+            while rooms.transactions.durable.image().highest_reserved == reserved:
+                await rooms.transactions.starts.start(
+                    TransactionType.SHORT, None, "who needs pointers"
+                )
+                await asyncio.sleep(0)
+            # What records first while a block is being reserved, as after a write that failed.
+            await _bridge_of(rooms, hands).tick()
+        finally:
+            disk.set()
+
+        facts = rooms.messaging.recorded_metadata()
+        assert facts is not None
+        assert (facts.store_id, facts.highest_pointer) == (
+            rooms.transactions.durable.store_id,
+            reserved,
+        )
+
+
+def _bridge_of(rooms: Components, hands: Hands) -> ComponentLink:
+    return ComponentLink(
+        rooms.messaging,
+        rooms.transactions,
+        max_block_s=30,
+        keeps_messages=True,
+        store_id=lambda: "6" * 32,
+        now_ms=lambda: hands.wall_ns // 1_000_000,
+    )

@@ -1,0 +1,404 @@
+"""The fast path answers as the general path does (process/fast_http.py)."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from process import fast_http
+from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk
+
+END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LEAVE = b"HEAD /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n"
+JSON = b"Content-Type: application/json\r\n"
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Served]:
+    async with served() as made:
+        yield made
+
+
+def post(path: str, body: bytes, fields: bytes = b"") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
+    return head + fields + b"\r\n" + body
+
+
+def get(path: str, fields: bytes = b"") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + fields + b"\r\n"
+
+
+PLAIN = {
+    "a body": post("/v1/echo/a", b'{"a": 1}', JSON),
+    "no body": get("/v1/echo/a"),
+    "a body of nothing": post("/v1/echo/a", b""),
+    "a query": get("/v1/echo/a?wait=5&isolation=committed"),
+    "an odd query": get("/v1/echo/a?a&b=&=c&&a=1&a=2"),
+    "an empty query": get("/v1/echo/a?"),
+    "both names": post("/v1/echo/a/deep", b"x"),
+    "a fixed name before any": post("/v1/echo/fixed", b""),
+    "dots": get("/v1/echo/..."),
+    "other cases": post("/v1/echo/a", b"x", b"content-TYPE: a/b\r\nACCEPT: c/d ; q=0.5\r\n"),
+    "spaces around a value": post("/v1/echo/a", b"x", b"Content-Type: \t a/b \r\n"),
+    "a field of bytes": post("/v1/echo/a", b"x", b"Content-Type: \xe9\xff\r\n"),
+    "zeros in bytes": post("/v1/echo/a", bytes(range(256))),
+    "kept alive": get("/v1/echo/a", b"Connection: keep-alive\r\n"),
+    "unknown connection": get("/v1/echo/a", b"Connection: x\r\n"),
+    "a refusal": get("/v1/refused"),
+    "an answer that waits": get("/v1/later"),
+    "the largest body": post("/v1/echo/a", b"x" * REQUEST_BYTES_MAX),
+}
+
+OTHER = {
+    "no host": b"GET /v1/echo/a HTTP/1.1\r\nAccept: */*\r\n\r\n",
+    "no fields": b"GET /v1/echo/a HTTP/1.1\r\n\r\n",
+    "nothing there": get("/v1/nothing"),
+    "another method": post("/v1/large", b""),
+    "a method that no route has": b"PATCH /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a head": LEAVE,
+    "options": b"OPTIONS /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an escape": get("/v1/echo/%41"),
+    "an escape in the query": get("/v1/echo/a?a=%41+b"),
+    "bytes in the path": b"GET /v1/echo/\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an empty name": get("/v1/echo/"),
+    "double slashes": get("//v1/echo/a"),
+    "an absolute address": get("http://x/v1/echo/a"),
+    "a fragment": get("/v1/echo/a#b"),
+    "a fixed name with another method": get("/v1/echo/fixed"),
+    "no way back from a fixed name": post("/v1/echo/fixed/deep", b"x"),
+    "too large a body": post("/v1/echo/a", b"x" * (REQUEST_BYTES_MAX + 1)),
+    "chunks": post("/v1/echo/a", b"3\r\nabc\r\n0\r\n\r\n", b"").replace(
+        b"Content-Length: 13", b"Transfer-Encoding: chunked"
+    ),
+    "chunks and a length": post("/v1/echo/a", b"0\r\n\r\n", b"Transfer-Encoding: chunked\r\n"),
+    "an unknown coding": post("/v1/echo/a", b"x", b"Transfer-Encoding: x\r\n"),
+    "expecting": post("/v1/echo/a", b"x", b"Expect: 100-continue\r\n"),
+    "expecting the impossible": post("/v1/echo/a", b"x", b"Expect: x\r\n"),
+    "an upgrade": get("/v1/echo/a", b"Connection: upgrade\r\nUpgrade: websocket\r\n"),
+    "two lengths": post("/v1/echo/a", b"xyz", b"Content-Length: 3\r\n"),
+    "two lengths that differ": post("/v1/echo/a", b"xyz", b"Content-Length: 1\r\n"),
+    "no length": post("/v1/echo/a", b"", b"").replace(b"Content-Length: 0", b"Content-Length: x"),
+    "a negative length": post("/v1/echo/a", b"").replace(b": 0", b": -1"),
+    "a signed length": post("/v1/echo/a", b"xyz").replace(b": 3", b": +3"),
+    "a huge length": post("/v1/echo/a", b"").replace(b": 0", b": " + b"9" * 30),
+    "two types": post("/v1/echo/a", b"x", b"Content-Type: a/b\r\nContent-Type: c/d\r\n"),
+    "a folded field": post("/v1/echo/a", b"x", b"Content-Type: a/\r\n b\r\n"),
+    "a space before the colon": post("/v1/echo/a", b"xyz", b"Content-Type : a/b\r\n"),
+    "a field without a colon": get("/v1/echo/a", b"broken\r\n"),
+    "a field without a name": get("/v1/echo/a", b": x\r\n"),
+    "a bare line feed": get("/v1/echo/a", b"A: b\nContent-Length: 3\r\n"),
+    "a bare return": get("/v1/echo/a", b"A: b\rContent-Length: 3\r\n"),
+    "a zero in a field": get("/v1/echo/a", b"A: b\x00\r\n"),
+    "a long field": get("/v1/echo/a", b"A: " + b"x" * 9_000 + b"\r\n"),
+    "many fields": get("/v1/echo/a", b"A: b\r\n" * 200),
+    "a long path": get("/v1/echo/" + "a" * 9_000),
+    "HTTP 1.0": b"GET /v1/echo/a HTTP/1.0\r\n\r\n",
+    "HTTP 1.0, kept": b"GET /v1/echo/a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    "HTTP 2.0": b"GET /v1/echo/a HTTP/2.0\r\n\r\n",
+    "no version": b"GET /v1/echo/a\r\n\r\n",
+    "two spaces": b"GET  /v1/echo/a HTTP/1.1\r\n\r\n",
+    "small letters": b"get /v1/echo/a HTTP/1.1\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+    "a blank line first": b"\r\n" + get("/v1/echo/a"),
+    "closing": END,
+    "a foreign host": b"GET /v1/echo/a HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "a page of another site": get("/v1/echo/a", b"Sec-Fetch-Site: cross-site\r\n"),
+    "a page of another origin": post("/v1/echo/a", b"x", b"Origin: http://evil.example\r\n"),
+    "a compressed body": post("/v1/echo/a", b"x", b"Content-Encoding: gzip\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("request_bytes", PLAIN.values(), ids=PLAIN)
+async def test_a_plain_request_is_answered_alike_on_both_paths(
+    both: Served, request_bytes: bytes
+) -> None:
+    on_general_path = await talk(both.general_port, request_bytes + END)
+
+    on_fast_path = await talk(both.fast_port, request_bytes + END)
+    in_pieces = await talk(both.fast_port, *_halves(request_bytes), END)
+    after_the_fast_path = await talk(both.fast_port, LEAVE, request_bytes + END)
+
+    assert on_general_path.count(b"HTTP/1.1 ") == 2
+    assert on_fast_path == in_pieces == on_general_path
+    assert after_the_fast_path.endswith(on_general_path)
+
+
+@pytest.mark.parametrize("request_bytes", OTHER.values(), ids=OTHER)
+async def test_any_other_request_goes_to_the_general_path(
+    both: Served, request_bytes: bytes
+) -> None:
+    on_general_path = await talk(both.general_port, request_bytes + END)
+
+    at_first = await talk(both.fast_port, request_bytes + END)
+    behind_a_plain_one = await talk(both.fast_port, PLAIN["a body"], request_bytes + END)
+
+    plain = await talk(both.general_port, PLAIN["a body"] + END)
+    first_reply = plain[: plain.index(b"HTTP/1.1 ", 1)]
+    assert at_first == on_general_path
+    assert behind_a_plain_one == first_reply + on_general_path
+
+
+NAMES = st.sampled_from(
+    ["Content-Length", "content-length", "Transfer-Encoding", "Content-Type", "Accept",
+     "Connection", "Expect", "Host", "X", "Upgrade", "Content-Encoding", "Content-Length ", "",
+     "Trailer"]
+)  # fmt: skip
+VALUES = st.sampled_from(
+    ["0", "1", "3", "03", "+3", "-1", "3, 3", "3 3", "0x3", "", "chunked", "identity", "gzip",
+     "chunked, chunked", "xchunked", "close", "keep-alive", "Upgrade", "a/b", "100-continue",
+     "x\ty"]
+)  # fmt: skip
+ENDS = st.sampled_from(["\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r\n ", "\r", "\r\n\r\n"])
+FIELDS = st.lists(
+    st.tuples(NAMES, st.sampled_from([": ", ":", " : ", " "]), VALUES, ENDS), max_size=4
+)
+LINES = st.sampled_from(
+    ["POST /v1/echo/a HTTP/1.1\r\n", "GET /v1/echo/a?x=1 HTTP/1.1\r\n", "PUT /v1/echo/a HTTP/1.1\n",
+     "POST /v1/echo/a HTTP/1.0\r\n", "POST /v1/echo/fixed HTTP/1.1\r\n"]
+)  # fmt: skip
+
+
+@given(line=LINES, fields=FIELDS)
+async def test_both_paths_agree_where_a_request_ends(
+    line: str, fields: list[tuple[str, ...]]
+) -> None:
+    """Otherwise one client could smuggle a request behind another's. The body is not chunked."""
+    block = "".join("".join(field) for field in fields)
+    request_bytes = f"{line}{block}\r\nxyz".encode("latin-1") + END
+    stop = request_bytes.index(b"\r\n\r\n") + 4
+    head, rest = request_bytes[:stop], request_bytes[stop:]
+
+    async with served() as both:
+        # The two may find garbage in the same segment at different times.
+        on_general_path = {
+            await talk(both.general_port, head + rest), await talk(both.general_port, head, rest),
+        }  # fmt: skip
+        by_server = await talk(both.fast_port, head + rest)
+        again = await talk(both.fast_port, head + rest)
+
+    assert by_server == again
+    assert by_server in on_general_path
+
+
+async def test_requests_in_one_segment_are_answered_in_their_order(both: Served) -> None:
+    both.routes.go_on.set()
+    requests = b"".join(
+        post("/v1/slow" if number % 3 else "/v1/echo/a", b"%d" % number) for number in range(300)
+    )
+
+    said = await talk(both.fast_port, requests + END)
+
+    assert both.routes.asked == [b"%d" % number for number in range(300) if number % 3]
+    assert said.count(b"HTTP/1.1 200 OK") == 301
+    assert said == await talk(both.general_port, requests + END)
+
+
+async def test_a_request_behind_one_under_way_waits_for_it(both: Served) -> None:
+    async with connected(both.fast_port) as (reader, writer):
+        writer.write(post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+
+        writer.write(post("/v1/slow", b"2") + END)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert both.routes.asked == [b"1"]
+
+        both.routes.go_on.set()
+        said = await reader.read()
+        assert said.index(b'"slow":"1"') < said.index(b'"slow":"2"')
+
+
+async def test_a_client_that_sends_more_than_is_held_is_not_read(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_http, "HELD_BYTES_MAX", 10_000)
+    async with connected(both.fast_port) as (reader, writer):
+        writer.write(post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+        (held,) = both.listener.fast.connections._open
+
+        count, large = 300, post("/v1/echo/a", b"x" * REQUEST_BYTES_MAX)
+        writer.write(large * count + END)
+        await _until(lambda: not held._transport.is_reading())
+        assert len(held._held) < count * len(large)
+        both.routes.go_on.set()
+
+        said = await reader.read()
+        assert said.count(b"HTTP/1.1 200 OK") == count + 2
+
+
+async def test_a_client_that_does_not_read_gets_no_more_replies(both: Served) -> None:
+    async with connected(both.fast_port) as (reader, writer):
+        writer.write(get("/v1/large") * 3)
+        await _until(lambda: any(each._is_paused for each in both.listener.fast.connections._open))
+        (slow,) = both.listener.fast.connections._open
+        while slow._held:  # what came at first is served; the rest comes while it is paused
+            await reader.readexactly(1 << 20)
+        await _until(lambda: slow._is_paused)
+        for _ in range(20):
+            writer.write(get("/v1/large"))
+            await asyncio.sleep(0)
+        await _until(lambda: len(slow._held) == 20 * len(get("/v1/large")))
+        assert slow._transport.get_write_buffer_size() < 2 * (8 << 20)
+
+        for _ in range(3):  # it goes on when the client does
+            await reader.readexactly(8 << 20)
+        assert len(slow._held) < 20 * len(get("/v1/large"))
+
+
+async def test_a_bug_is_answered_and_logged_and_the_connection_goes_on(
+    both: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        said = await talk(both.fast_port, get("/v1/bug") + END)
+
+    assert b'"code": "internal"' in said
+    assert said.count(b"HTTP/1.1 ") == 2
+    assert "bug 1 in GET /v1/bug" in caplog.text
+
+
+async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> None:
+    async with connected(both.fast_port) as (_, writer):
+        writer.write(post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+        writer.close()
+        await _until(lambda: both.fast_count == 0)
+        assert both.admission.under_way == 1
+
+        both.routes.go_on.set()
+
+        await _until(lambda: both.admission.under_way == 0)
+
+
+@pytest.mark.parametrize("first", [b"", LEAVE], ids=["on the fast path", "on the general path"])
+async def test_a_read_ends_when_its_client_disconnects(
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr("process.dispatch._GIVEN_UP", {"POST /v1/slow"})
+    async with connected(both.fast_port) as (_, writer):
+        writer.write(first + post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+        assert both.admission.under_way == 1
+
+        writer.close()
+
+        await _until(lambda: both.admission.under_way == 0)
+    assert not both.routes.go_on.is_set()
+
+
+async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Served) -> None:
+    port = both.fast_port
+    async with connected(port) as (reader, writer), connected(port) as (idle_reader, _):
+        writer.write(post("/v1/slow", b"1") + post("/v1/slow", b"2"))
+        await _until(lambda: both.routes.asked == [b"1"])
+
+        closing = asyncio.ensure_future(both.listener.close(within_s=60))
+        assert await idle_reader.read() == b""
+        both.routes.go_on.set()
+
+        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 1
+        await closing
+        assert both.routes.asked == [b"1"]
+
+
+async def test_a_close_cancels_a_request_that_does_not_end(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("process.listener.CLOSE_S_MIN", 0.01)
+    async with connected(both.fast_port) as (reader, writer):
+        writer.write(post("/v1/slow", b"1"))
+        await _until(lambda: both.routes.asked == [b"1"])
+
+        await both.listener.close(within_s=0)
+
+        assert await reader.read() == b""
+        assert both.admission.under_way == 0
+
+
+async def test_an_idle_connection_is_closed_and_one_with_a_request_is_not(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begun in (b"", post("/v1/echo/a", b"xyz")[:-1]):
+        async with connected(both.fast_port) as (reader, writer):
+            writer.write(post("/v1/slow", b"1") + begun)
+            await _until(lambda: both.admission.under_way == 1)
+            (held,) = both.listener.fast.connections._open
+            with monkeypatch.context() as patched:
+                patched.setattr(fast_http, "KEEP_ALIVE_S", 0.0)
+                held._rest()
+                assert not held._transport.is_closing()
+
+                both.routes.go_on.set()
+                await reader.readuntil(b"}")
+                held._rest()
+                assert await reader.read() == b""
+        both.routes.go_on.clear()
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/metrics"])
+async def test_a_probe_is_answered_under_any_load_and_while_the_server_stops(
+    both: Served, path: str
+) -> None:
+    both.admission.under_way = 100
+    loaded = [await _statuses_of(path, port) for port in (both.fast_port, both.general_port)]
+    both.admission.stop()
+    stopping = [await _statuses_of(path, port) for port in (both.fast_port, both.general_port)]
+
+    assert loaded == [["200", "200", "429"]] * 2
+    assert stopping == [["200", "200", "503"]] * 2
+
+
+async def _statuses_of(path: str, port: int) -> list[str]:
+    said = await talk(port, get(path) + f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + END)
+    return re.findall(r"HTTP/1\.1 (\d+) ", said.decode())
+
+
+async def test_both_paths_are_counted_alike(both: Served) -> None:
+    await talk(both.general_port, PLAIN["both names"] + get("/v1/refused") + END)
+    on_general_path = await both.metrics.text()
+    await talk(both.fast_port, PLAIN["both names"] + get("/v1/refused") + END)
+    by_both = await both.metrics.text()
+
+    for operation in ("POST /v1/{kind}/{name}/deep", "GET /v1/refused", "GET /v1/echo/{name}"):
+        line = f'tuff_request_seconds_count{{operation="{operation}"'.encode()
+        assert _figure(by_both, line) == 2 * _figure(on_general_path, line) == 2
+
+
+def _figure(text: bytes, start: bytes) -> float:
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return float(line.split()[-1])
+
+
+async def test_connections_of_both_paths_count_for_the_limit(both: Served) -> None:
+    async with AsyncExitStack() as held:
+        streams = [await held.enter_async_context(connected(both.fast_port)) for _ in range(5)]
+        for reader, writer in streams[:3]:
+            writer.write(LEAVE)
+            await reader.readuntil(b"\r\n\r\n")
+        assert both.fast_count == 2
+
+        one_too_many = await talk(both.fast_port, get("/v1/echo/a"))
+
+        assert one_too_many.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+        assert b"server.max_connections=5" in one_too_many
+
+
+def _halves(request_bytes: bytes) -> list[bytes]:
+    """The head, and the body in two pieces."""
+    start = request_bytes.index(b"\r\n\r\n") + 4
+    middle = (start + len(request_bytes)) // 2
+    pieces = [request_bytes[:start], request_bytes[start:middle], request_bytes[middle:]]
+    return [piece for piece in pieces if piece]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")

@@ -1,0 +1,231 @@
+"""One line for each change of state, with its cause; and what a line looks like."""
+
+import asyncio
+import io
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from process.clock import JUMP_MS_MIN
+from process.components import Components
+from process.health import Changes, Check, Status
+from process.logging_setup import LEVELS, LineFormatter
+from process.settings import SettingsError, changed, load
+from tests.process.hands import NS_PER_MS, Hands
+from tests.process.test_components import START_MS, rooms_over
+from tx.files import FileKind, list_files
+
+OK = Check(Status.OK, "well")
+
+
+def line_of(**more: object) -> str:
+    record = logging.LogRecord("room", logging.INFO, "", 1, 'it "is"', (), None)
+    record.__dict__.update(more)
+    return LineFormatter().format(record)
+
+
+def test_a_line_is_of_keys_and_values() -> None:
+    line = line_of(fields={"plain": "a/b:1", "spaced": "a b", "number": 3, "empty": ""})
+
+    assert line.startswith("time=")
+    assert line.endswith(r'event="it \"is\"" plain=a/b:1 spaced="a b" number=3 empty=""')
+
+
+def test_no_value_can_begin_a_line() -> None:
+    assert "\n" not in line_of(fields={"broken": "a\nb"})
+
+
+@pytest.fixture
+def events(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What `Changes` logged, with its level."""
+    caplog.set_level(logging.INFO)
+    found: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(f"{record.levelname} {record.getMessage()}")
+
+    handler = Keep()
+    logging.getLogger("process.health").addHandler(handler)
+    yield found
+    logging.getLogger("process.health").removeHandler(handler)
+
+
+def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
+    changes = Changes()
+
+    changes.note({"disk": OK})
+    changes.note({"disk": OK})
+    assert events == []
+    for mib in (200, 199, 198):
+        changes.note({"disk": Check(Status.DEGRADED, f"{mib} MiB", "low")})
+    changes.note({"disk": Check(Status.DEGRADED, "it hangs")})
+    changes.note({"disk": Check(Status.DOWN, "it is gone")})
+    changes.note({"disk": OK})
+    changes.note({"disk": Check(Status.OK, "well, with other words")})
+
+    assert events == [
+        "WARNING health of disk changed from ok to degraded: 200 MiB",
+        "WARNING health of disk is still degraded, for another reason: it hangs",
+        "ERROR health of disk changed from degraded to down: it is gone",
+        "INFO health of disk changed from down to ok: well",
+    ]
+
+
+def test_what_is_wrong_at_the_start_is_told_and_what_is_well_is_not(events: list[str]) -> None:
+    Changes().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
+
+    assert events == ["WARNING health of clock changed from ok to degraded: it is behind"]
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands(wall_ms=START_MS)
+
+
+async def test_a_service_that_is_stopped_and_started_is_told_at_once(
+    tmp_path: Path, hands: Hands, events: list[str]
+) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        assert events == []
+        await rooms.transactions.stop_service()
+        await rooms.transactions.start_service()
+
+        stopped, started = events
+        assert "transactions changed from ok to degraded: stopped: the transaction s" in stopped
+        assert "transactions changed from degraded to ok" in started
+        await rooms.drain()
+    assert events == [stopped, started]  # and the stop of the server is none of these
+
+
+async def test_damaged_transaction_files_are_told_with_their_file(
+    tmp_path: Path, hands: Hands, events: list[str]
+) -> None:
+    async with rooms_over(tmp_path, hands):
+        pass
+    logs = [path for path, kind in list_files(tmp_path / "snapshots") if kind is FileKind.LOG]
+    logs[-1].write_bytes(b"no log")
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        await rooms.tick()
+        [event] = events
+        assert event.startswith("WARNING health of transactions changed from ok to degraded: down:")
+        assert f"{logs[-1].name} is damaged at byte 0" in event
+        assert "`tuff salvage`" in event
+
+
+async def test_missing_transaction_files_are_told(
+    tmp_path: Path, hands: Hands, events: list[str]
+) -> None:
+    async with rooms_over(tmp_path, hands):
+        pass
+    shutil.rmtree(tmp_path / "snapshots")
+
+    async with rooms_over(tmp_path, hands):
+        [event] = events
+        assert "holds no transaction files, though the message store beside it" in event
+
+
+async def test_a_message_store_that_is_gone_is_told_once(
+    tmp_path: Path, hands: Hands, events: list[str]
+) -> None:
+    async with rooms_over(tmp_path, hands):
+        pass
+    shutil.rmtree(tmp_path / "messages")
+
+    async with rooms_over(tmp_path, hands) as rooms:
+        for _ in range(3):
+            await rooms.tick()
+        storage = [event for event in events if "health of storage" in event]
+        assert len(storage) == 1
+        assert storage[0].startswith("ERROR health of storage changed from ok to down:")
+
+
+async def clock_of(rooms: Components) -> tuple[str, str]:
+    routes = {route.path: route for route in rooms._routes()}
+    from tuff.protocol.exchange import Request
+
+    reply = await routes["/health/ready"].handler(Request({}, (), None, (), b""))
+    import json
+
+    check = json.loads(reply.body)["checks"]["clock"]
+    return check["status"], check["detail"]
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, JUMP_MS_MIN])
+async def test_a_clock_that_is_set_while_the_server_runs_is_told(
+    tmp_path: Path, hands: Hands, events: list[str], jump_ms: int
+) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        assert (await clock_of(rooms))[0] == "ok"
+        hands.wall_ns += jump_ms * NS_PER_MS
+        await rooms.tick()
+        await rooms.tick()
+
+        status, detail = await clock_of(rooms)
+        assert status == "degraded"
+        assert ("ahead of" if jump_ms > 0 else "behind") in detail
+        [event] = events
+        assert "health of clock changed from ok to degraded: the wall clock was set" in event
+        hands.wall_ns -= jump_ms * NS_PER_MS
+        await rooms.tick()
+        assert events[1].startswith("INFO health of clock changed from degraded to ok")
+
+
+async def test_a_clock_that_is_a_little_off_is_no_jump(
+    tmp_path: Path, hands: Hands, events: list[str]
+) -> None:
+    async with rooms_over(tmp_path, hands) as rooms:
+        hands.wall_ns += (JUMP_MS_MIN - 1) * NS_PER_MS
+        await rooms.tick()
+    assert events == []
+
+
+async def test_a_server_that_did_not_stop_cleanly_is_told_by_the_next(
+    tmp_path: Path, hands: Hands, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with rooms_over(tmp_path / "one", hands) as rooms:
+        await asyncio.to_thread(shutil.copytree, tmp_path / "one", tmp_path / "two")
+        del rooms
+    async with rooms_over(tmp_path / "one", hands):
+        assert "shutdown was not clean" not in caplog.text
+    async with rooms_over(tmp_path / "two", hands):
+        [line] = re.findall(r".*shutdown was not clean.*", caplog.text)
+        assert "0 transactions are still in progress" in line
+
+
+def test_settings_that_differ_are_named_by_their_keys() -> None:
+    settings = load(None, ["server.port=1", "tx.default_timeout=5", "messaging.store=leveldb"])
+
+    assert changed(load(None, [])) == {}
+    assert changed(settings) == {"server.port": 1, "tx.default_timeout": 5.0}
+
+
+def test_the_log_level_is_one_of_four() -> None:
+    assert [load(None, [f"server.log_level={level}"]).server.log_level for level in LEVELS] == [
+        "debug", "info", "warning", "error",
+    ]  # fmt: skip
+    with pytest.raises(SettingsError, match=r"server\.log_level"):
+        load(None, ["server.log_level=loud"])
+
+
+def test_below_its_level_nothing_is_logged() -> None:
+    from process.logging_setup import log_to
+
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    try:
+        log_to(stream, level="warning")
+        logging.getLogger("one").info("quiet")
+        logging.getLogger("one").warning("loud")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert "loud" in stream.getvalue()
+    assert "quiet" not in stream.getvalue()

@@ -1,0 +1,86 @@
+"""What a line asks for is the same whether it was seen before, or one with another number was."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from process.dispatch import RouteTree
+from process.fast_http import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines
+from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route
+
+
+async def _answer(_request: Request) -> Reply:
+    return EMPTY_REPLY
+
+
+PATHS = (
+    "/v1/transactions",
+    "/v1/transactions/run",
+    "/v1/transactions/{tx}",
+    "/v1/transactions/{tx}/commit",
+    "/v1/namespaces/{ns}/topics/{t}/publish",
+)
+TREE = RouteTree([Route(method, path, _answer) for method in ("GET", "POST") for path in PATHS])
+SEGMENTS = st.sampled_from(
+    ["v1", "transactions", "run", "namespaces", "topics", "commit", "publish", "0", "a", "", "x%41",
+     "1480000000000000000", "1480000000000000007", "148000000000000000", "14800000000000000000"]
+)  # fmt: skip
+LIKELY = st.sampled_from(PATHS).flatmap(
+    lambda path: st.tuples(
+        *(SEGMENTS if part.startswith("{") else st.just(part) for part in path.split("/"))
+    )
+)
+TARGETS = st.builds(
+    lambda parts, query: "/".join(parts) + query,
+    LIKELY | st.lists(SEGMENTS, max_size=6),
+    st.sampled_from(["", "", "?a=1", "?a=1480000000000000000&a=", "?/1480000000000000000/", "/"]),
+)
+METHODS = st.sampled_from(["GET", "POST", "PATCH"])
+
+
+def _line(target: str, method: str = "POST") -> bytes:
+    return f"{method} {target} HTTP/1.1".encode()
+
+
+@given(st.lists(st.tuples(TARGETS, METHODS), min_size=1, max_size=12))
+@example([("/v1/transactions/0/commit", "POST"), ("/v1/transactions/1480000000000000000", "POST")])
+def test_a_line_asks_for_the_same_whatever_was_asked_before(
+    lines: list[tuple[str, str]],
+) -> None:
+    used = Lines(TREE)
+
+    for target, method in lines:
+        line = _line(target, method)
+        assert used.find(line) == Lines(TREE)._read(line)
+        assert used.find(line) == Lines(TREE)._read(line)
+
+
+def test_a_line_with_a_number_names_it() -> None:
+    lines = Lines(TREE)
+
+    found = [lines.find(_line(f"/v1/transactions/148000000000000000{i}/commit")) for i in (1, 2)]
+
+    operation = "POST /v1/transactions/{tx}/commit"
+    assert found == [
+        Asked(operation, _answer, {"tx": f"148000000000000000{i}"}, ()) for i in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/v1/nothing", "/v1/transactions/1480000000000000000/nothing", "//v1", "/v1/transactions/"],
+)
+def test_a_line_without_a_route_asks_for_nothing(target: str) -> None:
+    assert Lines(TREE).find(_line(target)) is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    lines = Lines(TREE)
+
+    for i in range(LINES_COUNT_MAX + 10):
+        lines.find(_line(f"/v1/transactions/1{i:018}/commit"))
+        lines.find(_line(f"/v1/namespaces/a/topics/t{i}/publish"))
+    lines.find(_line(f"/v1/namespaces/a/topics/{'t' * LINE_BYTES_KEPT_MAX}/publish"))
+
+    assert len(lines._numbered) == 1
+    assert len(lines._whole) == 10

@@ -1,0 +1,102 @@
+"""The files of the server that a request passes through are those in docs/architecture.md."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from process.listener import Listener
+from tests.scripts.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = tuple(f"{ROOT / folder}/" for folder in ("process", "tx", "messaging", "tuff"))
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
+TOPIC = "/v1/namespaces/default/topics/audit"
+
+
+class Connection:
+    """Sends plain requests, one after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, method: str, path: str, body: str) -> str:
+        """The body of the reply, which is a success."""
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        said = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        assert re.match(r"HTTP/1\.1 20\d ", said), said
+        (length,) = re.findall(r"Content-Length: (\d+)", said)
+        return (await self._reader.readexactly(int(length))).decode()
+
+    async def start_transaction(self) -> str:
+        """The id of a new transaction."""
+        (found,) = re.findall(
+            r'"transactionId":"(\d+)"', await self.send("POST", "/v1/transactions", "{}")
+        )
+        return str(found)
+
+
+@pytest.fixture
+async def connection(tmp_path: Path) -> AsyncIterator[Connection]:
+    world = World(tmp_path)
+    await world.start()
+    listener: Listener | None = world.life.listener
+    assert listener is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.life.port)
+    yield Connection(reader, writer)
+    writer.close()
+    await world.stop()
+
+
+async def files_of(work: Awaitable[object]) -> list[str]:
+    """The files of the server whose functions run until the work is done; the test's disk runs on
+    the same thread."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(SERVER):
+            found.add(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
+
+    sys.setprofile(note)
+    try:
+        await work
+    finally:
+        sys.setprofile(None)
+    return sorted(found)
+
+
+def listed(name: str) -> list[str]:
+    (line,) = re.findall(
+        rf"^\*\*Files that {name} passes through:\*\* (.*)$", ARCHITECTURE, re.MULTILINE
+    )
+    return sorted(set(re.findall(r"`([a-z_/]+\.py)`", line)))
+
+
+async def test_a_publish_passes_through_the_files_that_are_listed(connection: Connection) -> None:
+    await connection.send("PUT", TOPIC, "{}")
+    publish = ("POST", f"{TOPIC}/publish", '{"messages": ["a"]}')
+    await connection.send(*publish)
+
+    found = await files_of(connection.send(*publish))
+
+    assert found == listed("a publish")
+
+
+async def test_a_commit_passes_through_the_files_that_are_listed(connection: Connection) -> None:
+    await connection.send("PUT", TOPIC, "{}")
+    body = (
+        '{"changes": ["k"], "publish": '
+        '[{"namespace": "default", "topic": "audit", "messages": ["a"]}]}'
+    )
+    first, second = [await connection.start_transaction() for _ in range(2)]
+    await connection.send("POST", f"/v1/transactions/{first}/commit", body.replace("k", "j"))
+
+    found = await files_of(connection.send("POST", f"/v1/transactions/{second}/commit", body))
+
+    assert found == listed("a commit with a publish")

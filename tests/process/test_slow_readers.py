@@ -1,0 +1,140 @@
+"""A reply that is not read is given up, and one that is read slowly is not."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from process import connections as unread
+from process.connections import SlowReader
+from process.fast_http import FastConnection
+from process.general_http import GeneralConnection
+from tests.process.served import Served, served
+
+LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_BYTES = 8 << 20
+PIECE_BYTES = 1 << 18
+RECEIVED_BYTES = 1 << 16  # that the kernel takes for the client, so that the server sees it read
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Served]:
+    async with served() as made:
+        yield made
+
+
+@pytest.fixture(params=["fast", "library"])
+async def way(request: pytest.FixtureRequest, both: Served) -> "Way":
+    return Way(both, is_fast=request.param == "fast")
+
+
+class Way:
+    """One of the two paths, and the slow readers that it watches."""
+
+    def __init__(self, both: Served, *, is_fast: bool) -> None:
+        self.port = both.fast_port if is_fast else both.general_port
+        self._connections: Collection[FastConnection | GeneralConnection] = (
+            both.listener.fast.connections._open
+            if is_fast
+            else both.listener.general.connections._open
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self._connections)
+
+    async def unread(self) -> SlowReader:
+        """What is watched of the only connection, once its client is behind."""
+        await _until(lambda: any(map(_is_watched, self._connections)))
+        (connection,) = self._connections
+        assert connection._slow_reader is not None
+        return connection._slow_reader
+
+
+async def test_a_client_that_reads_nothing_is_disconnected(
+    way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    caplog.set_level("INFO")
+    async with behind(way.port) as (reader, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+
+        def is_given_up() -> bool:
+            if watched._timer is not None:  # it goes on for as long as a kernel has room for it
+                watched.look()
+            return way.count == 0
+
+        await _until(is_given_up)
+        assert "its client did not read" in caplog.text
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(LARGE_BYTES)
+
+
+async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    async with behind(way.port) as (reader, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+        for _ in range(3):
+            await reader.readexactly(PIECE_BYTES)
+            await _until(lambda: watched._count() < watched._left_bytes)
+            watched.look()
+
+        await reader.readexactly(LARGE_BYTES - 3 * PIECE_BYTES)
+        await _until(lambda: watched._timer is None)
+        assert way.count == 1
+
+
+async def test_a_minute_has_to_pass(way: Way) -> None:
+    async with behind(way.port) as (_, writer):
+        writer.write(LARGE)
+        watched = await way.unread()
+
+        for _ in range(3):
+            watched.look()
+
+        assert way.count == 1
+
+
+async def test_a_connection_that_closes_is_watched_until_all_is_read(both: Served) -> None:
+    """Its transport says that the client has nearly all, and never closes while it has not all."""
+    async with behind(both.fast_port) as (_, writer):
+        writer.write(LARGE)
+        watched = await Way(both, is_fast=True).unread()
+        (lane,) = both.listener.fast.connections._open
+
+        lane.close()
+        lane.resume_writing()
+
+        assert watched._timer is not None
+
+
+@asynccontextmanager
+async def behind(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client whose kernel reads little ahead of it."""
+    with socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+        link.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(link, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=link)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+def _is_watched(connection: FastConnection | GeneralConnection) -> bool:
+    return connection._slow_reader is not None and connection._slow_reader._timer is not None
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")

@@ -1,0 +1,489 @@
+"""Can-commit, commit, abort, invalidate: write gates, claims, and which call waits for which."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tx.harness import Service, entry, turns
+from tuff.protocol.errors import (
+    BadRequestError,
+    ChangeSetTooLargeError,
+    StorageUnavailableError,
+    TopicNotFoundError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionConflictError,
+    TransactionInvalidatedError,
+    TransactionsUnavailableError,
+    TransactionTimedOutError,
+)
+from tuff.protocol.transaction import TransactionType
+from tx.edits import Committed, InvalidReason
+from tx.settings import TransactionSettings
+from tx.transactions import EndedState
+from tx.wal import read_log
+
+
+async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Service) -> None:
+    service.disk.hold()
+    tx = await service.begin()
+    await service.completion.can_commit(tx.transaction_id, [b"k"])
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    await turns()
+
+    assert not committing.done()
+    assert tx.transaction_id in service.write_permits.snapshot().in_progress
+
+    service.disk.release()
+    assert (await committing).state is EndedState.COMMITTED
+    assert service.write_permits.snapshot().is_visible(tx.transaction_id)
+
+
+async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> None:
+    tx = await service.begin()
+    await service.completion.commit(tx.transaction_id, read_only=True)
+    await service.later(0)
+    assert service.disk.write_count > 0
+    assert service.disk.sync_count == 0
+
+    await service.completion.outcome(tx.transaction_id)
+
+    assert service.disk.sync_count == 1
+
+
+async def test_what_is_durable_is_proven_once(service: Service) -> None:
+    tx = await service.begin()
+    await service.completion.commit(tx.transaction_id)
+    await service.later(0)
+    proven = service.disk.write_count
+
+    await service.later(0)
+
+    assert service.disk.write_count == proven
+
+
+async def test_nothing_is_kept_of_those_who_waited_for_a_sync(service: Service) -> None:
+    for _ in range(3):
+        tx = await service.begin()
+        await service.completion.commit(tx.transaction_id)
+
+    log = service.durable._log
+    assert log is not None
+    assert log._waiters == []
+
+
+async def test_a_sync_is_observed_and_a_write_without_one_is_not(service: Service) -> None:
+    service.disk.sync_s = 0.000_25
+    tx = await service.begin()
+    await turns()
+    await service.later(0)
+    unsynced = list(service.observed)
+    await service.completion.commit(tx.transaction_id)
+
+    assert service.disk.write_count == 2
+    assert unsynced == [("log_batch_edits", 1)]
+    assert service.observed[1:] == [("log_batch_edits", 1), ("log_fsync_seconds", 0.000_25)]
+
+
+async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tx.wal.UNWANTED_S_MAX", 60)  # so long may the next lines take
+    started = [await service.begin() for _ in range(2)]
+    await turns()
+    assert service.disk.write_count == 0
+
+    await service.completion.commit(started[0].transaction_id)
+
+    assert service.disk.write_count == 1
+
+
+async def test_what_nobody_waits_for_is_written_before_long(service: Service) -> None:
+    opened = await service.begin()
+    while service.disk.write_count == 0:
+        await turns(1)
+
+    again = await service.crash()
+
+    assert await again.state_of(opened.transaction_id) == ("in_progress", None)
+    await again.kill()
+
+
+async def test_an_abort_that_is_repeated_writes_nothing(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    first = await service.completion.abort(tx.transaction_id)
+
+    assert (await service.completion.abort(tx.transaction_id)).lsn == first.lsn
+
+
+async def test_many_commits_share_a_sync(service: Service) -> None:
+    started = [await service.begin() for _ in range(20)]
+    await turns()
+    syncs = service.disk.sync_count
+
+    await asyncio.gather(*(service.completion.commit(tx.transaction_id) for tx in started))
+
+    assert service.disk.sync_count - syncs <= 2
+
+
+async def test_a_refusal_waits_until_the_commit_it_speaks_of_is_durable(service: Service) -> None:
+    first, second = await service.begin(), await service.begin()
+    service.disk.hold()
+    winning = asyncio.create_task(service.completion.commit(first.transaction_id, changes=[b"k"]))
+    await turns()
+    losing = asyncio.create_task(service.completion.can_commit(second.transaction_id, [b"k"]))
+    await turns()
+
+    assert not losing.done()
+    with pytest.raises(TransactionsUnavailableError):
+        service.write_permits.enter(second.transaction_id)
+
+    service.disk.release()
+    await winning
+    with pytest.raises(TransactionConflictError) as refusal:
+        await losing
+    assert refusal.value.members == {
+        "key": "k", "conflictingTransaction": str(first.transaction_id), "conflictingClient": "c",
+    }  # fmt: skip
+
+
+async def test_a_refusal_that_is_repeated_waits_as_well(service: Service) -> None:
+    first, second = await service.begin(), await service.begin()
+    service.disk.hold()
+    winning = asyncio.create_task(service.completion.commit(first.transaction_id, changes=[b"k"]))
+    await turns()
+    refused = [
+        asyncio.create_task(service.completion.can_commit(second.transaction_id, [b"k"]))
+        for _ in range(2)
+    ]
+    await turns()
+
+    assert [task.done() for task in refused] == [False, False]
+
+    service.disk.release()
+    await asyncio.gather(winning, *refused, return_exceptions=True)
+
+
+async def test_a_conflict_is_final_for_every_call(service: Service) -> None:
+    first, second = await service.begin(), await service.begin()
+    one = second.transaction_id
+    await service.completion.commit(first.transaction_id, changes=[b"k"])
+
+    for call in (
+        lambda: service.completion.commit(one, changes=[b"k"]),
+        lambda: service.completion.commit(one),
+        lambda: service.completion.can_commit(one, [b"other"]),
+        lambda: service.starts.checkpoint(one),
+    ):
+        with pytest.raises(TransactionConflictError, match=str(first.transaction_id)):
+            await call()
+    with pytest.raises(TransactionConflictError):
+        service.write_permits.enter(one)
+    assert (await service.completion.abort(one)).state is EndedState.ABORTED
+
+
+async def test_the_union_of_all_named_changes_is_checked_and_remembered(service: Service) -> None:
+    late, union = await service.begin(), await service.begin()
+    await service.completion.can_commit(union.transaction_id, [b"a"])
+    await service.completion.can_commit(union.transaction_id, [b"b"])
+    await service.completion.commit(union.transaction_id, changes=[b"c"])
+
+    for change in (b"a", b"b", b"c"):
+        with pytest.raises(TransactionConflictError):
+            await service.completion.can_commit(late.transaction_id, [change])
+
+
+async def test_too_many_or_too_large_changes_are_refused(tmp_path: Path) -> None:
+    settings = TransactionSettings(change_set_count_max=2, change_set_bytes_max=10)
+    service = await Service(tmp_path, settings).open()
+    tx = await service.begin()
+    await service.completion.can_commit(tx.transaction_id, [b"a", b"b"])
+
+    with pytest.raises(ChangeSetTooLargeError):
+        await service.completion.can_commit(tx.transaction_id, [b"c"])
+    with pytest.raises(ChangeSetTooLargeError):
+        await service.completion.commit((await service.begin()).transaction_id, changes=[b"x" * 11])
+
+    await service.completion.commit(tx.transaction_id)
+    await service.kill()
+
+
+async def test_a_commit_waits_for_writes_that_passed_the_gate(service: Service) -> None:
+    tx = await service.begin()
+    permit = service.write_permits.enter(tx.transaction_id)
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    await turns()
+
+    assert not committing.done()
+    permit.require_open()
+    with pytest.raises(TransactionsUnavailableError):
+        service.write_permits.enter(tx.transaction_id)
+
+    permit.leave()
+    permit.leave()
+    assert (await committing).state is EndedState.COMMITTED
+    with pytest.raises(TransactionCommittedError):
+        service.write_permits.enter(tx.transaction_id)
+
+
+async def test_an_invalidation_does_not_wait_but_its_marking_does(service: Service) -> None:
+    tx = await service.begin()
+    permit = service.write_permits.enter(tx.transaction_id)
+
+    await service.completion.invalidate(tx.transaction_id, InvalidReason.BLOCKED_READERS)
+
+    assert await service.state_of(tx.transaction_id) == ("invalid", "blocked_readers")
+    with pytest.raises(TransactionInvalidatedError):
+        permit.require_open()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    await turns()
+    assert service.rows.marked == []
+    permit.leave()
+    await turns()
+    assert service.rows.marked == [tx.transaction_id]
+
+
+async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    permit = service.write_permits.enter(tx.transaction_id)
+    await service.completion.invalidate(tx.transaction_id)
+
+    kept = await service.invalid_list.truncate(pointers=[tx.transaction_id])
+    permit.leave()
+    removed = await service.invalid_list.truncate(pointers=[tx.transaction_id])
+
+    assert (kept, removed) == ((0, [tx.transaction_id]), (1, []))
+
+
+async def test_a_commit_with_publish_writes_rows_then_its_record(service: Service) -> None:
+    tx = await service.begin()
+    checkpointed = await service.starts.checkpoint(tx.transaction_id)
+    pointer = checkpointed.transaction.write_pointer
+
+    outcome = await service.completion.commit(
+        tx.transaction_id, publish=[entry(b"a"), entry(b"b", pointer=tx.transaction_id)]
+    )
+
+    assert [detail.pointer for detail in outcome.published] == [pointer, tx.transaction_id]
+    assert outcome.topics == ("ns:t",)
+    assert service.rows.settled == [tx.transaction_id, pointer]
+    assert await service.completion.commit(tx.transaction_id, publish=[entry(b"x")]) == outcome
+    assert len(service.rows.published) == 2
+
+
+async def test_a_foreign_pointer_in_a_publish_is_refused(service: Service) -> None:
+    tx, other = await service.begin(), await service.begin()
+    with pytest.raises(BadRequestError):
+        await service.completion.commit(
+            tx.transaction_id, publish=[entry(b"a", pointer=other.transaction_id)]
+        )
+    assert await service.state_of(tx.transaction_id) == ("in_progress", None)
+
+
+async def test_what_can_be_refused_is_refused_before_a_row_is_written(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.refusal = TopicNotFoundError("no topic")
+
+    with pytest.raises(TopicNotFoundError):
+        await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+
+    assert service.rows.published == []
+    assert await service.state_of(tx.transaction_id) == ("in_progress", None)
+
+
+async def test_rows_that_fail_half_way_are_taken_back(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.failure = StorageUnavailableError("disk full")
+
+    with pytest.raises(StorageUnavailableError):
+        await service.completion.commit(tx.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+
+    assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
+    assert service.rows.marked == [tx.transaction_id]
+    other = await service.begin()
+    await service.completion.commit(other.transaction_id, changes=[b"k"])
+
+
+async def test_a_claim_holds_equal_changes_and_every_other_ending(service: Service) -> None:
+    first, second = await service.begin(timeout_s=1), await service.begin()
+    service.rows.writing.clear()
+    publishing = asyncio.create_task(
+        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    )
+    await turns()
+    others = [
+        asyncio.create_task(work)
+        for work in (
+            service.completion.commit(second.transaction_id, changes=[b"k"]),
+            service.completion.commit(first.transaction_id),
+            service.completion.invalidate(first.transaction_id),
+            service.completion.abort(first.transaction_id),
+        )
+    ]
+    await service.later(2000)
+    assert not any(task.done() for task in others)
+
+    service.rows.writing.set()
+    results = await asyncio.gather(*others, return_exceptions=True)
+
+    assert [type(one) for one in results[:1]] == [TransactionConflictError]
+    assert results[1] == await publishing
+    assert [type(one) for one in results[2:]] == [TransactionCommittedError] * 2
+
+
+async def test_who_waits_for_a_claim_finds_out_that_it_ended_meanwhile(service: Service) -> None:
+    first, second = await service.begin(), await service.begin()
+    service.rows.writing.clear()
+    publishing = asyncio.create_task(
+        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    )
+    await turns()
+    waiting = asyncio.create_task(service.completion.commit(second.transaction_id, changes=[b"k"]))
+    await turns()
+    await service.completion.invalidate(second.transaction_id)
+
+    service.rows.writing.set()
+
+    with pytest.raises(TransactionInvalidatedError):
+        await waiting
+    await publishing
+
+
+async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Service) -> None:
+    first, second = await service.begin(), await service.begin()
+    service.rows.writing.clear()
+    service.rows.failure = StorageUnavailableError("disk full")
+    publishing = asyncio.create_task(
+        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    )
+    await turns()
+    waiting = asyncio.create_task(service.completion.commit(second.transaction_id, changes=[b"k"]))
+    await turns()
+
+    service.rows.writing.set()
+
+    assert (await waiting).state is EndedState.COMMITTED
+    with pytest.raises(StorageUnavailableError):
+        await publishing
+
+
+async def test_an_ending_that_takes_too_long_goes_on_by_itself(tmp_path: Path) -> None:
+    service = await Service(tmp_path, TransactionSettings(ending_timeout_s=0.01)).open()
+    tx = await service.begin()
+    service.disk.hold()
+
+    with pytest.raises(TransactionsUnavailableError, match="under way"):
+        await service.completion.commit(tx.transaction_id)
+
+    service.disk.release()
+    await turns()
+    assert await service.state_of(tx.transaction_id) == ("committed", None)
+    await service.kill()
+
+
+async def test_an_abort_marks_rows_before_it_answers(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    service.rows.marking.clear()
+    aborting = asyncio.create_task(service.completion.abort(tx.transaction_id))
+    await turns()
+
+    assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
+    assert tx.transaction_id in service.write_permits.snapshot().invalids
+    assert not aborting.done()
+
+    service.rows.marking.set()
+    assert (await aborting).state is EndedState.ABORTED
+    assert (await aborting).topics == ("ns:t",)
+    assert list(service.write_permits.snapshot().invalids) == []
+
+
+async def test_an_abort_whose_marking_fails_ends_as_invalid(service: Service) -> None:
+    tx = await service.begin()
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    service.rows.marking_fails = True
+
+    outcome = await service.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.INVALID
+    assert tx.transaction_id in service.write_permits.snapshot().invalids
+    service.rows.marking_fails = False
+    assert (await service.completion.abort(tx.transaction_id)).state is EndedState.ABORTED
+
+
+async def test_an_abort_of_a_long_one_ends_it_as_invalid_with_its_rows_marked(
+    service: Service,
+) -> None:
+    tx = await service.begin(TransactionType.LONG)
+    service.rows.carried[tx.transaction_id] = "ns:t"
+
+    outcome = await service.completion.abort(tx.transaction_id)
+
+    assert (outcome.state, outcome.reason) == (EndedState.INVALID, InvalidReason.ABORT_OF_LONG)
+    assert service.rows.marked == [tx.transaction_id]
+    assert await service.completion.abort(tx.transaction_id) == outcome
+
+
+async def test_endings_of_what_ended_otherwise_are_refused(service: Service) -> None:
+    committed, aborted = await service.begin(), await service.begin()
+    await service.completion.commit(committed.transaction_id)
+    await service.completion.abort(aborted.transaction_id)
+
+    with pytest.raises(TransactionCommittedError):
+        await service.completion.abort(committed.transaction_id)
+    with pytest.raises(TransactionCommittedError):
+        await service.completion.invalidate(committed.transaction_id)
+    with pytest.raises(TransactionAbortedError):
+        await service.completion.invalidate(aborted.transaction_id)
+    with pytest.raises(TransactionAbortedError):
+        await service.completion.commit(aborted.transaction_id)
+
+
+async def test_a_decision_looks_at_the_deadline_itself(service: Service) -> None:
+    tx = await service.begin(timeout_s=1)
+    service.now_ms += 1000
+
+    with pytest.raises(TransactionTimedOutError) as refusal:
+        await service.completion.commit(tx.transaction_id, changes=[])
+
+    assert refusal.value.members == {"reason": "timed_out"}
+    assert await service.state_of(tx.transaction_id) == ("invalid", "timed_out")
+
+
+async def test_a_time_out_marks_and_wakes_without_anybody_asking(service: Service) -> None:
+    tx = await service.begin(timeout_s=1)
+    service.rows.carried[tx.transaction_id] = "ns:t"
+
+    await service.later(999)
+    assert service.rows.woken == []
+    await service.later(1)
+
+    assert service.rows.woken == [tx.transaction_id]
+    assert service.rows.marked == [tx.transaction_id]
+    assert tx.transaction_id in service.write_permits.snapshot().invalids
+
+
+async def test_read_only_is_refused_for_who_wrote(service: Service) -> None:
+    carried, checkpointed, named = [await service.begin() for _ in range(3)]
+    service.rows.carried[carried.transaction_id] = "ns:t"
+    await service.starts.checkpoint(checkpointed.transaction_id)
+    await service.completion.can_commit(named.transaction_id, [b"k"])
+
+    for tx in (carried, checkpointed, named):
+        with pytest.raises(BadRequestError):
+            await service.completion.commit(tx.transaction_id, read_only=True)
+        await service.completion.commit(tx.transaction_id)
+
+
+async def test_a_commit_writes_no_change_twice(service: Service) -> None:
+    tx = await service.begin()
+    await service.completion.can_commit(tx.transaction_id, [b"a"])
+
+    await service.completion.commit(tx.transaction_id, changes=[b"a", b"b"])
+
+    (path,) = service.directory.glob("txlog.*")
+    _, edit = read_log(path.name, path.read_bytes()).edits[-1]
+    assert isinstance(edit, Committed)
+    assert edit.changes == {b"b"}

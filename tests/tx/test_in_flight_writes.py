@@ -1,0 +1,157 @@
+"""Turns at a write gate: one commit or abort at a time, in the order in which they came (design §4,
+Commit and abort)."""
+
+import asyncio
+
+from tests.tx.harness import turns
+from tx.in_flight_writes import InFlightWrites
+
+
+class Ending:
+    """One ending that takes its turn, and holds it until it is told to end."""
+
+    def __init__(self, gates: InFlightWrites, order: list[str], name: str) -> None:
+        self.done = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run(gates, order, name))
+
+    async def _run(self, gates: InFlightWrites, order: list[str], name: str) -> None:
+        async with gates.ending(1):
+            order.append(name)
+            await self.done.wait()
+
+
+async def test_endings_take_turns_in_their_order() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    endings = [Ending(gates, order, name) for name in "abc"]
+    await turns()
+    assert order == ["a"]
+
+    for ending in endings:
+        ending.done.set()
+        await ending.task
+
+    assert order == ["a", "b", "c"]
+    assert not gates.has_ending(1)
+
+
+async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    first, second, third = (Ending(gates, order, name) for name in "abc")
+    await turns()
+
+    second.task.cancel()
+    await turns()
+    first.done.set()
+    await turns()
+    assert order == ["a", "c"]
+
+    third.done.set()
+    await third.task
+    assert not gates.has_ending(1)
+
+
+async def test_one_that_gives_up_as_it_is_handed_the_turn_hands_it_on() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    first, second, third = (Ending(gates, order, name) for name in "abc")
+    await turns()
+
+    gates.enter(1)  # a write under way: the turn is taken, and the gate not empty yet
+    first.done.set()
+    await turns(1)
+    second.task.cancel()
+    await turns()
+    gates.leave(1)
+    await turns()
+    assert order == ["a", "c"]
+
+    third.done.set()
+    await third.task
+    assert not gates.has_ending(1)
+
+
+async def test_an_ending_waits_for_every_write_that_passed() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    gates.enter(1)
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+
+    gates.leave(1)
+    await turns()
+    assert order == []
+    gates.leave(1)
+    await turns()
+
+    assert order == ["a"]
+    ending.done.set()
+    await ending.task
+
+
+async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -> None:
+    gates = InFlightWrites()
+    gates.enter(1)
+
+    assert not gates.close_now(1)
+    assert gates.close_now(2)
+    assert not gates.close_now(2)
+
+    assert gates.has_ending(2)
+    gates.reopen(2)
+    gates.leave(1)
+    assert gates.close_now(1)
+    gates.reopen(1)
+    assert not gates.has_ending(1)
+
+
+async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_well() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+    await turns()
+    gates.leave(1)
+    await turns()
+    assert order == ["a"]
+
+    gates.enter(1)  # the rows of the commit that has its turn
+    waiting = asyncio.ensure_future(gates.writes_done(1))
+    await turns()
+    assert not waiting.done()
+    gates.leave(1)
+    await waiting
+
+    ending.done.set()
+    await ending.task
+
+
+async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again() -> None:
+    gates, order = InFlightWrites(), list[str]()
+    gates.enter(1)
+    ending = Ending(gates, order, "a")
+    await turns()
+    assert gates.has_ending(1)
+
+    ending.task.cancel()
+    await turns()
+
+    assert not gates.has_ending(1)
+    gates.leave(1)
+    assert gates.close_now(1)
+
+
+async def test_who_writes_is_told_from_who_only_ends() -> None:
+    gates = InFlightWrites()
+    gates.enter(1)
+    gates.close_now(2)
+
+    assert gates.writing() == [1]
+
+
+async def test_a_gate_stays_closed_while_a_turn_is_handed_over() -> None:
+    gates = InFlightWrites()
+    await gates.close(1)
+    second = asyncio.ensure_future(gates.close(1))
+    await turns()
+
+    gates.reopen(1)
+
+    assert gates.has_ending(1)
+    await second

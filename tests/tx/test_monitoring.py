@@ -1,0 +1,55 @@
+"""The counters count each transaction once, by its outcome."""
+
+import pytest
+
+from tests.tx.harness import Service
+from tuff.protocol.errors import TransactionConflictError, TransactionTimedOutError
+from tuff.protocol.transaction import TransactionType
+from tx.transactions import OpenTransaction
+
+LONG, SHORT = TransactionType.LONG, TransactionType.SHORT
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"), [(SHORT, (1, 0)), (LONG, (0, 1))], ids=["short", "long"]
+)
+async def test_an_abort_is_one_and_a_long_transaction_becomes_invalid_by_it(
+    service: Service, kind: TransactionType, counted: tuple[int, int]
+) -> None:
+    tx = await service.begin(kind)
+
+    for _ in range(3):
+        await service.completion.abort(tx.transaction_id)
+
+    counters = service.manager.counters
+    assert (counters.aborts, counters.invalidations) == counted
+
+
+async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
+    service: Service,
+) -> None:
+    first, second = await service.begin(), await service.begin()
+    await service.completion.commit(first.transaction_id, changes=[b"k"])
+
+    for _ in range(3):
+        await refused(service, second)
+
+    assert service.manager.counters.conflicts == 1
+
+
+async def refused(service: Service, tx: OpenTransaction) -> None:
+    with pytest.raises(TransactionConflictError):
+        await service.completion.can_commit(tx.transaction_id, [b"k"])
+
+
+@pytest.mark.parametrize("is_told_by", ["can_commit", "tick"])
+async def test_a_time_out_is_counted_whoever_finds_it(service: Service, is_told_by: str) -> None:
+    tx = await service.begin()
+    service.now_ms += 30_000
+
+    if is_told_by == "tick":
+        await service.later(0)
+    with pytest.raises(TransactionTimedOutError):
+        await service.completion.can_commit(tx.transaction_id, [b"k"])
+
+    assert service.manager.counters.timeouts == 1

@@ -1,0 +1,92 @@
+"""Deadlines, compared with a plain list of them (design §4)."""
+
+from collections.abc import Collection, Iterator
+from typing import Never
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tx.harness import Service
+from tuff.protocol.transaction import TransactionType
+from tx.timeouts import SPAN_MS, Deadlines
+from tx.transactions import OpenTransaction
+
+times = st.integers(0, 6 * SPAN_MS)
+
+
+@given(changes=st.lists(st.tuples(st.integers(1, 5), st.none() | times, times), max_size=60))
+def test_those_that_have_passed_are_told_until_they_are_discarded(
+    changes: list[tuple[int, int | None, int]],
+) -> None:
+    deadlines = Deadlines()
+    model: dict[int, int] = {}
+    for one, at_ms, now_ms in changes:
+        if one in model:
+            deadlines.discard(one, model.pop(one))
+        deadlines.discard(one, now_ms)  # it never was
+        if at_ms is not None:
+            deadlines.set(one, at_ms)
+            model[one] = at_ms
+
+        told = deadlines.passed(now_ms)
+
+        assert sorted(told) == sorted(one for one, at in model.items() if at <= now_ms)
+
+
+def test_nothing_is_kept_of_deadlines_that_nobody_waits_for() -> None:
+    deadlines = Deadlines()
+    for one in range(10_000):
+        deadlines.set(one, one)
+        deadlines.discard(one, one)
+
+    assert deadlines.passed(10_000) == []
+
+    assert (deadlines._spans, deadlines._order) == ({}, [])
+
+
+class Unseen(dict[int, OpenTransaction]):
+    """Transactions of which one may be looked up, and that nobody may look through."""
+
+    def refuse(self) -> Never:
+        raise AssertionError("somebody looks at every open transaction")
+
+    def __iter__(self) -> Iterator[int]:
+        self.refuse()
+
+    def keys(self) -> Never:
+        self.refuse()
+
+    def values(self) -> Never:
+        self.refuse()
+
+    def items(self) -> Never:
+        self.refuse()
+
+
+async def test_a_tick_looks_at_nobody_who_is_in_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a hundred thousand in progress, that was a tenth of all time."""
+    late, in_time = await service.begin(timeout_s=10), await service.begin(timeout_s=20)
+    lapsed = await service.begin(TransactionType.LONG, lease_s=10)
+    renewed = await service.begin(TransactionType.LONG, lease_s=15)
+    ended = await service.begin(TransactionType.LONG, lease_s=10)
+    await service.completion.commit(ended.transaction_id, changes=[])
+    service.now_ms += 9_000
+    await service.completion.renew(renewed.transaction_id)
+    state = service.durable.state
+    with monkeypatch.context() as patched:
+        patched.setattr(state, "open", looked_up := Unseen(state.open))
+        await service.later(7_000)
+    state.open = dict(dict.items(looked_up))
+
+    states = [await service.state_of(one.transaction_id) for one in (late, lapsed)]
+    assert states == [("invalid", "timed_out"), ("invalid", "lease_expired")]
+    assert await states_of(service, [in_time, renewed]) == ["in_progress"] * 2
+    assert service.manager.leases.ends_at_ms(ended) is None
+    assert service.monitoring.figures().leased_count == 1
+
+
+async def states_of(service: Service, opened: Collection[OpenTransaction]) -> list[str]:
+    return [(await service.state_of(one.transaction_id))[0] for one in opened]

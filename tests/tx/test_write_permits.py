@@ -1,0 +1,42 @@
+"""The answers to a write of the message store about its transaction."""
+
+import asyncio
+
+import pytest
+
+from tests.tx.harness import Service, turns
+from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
+
+
+async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
+    service: Service,
+) -> None:
+    opened, invalid, aborted, committed = [await service.begin() for _ in range(4)]
+    await service.completion.invalidate(invalid.transaction_id)
+    await service.completion.abort(aborted.transaction_id)
+    await service.completion.commit(committed.transaction_id)
+
+    for tx in (opened, invalid):
+        permit = service.write_permits.enter_rollback(tx.transaction_id)
+        assert permit is not None
+        permit.require_open()
+        permit.leave()
+    assert service.write_permits.enter_rollback(aborted.transaction_id) is None
+    assert service.write_permits.enter_rollback(12345) is None
+    with pytest.raises(TransactionCommittedError):
+        service.write_permits.enter_rollback(committed.transaction_id)
+
+
+async def test_a_rollback_is_not_told_of_a_commit_before_that_is_durable(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    await turns()
+
+    with pytest.raises(TransactionsUnavailableError):
+        service.write_permits.enter_rollback(tx.transaction_id)
+
+    service.disk.release()
+    await committing
+    with pytest.raises(TransactionCommittedError):
+        service.write_permits.enter_rollback(tx.transaction_id)

@@ -1,0 +1,1 @@
+"""LevelDB's files: opened safely, scanned with every error raised, and parsed without LevelDB."""

@@ -1,0 +1,472 @@
+"""The JSON forms of the protocol's values, both ways (protocol §1, §3, §5.1)."""
+
+import json
+import math
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NoReturn
+
+import orjson
+
+from tuff.protocol.avro import rollback_detail
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTransactionError,
+    InvalidTtlError,
+    TuffError,
+)
+from tuff.protocol.ids import MessageId, Offset, topic_id
+from tuff.protocol.pointers import POINTER_MAX, PointerList
+from tuff.protocol.requests import (
+    ConsumeRequest,
+    PublishEntry,
+    PublishRequest,
+    RollbackDetail,
+    check_count,
+)
+from tuff.protocol.transaction import (
+    NO_SHORT_IN_PROGRESS,
+    Transaction,
+    TransactionType,
+    VisibilityLevel,
+)
+
+TTL_S_MAX = (1 << 31) - 1  # seconds
+_POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
+_PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
+_MESSAGE_MEMBERS = frozenset({"payload", "ttl"})
+_ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer"})
+_CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
+_ROLLBACK_MEMBERS = frozenset(
+    {"transactionWritePointer", "startTimestamp", "startSequenceId", "endTimestamp",
+     "endSequenceId"}
+)  # fmt: skip
+_SNAPSHOT_MEMBERS = frozenset(
+    {"transactionId", "writePointer", "readPointer", "invalids", "inProgress",
+     "firstShortInProgress", "type", "checkpointWritePointers", "visibilityLevel"}
+)  # fmt: skip
+_OBJECT_MEMBERS = _SNAPSHOT_MEMBERS | {
+    "encoded", "state", "client", "timeout", "startedAt", "expiresAt", "lease", "leaseExpiresAt",
+}  # fmt: skip
+
+
+def parse_json(body: bytes) -> object:
+    """An integer of more than 64 bits may come as a float, so that no number of ours can be one.
+
+    Raises:
+        BadRequestError: the body is not one JSON value in UTF-8.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        pass  # half a surrogate pair is JSON, and whoever sent what is none should be told where
+    try:
+        return _DECODER.decode(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadRequestError(f"the body is not JSON: {reason}") from None
+
+
+class _Written(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+def numbers_as_written(body: bytes) -> dict[str, str]:
+    """The members of a JSON object that are numbers, each as the text that stands in the body: no
+    machine's number keeps `1.10`, or thirty digits. For what `parse_json` found to be an object."""
+    try:
+        members = _AS_WRITTEN.decode(body.decode("utf-8"))
+    except RecursionError:  # what is nested as deep is refused for that, whatever its numbers
+        return {}
+    return {name: str(each) for name, each in members.items() if isinstance(each, _Written)}
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _integer(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:  # Python reads no more than 4,300 digits
+        return float(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
+_AS_WRITTEN = json.JSONDecoder(parse_int=_Written, parse_float=_Written)
+
+
+def check_object(value: object, *, members: Collection[str], what: str) -> Mapping[str, object]:
+    """The value itself, if it is an object with no other than these members.
+
+    Raises:
+        BadRequestError: it is not; the sentence names the culprit.
+    """
+    if not isinstance(value, dict):
+        raise BadRequestError(f"{what} is a JSON object, not {shown(value)}")
+    for name in value:
+        if name not in members:
+            known = ", ".join(sorted(members)) or "no members"
+            raise BadRequestError(f"{what} has no member {shown(name)}; it takes {known}")
+    return value
+
+
+SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error sentence
+
+
+def shown(value: object) -> str:
+    """A bad value as an error sentence quotes it: in JSON, cut where it is long."""
+    try:
+        text = json.dumps(value, ensure_ascii=True, default=str)
+    except RecursionError:
+        text = "what is nested too deeply to be shown"
+    return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "…"
+
+
+def payload_to_json(payload: bytes) -> object:
+    """A string where the payload is UTF-8, else `{"base64": …}`."""
+    try:
+        return payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": b64encode(payload).decode("ascii")}
+
+
+def payload_from_json(value: object, *, what: str = "a payload") -> bytes:
+    """Raises: BadRequestError: neither a string nor `{"base64": …}`."""
+    match value:
+        case str():
+            try:
+                return value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise BadRequestError(f"{what} {shown(value)} has half a surrogate pair") from None
+        case {"base64": str() as text, **others} if not others:
+            try:
+                return b64decode(text.encode("ascii"), validate=True)
+            except (Base64Error, UnicodeEncodeError):
+                raise BadRequestError(f"{what} has bad base64: {shown(text)}") from None
+        case _:
+            raise BadRequestError(f'{what} is a string or {{"base64": "…"}}, not {shown(value)}')
+
+
+def payloads_from_json(value: object, *, what: str) -> list[bytes]:
+    """Raises: BadRequestError: no array of payloads."""
+    if not isinstance(value, list):
+        raise BadRequestError(f"{what} is an array of payloads, not {shown(value)}")
+    plain = _plain_payloads(value)
+    if plain is not None:
+        return plain
+    return [payload_from_json(item, what=f"an element of {what}") for item in value]
+
+
+def _plain_payloads(value: list[object]) -> list[bytes] | None:
+    """The payloads if all of them are strings that can be, as nearly always; else None."""
+    try:
+        return list(map(str.encode, value))  # type: ignore[arg-type]  # what is no string raises
+    except (TypeError, UnicodeEncodeError):
+        return None
+
+
+pointer_to_json: Callable[[int], str] = str
+
+
+def pointer_from_json(value: object, *, what: str) -> int:
+    """A 64-bit pointer from a decimal string or an integer.
+
+    Raises:
+        BadRequestError: neither, or out of range.
+    """
+    number: int | None = None
+    match value:
+        case bool():
+            pass
+        case int():
+            number = value
+        case str() if value.isascii() and len(value) <= _POINTER_DIGITS_MAX:
+            digits = value.removeprefix("-")
+            number = int(value) if digits.isdigit() else None
+    if number is None or not -POINTER_MAX <= number <= POINTER_MAX:
+        raise BadRequestError(f"{what} is a 64-bit number in decimal digits, not {shown(value)}")
+    return number
+
+
+def pointers_from_json(value: object, *, what: str) -> tuple[int, ...]:
+    """An ascending list of pointers. Raises: BadRequestError: no array of them."""
+    if not isinstance(value, list):
+        raise BadRequestError(f"{what} is an array of pointers, not {shown(value)}")
+    return tuple(sorted(pointer_from_json(item, what=f"an element of {what}") for item in value))
+
+
+def whole_number(value: object, *, what: str) -> int:
+    """Raises: BadRequestError: no integer of at most 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > POINTER_MAX:
+        raise BadRequestError(f"{what} is a whole number, not {shown(value)}")
+    return value
+
+
+def clamped_number(value: object, *, what: str) -> int:
+    """A whole number, where what is beyond 64 bits is as good as the largest of them. A float that
+    large is whole, and so may be an integer (`parse_json`).
+
+    Raises: BadRequestError: none, or as far below zero.
+    """
+    if not isinstance(value, int | float) or -POINTER_MAX <= value <= POINTER_MAX:
+        return whole_number(value, what=what)
+    if value < 0:
+        raise BadRequestError(f"{what} is not below zero, as {shown(value)} is")
+    return POINTER_MAX
+
+
+def seconds_from_json(value: object, *, what: str) -> float:
+    """Seconds, fractions allowed. Raises: BadRequestError: no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequestError(f"{what} is a number of seconds, not {shown(value)}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise BadRequestError(f"{what} is a number of seconds, not {shown(value)}")
+    return seconds
+
+
+def ttl_from_json(value: object) -> int:
+    """A time to live in whole seconds, 1 to 2^31-1, of one message or one request.
+
+    Raises:
+        InvalidTtlError: anything else.
+    """
+    number = value
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        number = int(value)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= TTL_S_MAX:
+        raise InvalidTtlError(
+            f"a ttl is a whole number of seconds from 1 to {TTL_S_MAX}, not {shown(value)}"
+        )
+    return number
+
+
+def publish_request_from_json(value: object, *, what: str = "the request") -> PublishRequest:
+    """Raises: BadRequestError (its kinds): malformed; the sentence names the culprit."""
+    body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
+    named = body.get("transactionWritePointer")
+    pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
+    payloads, ttls_s = _messages_from_json(body.get("messages"))
+    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
+
+
+def publish_request_to_json(request: PublishRequest) -> dict[str, object]:
+    messages = _messages_to_json(request.payloads, request.ttls_s)
+    if request.pointer is None:
+        return {"messages": messages}
+    return {
+        "transactionWritePointer": pointer_to_json(request.pointer),
+        "messages": messages,
+    }
+
+
+def publish_entries_from_json(value: object) -> list[PublishEntry]:
+    """The `publish` member of a commit. Raises: BadRequestError (its kinds): malformed."""
+    if not isinstance(value, list):
+        raise BadRequestError(f"publish is an array of entries, not {shown(value)}")
+    entries = [_entry_from_json(item) for item in value]
+    check_count(sum(len(entry.payloads) for entry in entries))
+    return entries
+
+
+def _entry_from_json(value: object) -> PublishEntry:
+    entry = check_object(value, members=_ENTRY_MEMBERS, what="an entry of publish")
+    names = [entry.get("namespace"), entry.get("topic")]
+    if not isinstance(names[0], str) or not isinstance(names[1], str):
+        raise BadRequestError(
+            f"an entry of publish names its namespace and its topic, not {shown(names)}"
+        )
+    payloads, ttls_s = _messages_from_json(entry.get("messages"))
+    pointer = entry.get("pointer")
+    return PublishEntry(
+        topic=topic_id(names[0], names[1]),
+        payloads=payloads,
+        ttls_s=ttls_s,
+        pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
+    )
+
+
+def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
+    form: dict[str, object] = {
+        "namespace": entry.topic.namespace,
+        "topic": entry.topic.name,
+        "messages": _messages_to_json(entry.payloads, entry.ttls_s),
+    }
+    if entry.pointer is not None:
+        form["pointer"] = pointer_to_json(entry.pointer)
+    return form
+
+
+def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
+    if not isinstance(value, list):
+        raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
+    check_count(len(value))
+    plain = _plain_payloads(value)
+    if plain is not None:
+        return plain, None
+    payloads: list[bytes] = []
+    ttls_s: list[int | None] = []
+    for item in value:
+        ttl_s = None
+        if isinstance(item, dict) and "base64" not in item:
+            check_object(item, members=_MESSAGE_MEMBERS, what="a message")
+            if "payload" not in item:
+                raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
+            ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
+            item = item["payload"]
+        payloads.append(payload_from_json(item, what="a message"))
+        ttls_s.append(ttl_s)
+    return payloads, ttls_s if any(ttl_s is not None for ttl_s in ttls_s) else None
+
+
+def _messages_to_json(
+    payloads: Sequence[bytes], ttls_s: Sequence[int | None] | None
+) -> list[object]:
+    forms = [payload_to_json(payload) for payload in payloads]
+    if ttls_s is None:
+        return forms
+    return [
+        form if ttl_s is None else {"payload": form, "ttl": ttl_s}
+        for form, ttl_s in zip(forms, ttls_s, strict=True)
+    ]
+
+
+def rollback_detail_to_json(detail: RollbackDetail) -> dict[str, object]:
+    """The `PublishResponse`."""
+    return {
+        "transactionWritePointer": pointer_to_json(detail.pointer),
+        "startTimestamp": detail.first.timestamp_ms,
+        "startSequenceId": detail.first.seq_id,
+        "endTimestamp": detail.last.timestamp_ms,
+        "endSequenceId": detail.last.seq_id,
+    }
+
+
+def rollback_detail_from_json(value: object) -> RollbackDetail:
+    """Raises: BadRequestError: malformed, or without a pointer."""
+    body = check_object(value, members=_ROLLBACK_MEMBERS, what="a PublishResponse")
+    pointer = body.get("transactionWritePointer")
+    names = ("startTimestamp", "startSequenceId", "endTimestamp", "endSequenceId")
+    first_ms, first_seq, last_ms, last_seq = (
+        whole_number(body.get(name), what=name) for name in names
+    )
+    return rollback_detail(
+        None if pointer is None else pointer_from_json(pointer, what="transactionWritePointer"),
+        Offset(first_ms, first_seq),
+        Offset(last_ms, last_seq),
+    )
+
+
+def consume_request_from_json(value: object) -> ConsumeRequest:
+    """Raises: BadRequestError (its kinds): malformed; the sentence names the culprit."""
+    body = check_object(value, members=_CONSUME_MEMBERS, what="the request")
+    inclusive = body.get("inclusive", True)
+    if not isinstance(inclusive, bool):
+        raise BadRequestError(f"inclusive is true or false, not {shown(inclusive)}")
+    limit, transaction = body.get("limit"), body.get("transaction")
+    return ConsumeRequest(
+        start=_start_from_json(body.get("startFrom")),
+        inclusive=inclusive,
+        limit=None if limit is None else clamped_number(limit, what="limit"),
+        transaction=None if transaction is None else transaction_from_json(transaction),
+    )
+
+
+def _start_from_json(value: object) -> MessageId | int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return MessageId.from_hex(value)
+    return clamped_number(value, what="startFrom")
+
+
+def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, object]:
+    """The transaction object of protocol §5.1, less the members that are no part of the value.
+    Lists that keep their wire form are in it as they are, for orjson alone to write."""
+    form: dict[str, object] = {
+        "transactionId": pointer_to_json(transaction.transaction_id),
+        "writePointer": pointer_to_json(transaction.write_pointer),
+        "readPointer": pointer_to_json(transaction.read_pointer),
+        "firstShortInProgress": pointer_to_json(transaction.first_short_in_progress),
+        "type": transaction.type.value,
+        "checkpointWritePointers": list(
+            map(pointer_to_json, transaction.checkpoint_write_pointers)
+        ),
+        "visibilityLevel": transaction.visibility_level.name,
+    }
+    if lists:
+        form["invalids"] = _pointers_to_json(transaction.invalids)
+        form["inProgress"] = _pointers_to_json(transaction.in_progress)
+        form["encoded"] = b64encode(transaction.to_bytes()).decode("ascii")
+    return form
+
+
+def _pointers_to_json(pointers: Sequence[int]) -> object:
+    if isinstance(pointers, PointerList):  # its chunks keep what they were made into before
+        return orjson.Fragment(pointers.json())
+    return list(map(pointer_to_json, pointers))
+
+
+def transaction_from_json(value: object) -> Transaction:
+    """A transaction from base64 of its TTransaction bytes, or from its object.
+
+    Raises:
+        InvalidTransactionError: malformed, or an object without its lists.
+        BadRequestError: the object has an unknown member.
+    """
+    if isinstance(value, str):
+        try:
+            return Transaction.from_bytes(b64decode(value.encode("ascii"), validate=True))
+        except (Base64Error, UnicodeEncodeError):
+            raise InvalidTransactionError(
+                f"transaction is base64 of TTransaction bytes, not {shown(value)}"
+            ) from None
+    if not isinstance(value, dict):
+        raise InvalidTransactionError(
+            f"transaction is base64 or a transaction object, not {shown(value)}"
+        )
+    body = check_object(value, members=_OBJECT_MEMBERS, what="a transaction object")
+    for name in ("transactionId", "readPointer", "writePointer", "invalids", "inProgress"):
+        if name not in body:
+            raise InvalidTransactionError(
+                f"the transaction object has no {name}; start it with lists:true, or send what "
+                "`encoded` holds"
+            )
+    try:
+        return _transaction_from_members(body)
+    except InvalidTransactionError:
+        raise
+    except TuffError as error:
+        raise InvalidTransactionError(f"in the transaction object {error.detail}") from None
+
+
+def _transaction_from_members(body: Mapping[str, object]) -> Transaction:
+    def pointer(name: str) -> int:
+        return pointer_from_json(body[name], what=name)
+
+    kind, level = body.get("type", "short"), body.get("visibilityLevel", "SNAPSHOT")
+    if kind not in ("short", "long"):
+        raise BadRequestError(f"type is short or long, not {shown(kind)}")
+    if not isinstance(level, str) or level not in VisibilityLevel.__members__:
+        raise BadRequestError(f"visibilityLevel is not {shown(level)}")
+    first_short = body.get("firstShortInProgress", NO_SHORT_IN_PROGRESS)
+    return Transaction(
+        transaction_id=pointer("transactionId"),
+        read_pointer=pointer("readPointer"),
+        write_pointer=pointer("writePointer"),
+        invalids=pointers_from_json(body["invalids"], what="invalids"),
+        in_progress=pointers_from_json(body["inProgress"], what="inProgress"),
+        first_short_in_progress=pointer_from_json(first_short, what="firstShortInProgress"),
+        type=TransactionType(kind),
+        checkpoint_write_pointers=pointers_from_json(
+            body.get("checkpointWritePointers", []), what="checkpointWritePointers"
+        ),
+        visibility_level=VisibilityLevel[level],
+    )

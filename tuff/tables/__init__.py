@@ -1,0 +1,1 @@
+"""Tables of versioned rows that take part in transactions: in LevelDB, and in HBase."""

@@ -1,0 +1,218 @@
+"""The LevelDB database of a `TransactionalTable`: synced batches, and verified reads."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from weakref import WeakSet
+
+import plyvel
+
+from tuff.disk.engine_calls import CallsInFlight
+from tuff.disk.files import make_directory
+from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+from tuff.leveldb.opening import start
+from tuff.leveldb.scan import Rows
+from tuff.leveldb.scan import scan as scan_database
+from tuff.protocol.errors import StorageUnavailableError
+
+WRITE_BUFFER_BYTES = 8 << 20  # bytes; a program may have several tables open
+BLOCK_CACHE_BYTES = 16 << 20  # bytes; the rows that are read again and again
+OPEN_FILES_MAX = 128  # files; several tables stay below a usual limit of 1,024
+PAGE_ROWS_MAX = 64  # rows read at a time, so that a scan costs little per row
+PAGE_BYTES_MAX = 1 << 20  # bytes of a page; large values are read one by one
+LOOK_BEHIND_ROWS_MAX = 10_000  # rows; a damaged block of 4 KiB holds a few hundred
+
+Batch = Sequence[tuple[bytes, bytes | None]]
+RowStart = Callable[[bytes], bytes | None]  # None: the key is not one of a row
+
+
+class StoreDamagedError(Exception):
+    """LevelDB read corrupt data; nothing behind it was read."""
+
+
+class TableDatabase:
+    """One LevelDB directory, locked for this process until `close`. Any thread may call.
+
+    `close` waits for the calls in flight; a scan that is paused between pages is not one. After a
+    failed write `_failure` is set, and all later writes are refused.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: StorageUnavailableError: another process has it open, or LevelDB can't open
+        it."""
+        self.directory = directory
+        self._users = CallsInFlight(
+            closed=lambda: StorageUnavailableError(f"the table {self.directory} is closed")
+        )
+        self._failure: str | None = None
+        self._is_inherited = False
+        try:
+            make_directory(directory)
+            self._lock = DirectoryLock(directory)
+        except (DirectoryLockedError, OSError) as error:
+            raise StorageUnavailableError(f"the table can't be opened: {error}") from error
+        try:
+            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
+        except (plyvel.Error, OSError) as error:
+            self._lock.close()
+            raise StorageUnavailableError(
+                f"LevelDB can't open the table {directory}: {_text(error)}; is the disk full or "
+                "damaged? Else restore the table from a copy"
+            ) from error
+        _open_ones.add(self)
+
+    def leave_inherited(self) -> None:
+        """In a forked child: refuse all calls. With LevelDB open in two processes, the writes of
+        one were lost, and the database could not be read afterwards."""
+        self._is_inherited = True
+
+    def get(self, key: bytes) -> bytes | None:
+        """Raises: StoreDamagedError, StorageUnavailableError."""
+        with self._using():
+            found: bytes | None = self._db.get(key, verify_checksums=True)
+        if found is not None:
+            return found
+        # LevelDB answers "not found" for a key whose table file is gone, too; a scan raises.
+        with closing(self.scan(key, key + b"\x00")) as rows:
+            return next((value for _, value in rows), None)
+
+    def scan(self, start: bytes, stop: bytes) -> Rows:
+        """Every `start <= key < stop`, as of the moment of the call.
+
+        Raises, where the scan meets it: StoreDamagedError, StorageUnavailableError.
+        """
+        with self._using():
+            rows = scan_database(self._db, start, stop)
+        return self._paged(rows)
+
+    def write(self, batch: Batch) -> None:
+        """Put every value under its key; None deletes. The batch is atomic and durable.
+
+        Raises: StorageUnavailableError: the batch may or may not be stored; later writes are
+        refused.
+        """
+        with self._using():
+            if self._failure is not None:
+                raise StorageUnavailableError(self._failure)
+            writes = self._db.write_batch(sync=True)
+            for key, value in batch:
+                if value is None:
+                    writes.delete(key)
+                else:
+                    writes.put(key, value)
+            try:
+                writes.write()
+            except (plyvel.Error, OSError) as error:
+                # If the log has a half-written record, LevelDB drops everything behind it when it
+                # reads the log again, acknowledged writes included. So nothing more is written.
+                self._failure = (
+                    f"writing to the table {self.directory} failed: {_text(error)}; nothing more "
+                    "is written until it is opened again"
+                )
+                raise StorageUnavailableError(self._failure) from error
+
+    def readable_from(self, start: bytes, stop: bytes, *, row_start: RowStart) -> bytes | None:
+        """The start of the first row that can be read behind the damaged block after `start`; None:
+        there is none. `row_start` returns where the versions of a stored key's row begin."""
+        unverified = scan_database(self._db, start, stop, is_verified=False)
+        with self._using(), closing(unverified) as rows:
+            try:
+                for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
+                    found = row_start(key)
+                    if found is not None and found > start and self._is_readable(found, stop):
+                        return found
+            except plyvel.CorruptionError:
+                return None
+        return None
+
+    def close(self) -> None:
+        """Wait for the calls in flight and release the directory. Repeating it is harmless."""
+        if self._is_inherited:
+            return
+        if self._users.close():
+            self._db.close()
+            self._lock.close()
+
+    def _is_readable(self, start: bytes, stop: bytes) -> bool:
+        with closing(scan_database(self._db, start, stop)) as rows:
+            try:
+                return next(rows, None) is not None
+            except plyvel.CorruptionError:
+                return False
+
+    def _paged(self, rows: Rows) -> Rows:
+        # A get usually needs one row, and a scan many, so pages start small and grow.
+        with closing(rows):
+            count_max = 1
+            while True:
+                page, error = self._page(rows, count_max)
+                yield from page
+                if error is not None:
+                    raise error
+                if not page:
+                    return
+                count_max = min(2 * count_max, PAGE_ROWS_MAX)
+
+    def _page(
+        self, rows: Rows, count_max: int
+    ) -> tuple[list[tuple[bytes, bytes]], Exception | None]:
+        """The next rows, and the error that ended the page."""
+        page: list[tuple[bytes, bytes]] = []
+        size_bytes = 0
+        try:
+            with self._using():
+                while len(page) < count_max and size_bytes < PAGE_BYTES_MAX:
+                    row = next(rows, None)
+                    if row is None:
+                        break
+                    page.append(row)
+                    size_bytes += len(row[1])
+        except (StoreDamagedError, StorageUnavailableError) as error:
+            return page, error
+        return page, None
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        if self._is_inherited:
+            raise StorageUnavailableError(
+                f"the table {self.directory} was opened before this process was forked, and "
+                "belongs to the one that opened it; open it in one process only"
+            )
+        try:
+            with self._users.using():
+                yield
+        except plyvel.CorruptionError as error:
+            raise StoreDamagedError(_text(error)) from error
+        except (plyvel.Error, OSError) as error:
+            raise StorageUnavailableError(
+                f"the table {self.directory} can't be read: {_text(error)}"
+            ) from error
+
+
+_open_ones: WeakSet[TableDatabase] = WeakSet()
+
+
+def _leave_inherited() -> None:
+    for store in list(_open_ones):
+        store.leave_inherited()
+
+
+os.register_at_fork(after_in_child=_leave_inherited)
+
+
+def _open(directory: Path) -> plyvel.DB:
+    return plyvel.DB(
+        str(directory),
+        create_if_missing=False,
+        paranoid_checks=True,
+        write_buffer_size=WRITE_BUFFER_BYTES,
+        lru_cache_size=BLOCK_CACHE_BYTES,
+        max_open_files=OPEN_FILES_MAX,
+    )
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

@@ -1,0 +1,361 @@
+"""`TransactionalTable`: a participant whose versioned rows are in LevelDB (design §2, §7)."""
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from threading import Condition
+
+from tuff.leveldb.scan import Rows
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.pointers import holds
+from tuff.protocol.transaction import Transaction
+from tuff.tables.compaction import BATCH_ROWS, Compacted, droppable
+from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
+from tuff.tables.row_format import (
+    COMPACTED,
+    FORMAT,
+    ROWS_START,
+    ROWS_STOP,
+    TABLE_ID,
+    TABLE_ID_BYTES,
+    UNDO_START,
+    UNDO_STOP,
+    MalformedKeyError,
+    Version,
+    check_format,
+    damaged,
+    damaged_row,
+    fact_keys,
+    pack_fact,
+    pack_format,
+    pack_undo,
+    pack_value,
+    read_fact,
+    read_undo,
+    read_undo_key,
+    read_value,
+    read_version,
+    row_prefix,
+    row_stop,
+    undo_key,
+    undo_range,
+)
+from tuff.tables.versioned_table import VersionedTable
+from tuff.tables.work import BUFFER_BYTES_MAX, Found, Founds, Work
+
+_new_id = partial(os.urandom, TABLE_ID_BYTES)
+
+
+class TransactionalTable(VersionedTable):
+    """A table of rows, keys and values of bytes, in a directory that is locked until `close`.
+
+    It is a participant: pass it to `client.transaction(table)`. See `VersionedTable` for its
+    methods.
+
+        stock = tuff.TransactionalTable("data/stock")
+        with client.transaction(stock):
+            stock.put(b"apple", b"41")
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+        new_id: Callable[[], bytes] = _new_id,
+    ) -> None:
+        """Open the table of a directory, or create one.
+
+        When a transaction has more than `buffer_bytes` of writes in memory, they go to disk in one
+        batch before it commits. `new_id` returns 16 bytes that tell the table's rows from those of
+        other tables in conflicts; it is called once, and the id is stored.
+
+        Raises:
+            StorageUnavailableError: another process has it open, or LevelDB can't open it.
+            BadRequestError: the directory holds a database that is not a table.
+        """
+        versions = LevelDbVersions(Path(path), new_id=new_id)
+        super().__init__(os.fspath(path), versions, buffer_bytes=buffer_bytes)
+
+
+KEY_BYTES_MAX = 64 << 10  # bytes; change sets carry keys, and 16 MiB of them at most
+VALUE_BYTES_MAX = 64 << 20  # bytes; memory holds a value as a whole, several times
+
+Versions = Generator[tuple[Version, bytes], None, None]  # with the stored value
+
+
+class LevelDbVersions:
+    """Stores the versions of a table in LevelDB; see `versioned_table.Versions`. Any thread may
+    call.
+
+    `_gate` guards `_compacted`, `_writers` and `_settled`.
+    """
+
+    key_bytes_max = KEY_BYTES_MAX
+    value_bytes_max = VALUE_BYTES_MAX
+    has_views = True
+
+    def __init__(self, directory: Path, *, new_id: Callable[[], bytes]) -> None:
+        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError: it is not a
+        table."""
+        self._gate = Condition()
+        self._writers: list[int] = []
+        self._settled: list[bytes] = []
+        self._store = TableDatabase(directory)
+        try:
+            self.table_id = self._open(new_id)
+            self._compacted = Compacted.from_bytes(self._required_fact(COMPACTED))
+        except BaseException:
+            self._store.close()
+            raise
+
+    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
+        """The newest version of a row that the transaction sees; None: there is none.
+
+        Raises: DamagedRecordError, TransactionNotInProgressError, StorageUnavailableError.
+        """
+        highest = max(transaction.read_pointer, transaction.write_pointer)
+        start, stop = Version(key, highest).stored_key, row_stop(key)
+        with closing(self._visible(start, stop, transaction, first_key=key)) as found:
+            return next(found, None)
+
+    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+        """The newest visible version of every `start <= key < stop`, delete markers included, in
+        key order, as of the moment of the call. Raises: as `newest_visible`."""
+        first = ROWS_START if start is None else row_prefix(start)
+        last = ROWS_STOP if stop is None else row_prefix(stop)
+        return self._visible(first, last, transaction, first_key=start or b"")
+
+    def keys_of(self, transaction_id: int) -> Iterator[bytes]:
+        """The keys of the stored versions of a transaction that a rollback would remove."""
+        for key, data in self._undo_rows(*undo_range(transaction_id)):
+            for version in read_undo(key, data):
+                yield version.key
+
+    def write(self, work: Work) -> None:
+        """Store a transaction's writes and the undo row for them, in one synced batch.
+
+        Raises:
+            TransactionNotInProgressError: it had ended when the table was compacted.
+            StorageUnavailableError: the batch may or may not be stored.
+        """
+        if not work.has_writes:
+            return
+        if work.next_number is None:
+            work.next_number = self._next_number(work.transaction_id)
+        undo = undo_key(work.transaction_id, work.next_number)
+        written = list(work.writes())
+        batch: list[tuple[bytes, bytes | None]] = []
+        for version, value in written:
+            stored_key = version.stored_key
+            batch.append((stored_key, pack_value(stored_key, value)))
+        batch.append((undo, pack_undo(undo, (version for version, _ in written))))
+        with self._writing(work.transaction_id) as settled:
+            work.in_doubt = [version for version, _ in written]
+            self._store.write([*batch, *((key, None) for key in settled)])
+        work.next_number += 1
+        work.written()
+
+    def undo(self, work: Work) -> None:
+        """Remove every version that a transaction wrote, durably, whichever process wrote it.
+
+        Raises: StorageUnavailableError, DamagedRecordError: some may be left.
+        """
+        if work.in_doubt:
+            # A batch that failed can't be read now, but may come back from LevelDB's log at the
+            # next opening, and with it the rows of an aborted transaction. Deleting them prevents
+            # that, and raises if the table accepts no more writes.
+            self._store.write([(version.stored_key, None) for version in work.in_doubt])
+        for key, data in self._undo_rows(*undo_range(work.transaction_id)):
+            gone = [version.stored_key for version in read_undo(key, data)]
+            self._store.write([*((stored_key, None) for stored_key in gone), (key, None)])
+
+    def settle(self, work: Work) -> None:
+        """The transaction committed: its undo rows can be removed."""
+        # The next batch removes them, since a write of its own would cost another sync. If a crash
+        # comes first, they are harmless, and compaction removes them.
+        with self._gate:
+            count = work.next_number or 0
+            self._settled += [undo_key(work.transaction_id, number) for number in range(count)]
+
+    def compact(self, now: Transaction, *, bound: int) -> list[int]:
+        """Remove versions that no reader needs. Returns the invalid pointers.
+
+        `now` is a transaction that has just started. Every transaction in progress sees all commits
+        up to `bound`.
+
+        Raises: BadRequestError: `now` is of another server; StorageUnavailableError,
+            DamagedRecordError: only a part of the versions was removed; none is missing.
+        """
+        compacted = self._advance(now, bound=bound)
+        self._drop(self._rows_to_drop(compacted.bound, now))
+        self._drop(self._undo_to_drop(compacted.bound, now))
+        return sorted(now.invalids)
+
+    def close(self) -> None:
+        """See `TableDatabase.close`."""
+        self._store.close()
+
+    # Reading
+
+    def _visible(
+        self, start: bytes, stop: bytes, transaction: Transaction, *, first_key: bytes
+    ) -> Founds:
+        rows = self._store.scan(start, stop)
+        # Checked after LevelDB took its snapshot, which still has what is removed from now on.
+        self._require_readable(transaction)
+        return self._resolved(rows, transaction, first_key)
+
+    def _resolved(self, rows: Rows, transaction: Transaction, first_key: bytes) -> Founds:
+        done: bytes | None = None
+        with closing(self._versions_in(rows, first_key)) as versions:
+            for version, data in versions:
+                if version.key == done:
+                    continue
+                value = read_value(version.stored_key, data)
+                if transaction.is_visible(version.pointer):
+                    done = version.key
+                    yield version, value
+
+    def _versions_in(self, rows: Rows, first_key: bytes) -> Versions:
+        last = first_key
+        with closing(rows):
+            try:
+                for stored_key, data in rows:
+                    version = read_version(stored_key)
+                    last = version.key
+                    yield version, data
+            except (StoreDamagedError, MalformedKeyError) as error:
+                raise self._damaged_behind(last, error) from error
+
+    def _damaged_behind(self, key: bytes, error: Exception) -> DamagedRecordError:
+        found = self._store.readable_from(row_prefix(key), ROWS_STOP, row_start=_row_start)
+        next_key = None if found is None else found[1:-2].replace(b"\x00\x01", b"\x00")
+        return damaged_row(key, str(error), next_key=next_key)
+
+    def _require_readable(self, transaction: Transaction) -> None:
+        self._compacted.require_readable(transaction)
+
+    def _undo_rows(self, start: bytes, stop: bytes) -> Rows:
+        with closing(self._store.scan(start, stop)) as rows:
+            try:
+                yield from rows
+            except StoreDamagedError as error:
+                raise damaged(start, str(error)) from error
+
+    def _next_number(self, transaction_id: int) -> int:
+        # A process that continues a transaction after a crash must not overwrite its undo rows: the
+        # versions that they list could never be undone.
+        numbers = [read_undo_key(key)[1] for key, _ in self._undo_rows(*undo_range(transaction_id))]
+        return max(numbers, default=-1) + 1
+
+    # Writing
+
+    @contextmanager
+    def _writing(self, transaction_id: int) -> Iterator[list[bytes]]:
+        """Register a writing transaction, unless it has ended. Yields undo rows to remove."""
+        with self._gate:
+            self._compacted.require_writable(transaction_id)
+            self._writers.append(transaction_id)
+            settled, self._settled = self._settled, []
+        try:
+            yield settled
+        finally:
+            with self._gate:
+                self._writers.remove(transaction_id)
+                self._gate.notify_all()
+
+    # Compacting
+
+    def _advance(self, now: Transaction, *, bound: int) -> Compacted:
+        with self._gate:
+            compacted = self._compacted = self._compacted.advanced(now, bound=bound)
+            # From here on, ended transactions can't start a write. Wait for those in flight.
+            self._gate.wait_for(lambda: not any(map(compacted.has_ended, self._writers)))
+        self._write_facts({COMPACTED: compacted.to_bytes()})
+        return compacted
+
+    def _rows_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
+        rows = self._store.scan(ROWS_START, ROWS_STOP)
+        found = (
+            (version, read_value(version.stored_key, data) is None)
+            for version, data in self._versions_in(rows, b"")
+        )
+        for key, group in groupby(found, key=lambda one: one[0].key):
+            versions = ((version.pointer, is_marker) for version, is_marker in group)
+            for pointer in droppable(versions, bound=bound, invalids=now.invalids):
+                yield Version(key, pointer).stored_key
+
+    def _undo_to_drop(self, bound: int, now: Transaction) -> Iterator[bytes]:
+        for key, _ in self._undo_rows(UNDO_START, UNDO_STOP):
+            transaction_id, _ = read_undo_key(key)
+            if transaction_id <= bound or holds(now.invalids, transaction_id):
+                yield key
+
+    def _drop(self, stored_keys: Iterator[bytes]) -> None:
+        batch: list[tuple[bytes, bytes | None]] = []
+        for stored_key in stored_keys:
+            batch.append((stored_key, None))
+            if len(batch) >= BATCH_ROWS:
+                self._store.write(batch)
+                batch = []
+        if batch:
+            self._store.write(batch)
+
+    # Opening
+
+    def _open(self, new_id: Callable[[], bytes]) -> bytes:
+        """The table's id; a new table is created."""
+        version = self._fact(FORMAT)
+        if version is None:
+            return self._create(new_id())
+        check_format(version)
+        return self._required_fact(TABLE_ID)
+
+    def _create(self, table_id: bytes) -> bytes:
+        with closing(self._store.scan(b"", b"\xff")) as rows:
+            if next(rows, None) is not None:
+                raise BadRequestError(
+                    f"{self._store.directory} holds a LevelDB database that is not a table of "
+                    "Tuff; choose another directory"
+                )
+        facts = {FORMAT: pack_format(), TABLE_ID: table_id, COMPACTED: Compacted().to_bytes()}
+        self._write_facts(facts)
+        return table_id
+
+    def _required_fact(self, name: bytes) -> bytes:
+        body = self._fact(name)
+        if body is None:
+            raise damaged(fact_keys(name)[0], "it is missing")
+        return body
+
+    def _fact(self, name: bytes) -> bytes | None:
+        """The body of a fact; None: it does not exist. Raises: DamagedRecordError."""
+        first: DamagedRecordError | None = None
+        for key in fact_keys(name):
+            try:
+                data = self._store.get(key)
+                if data is not None:
+                    return read_fact(key, data)
+            except StoreDamagedError as error:
+                first = first or damaged(key, str(error))
+            except DamagedRecordError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return None
+
+    def _write_facts(self, facts: Mapping[bytes, bytes]) -> None:
+        self._store.write(
+            [(key, pack_fact(key, body)) for name, body in facts.items() for key in fact_keys(name)]
+        )
+
+
+def _row_start(stored_key: bytes) -> bytes | None:
+    try:
+        return row_prefix(read_version(stored_key).key)
+    except MalformedKeyError:
+        return None

@@ -1,0 +1,255 @@
+"""What each transaction has written to a table, and which transaction is current in each task and
+thread (docs/howto/participant.md)."""
+
+from collections.abc import Generator, Iterator
+from contextvars import ContextVar
+from enum import Enum
+from inspect import GEN_CLOSED, getgeneratorstate
+from threading import Lock, RLock
+from weakref import WeakSet, WeakValueDictionary
+
+from tuff.commit import hook_transaction_id
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.transaction import Transaction
+from tuff.tables.row_format import Version
+
+BUFFER_BYTES_MAX = 8 << 20  # bytes; one sync for that much costs a long transaction little
+WRITE_OVERHEAD_BYTES = 256  # bytes that a write costs in memory beyond its key and value
+
+Found = tuple[Version, bytes | None]  # None: it was deleted
+Founds = Generator[Found, None, None]
+Rows = Generator[tuple[bytes, bytes], None, None]
+
+
+class WorkState(Enum):
+    """OPEN: may read and write. WRITTEN: `commit_tx` ran. The others say how the work ended; a
+    failed rollback (NOT_UNDONE) may be repeated."""
+
+    OPEN = "open"
+    WRITTEN = "written"
+    COMMITTED = "committed"
+    UNDONE = "undone"
+    NOT_UNDONE = "not undone"
+
+
+class Work:
+    """One transaction's writes to one table. Callers hold `lock` while they read or change them,
+    since tasks and threads of one transaction may share it."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.lock = RLock()
+        self.transaction = transaction
+        self.state = WorkState.OPEN
+        self.size_bytes = 0
+        self.in_doubt: list[Version] = []  # a write of them failed, so they may be stored or not
+        self.next_number: int | None = None  # of its next undo row; None before it was looked up
+        self.scans: WeakSet[Rows] = WeakSet()  # scans that the transaction started
+        self.untold_key: bytes | None = None  # a row that was first written after `tell`
+        self._told: set[bytes] | None = None
+        self._writes: dict[bytes, dict[int, bytes | None]] = {}
+
+    @property
+    def transaction_id(self) -> int:
+        return self.transaction.transaction_id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (WorkState.OPEN, WorkState.WRITTEN)
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether there are writes in memory."""
+        return bool(self._writes)
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether a scan that the transaction started may still be read."""
+        return any(getgeneratorstate(rows) != GEN_CLOSED for rows in self.scans)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write under the current pointer, in memory; None deletes."""
+        if self._told is not None and key not in self._told and self.untold_key is None:
+            self.untold_key = key
+        versions = self._writes.setdefault(key, {})
+        pointer = self.transaction.write_pointer
+        if pointer in versions:
+            self.size_bytes -= _cost(key, versions[pointer])
+        versions[pointer] = value
+        self.size_bytes += _cost(key, value)
+
+    def find(self, key: bytes) -> Found | None:
+        """The newest visible write of a row, if any is in memory."""
+        # Pointers only rise, so the last one is the newest.
+        for pointer, value in reversed(self._writes.get(key, {}).items()):
+            if self.transaction.is_visible(pointer):
+                return Version(key, pointer), value
+        return None
+
+    def found_between(self, start: bytes, stop: bytes | None) -> list[Found]:
+        """The newest visible write of every `start <= key < stop` in memory, in key order."""
+        keys = sorted(key for key in self._writes if start <= key and (stop is None or key < stop))
+        return [found for key in keys if (found := self.find(key)) is not None]
+
+    def writes(self) -> Iterator[Found]:
+        """All writes in memory, visible or not."""
+        for key, versions in self._writes.items():
+            for pointer, value in versions.items():
+                yield Version(key, pointer), value
+
+    def keys(self) -> set[bytes]:
+        """The rows written in memory."""
+        return set(self._writes)
+
+    def tell(self, keys: set[bytes] | None) -> None:
+        """Record the rows that the conflict check covers; None: the transaction is not checked."""
+        self._told = keys
+        self.untold_key = None
+
+    def written(self) -> None:
+        """The writes in memory and an undo row were stored."""
+        self._forget()
+
+    def end(self, state: WorkState) -> None:
+        """End the work; nothing more is read or written in it."""
+        self.state = state
+        self._forget()
+
+    def _forget(self) -> None:
+        self._writes = {}
+        self.size_bytes = 0
+        self.in_doubt = []
+
+
+def _cost(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + WRITE_OVERHEAD_BYTES
+
+
+NESTED_COUNT_MAX = 64  # transactions open in one task; more are left behind, and not nested
+
+
+class Current:
+    """The transactions that were started on one table and have not ended: one stack per context
+    (task or thread). The top of the stack is the current transaction.
+
+    Any thread may call; `_joining` guards `_works` and `_doubtful`.
+    """
+
+    def __init__(self, table_name: str) -> None:
+        self._table_name = table_name
+        self._stack: ContextVar[tuple[Work, ...]] = ContextVar(f"table {table_name}", default=())
+        self._joining = Lock()
+        self._works: WeakValueDictionary[int, Work] = WeakValueDictionary()
+        self._doubtful: dict[int, Version] = {}  # per transaction, one version that is in doubt
+
+    def start(self, transaction: Transaction) -> None:
+        """Make the transaction current in this context. Contexts share the work of one transaction.
+
+        Raises: BadRequestError: too many transactions are open in this context.
+        """
+        with self._joining:
+            work = self._works.get(transaction.transaction_id)
+            if work is None or work.has_ended:
+                work = self._works[transaction.transaction_id] = Work(transaction)
+                if (doubt := self._doubtful.get(transaction.transaction_id)) is not None:
+                    work.in_doubt = [doubt]
+        self._push(work)
+
+    def doubt(self, work: Work) -> None:
+        """Remember that a write of the transaction failed and may be on disk. If the transaction is
+        started again, for a rollback, the rollback has to delete these versions, too. Otherwise
+        they reappear when the table is opened again."""
+        with self._joining:
+            self._doubtful[work.transaction_id] = work.in_doubt[0]
+
+    def settle(self, work: Work) -> None:
+        """Its versions are no longer in doubt."""
+        with self._joining:
+            self._doubtful.pop(work.transaction_id, None)
+
+    def get(self) -> Work:
+        """The current transaction's work. Raises: BadRequestError: there is none."""
+        stack = self._stack.get()
+        if not stack:
+            raise self.outside()
+        return self.require_open(stack[-1])
+
+    def require_open(self, work: Work) -> Work:
+        """Raises: BadRequestError: it is committing, or has ended."""
+        if work.state is not WorkState.OPEN:
+            raise self.outside()
+        return work
+
+    def outside(self) -> BadRequestError:
+        """The error for a call outside of a transaction."""
+        return BadRequestError(
+            f"{self._table_name} is in no transaction here; use it inside of `with "
+            "client.transaction(…)`"
+        )
+
+    def meant(self) -> Work:
+        """The work that a hook is called for: that of its own transaction, in whatever context it
+        was started. If a program calls the hook itself, it is the latest transaction of this
+        context.
+
+        Always taking the latest one was wrong: the transaction of a generator that ended inside of
+        another block committed the rows of that block, and its own were rolled back with the block.
+
+        Raises: BadRequestError: the transaction was not started here, or its context is gone.
+        """
+        transaction_id = hook_transaction_id()
+        if transaction_id is None:
+            return self._latest()
+        work = self._works.get(transaction_id)
+        if work is None:
+            raise BadRequestError(
+                f"transaction {transaction_id} has nothing on {self._table_name} any more: the "
+                "task or thread in which it was started there is gone"
+            )
+        return work
+
+    def end(self, work: Work) -> None:
+        """Remove the work from the stack of this context."""
+        # The last one stays, so that a rollback can be repeated. A transaction may be on the stack
+        # twice, since two participants may share the table. If the first hook removed both, the
+        # second hook would end the enclosing transaction.
+        stack = self._stack.get()
+        if len(stack) > 1:
+            self._stack.set(_without_last(stack, work.transaction_id))
+
+    def leave(self) -> None:
+        """Remove the transaction that the hook is called for from the stack, if it is there."""
+        stack = self._stack.get()
+        transaction_id = hook_transaction_id()
+        if transaction_id is None:
+            self._stack.set(stack[:-1])
+        else:
+            self._stack.set(_without_last(stack, transaction_id))
+
+    def _push(self, work: Work) -> None:
+        stack = self._stack.get()
+        if len(stack) == 1 and stack[0].has_ended:
+            stack = ()
+        if len(stack) >= NESTED_COUNT_MAX:
+            stack = tuple(one for one in stack if not one.has_ended)
+        if len(stack) >= NESTED_COUNT_MAX:
+            raise BadRequestError(
+                f"{len(stack)} transactions on {self._table_name} were started here and never "
+                "ended; end them, or call leave_tx for each that ended without the table"
+            )
+        self._stack.set((*stack, work))
+
+    def _latest(self) -> Work:
+        stack = self._stack.get()
+        if not stack:
+            raise BadRequestError(
+                f"no transaction was started on {self._table_name} here; call start_tx"
+            )
+        return stack[-1]
+
+
+def _without_last(stack: tuple[Work, ...], transaction_id: int) -> tuple[Work, ...]:
+    """The stack without the last entry of a transaction."""
+    for place in range(len(stack) - 1, -1, -1):
+        if stack[place].transaction_id == transaction_id:
+            return stack[:place] + stack[place + 1 :]
+    return stack

@@ -1,0 +1,71 @@
+"""Runs: start, publish and commit in one call (protocol §5.2, `run`)."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from tuff.protocol.errors import EmptyPublishError, TuffError
+from tuff.protocol.requests import PublishEntry
+from tuff.protocol.transaction import TransactionType
+from tx import decisions
+from tx.commit_and_abort import CommitRequest, Completion
+from tx.durable_state import DurableState
+from tx.start_and_checkpoint import Starts
+from tx.transactions import Outcome
+
+
+class Runs:
+    """Runs under way, by request id. Lives on one event loop."""
+
+    def __init__(self, durable: DurableState, starts: Starts, completion: Completion) -> None:
+        self._durable = durable
+        self._starts = starts
+        self._completion = completion
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+
+    async def run(
+        self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
+    ) -> Outcome:
+        """Start, publish and commit in one; a repeated request id gives the first outcome of a run
+        that committed. A run that fails ends as aborted. Raises: as `Completion.commit`."""
+        self._durable.require_running()
+        if request_id is not None:
+            decisions.check_request_id(request_id)
+        if not publish:
+            raise EmptyPublishError("a run publishes something; name at least one entry")
+        return await self._durable.within_time(self._run_for(publish, client, request_id))
+
+    async def _run_for(
+        self, publish: Sequence[PublishEntry], client: str, request_id: str | None
+    ) -> Outcome:
+        if request_id is None:
+            return await self._run(publish, client, None)
+        self._durable.require_running()
+        while True:
+            outcome = self._durable.decided.outcomes.of_request(request_id)
+            if outcome is not None:
+                await self._durable.synced(outcome.lsn)
+                return outcome
+            other = self._under_way.get(request_id)
+            if other is None:
+                break
+            # If the other run commits, this call gets its outcome; if not, the id is free again.
+            await asyncio.shield(other)
+        self._under_way[request_id] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._run(publish, client, request_id)
+        finally:
+            self._under_way.pop(request_id).set_result(None)
+
+    async def _run(
+        self, publish: Sequence[PublishEntry], client: str, request_id: str | None
+    ) -> Outcome:
+        opened = await self._starts.start(TransactionType.SHORT, None, client)
+        request = CommitRequest(publish=publish, request_id=request_id)
+        try:
+            return await self._completion.commit_unbounded(opened.transaction_id, request)
+        except TuffError:
+            # While the service is down, recovery ends the transaction. The first error says more.
+            with contextlib.suppress(TuffError):
+                await self._completion.abort_unbounded(opened.transaction_id)
+            raise

@@ -1,0 +1,440 @@
+"""How a transaction commits, aborts or becomes invalid (design §4, Commit and abort).
+
+At most one edit that ends a transaction is on its way to the disk at a time: commit and abort
+take turns at the transaction's write gate. Only an invalidation doesn't wait for the gate; it waits
+for a commit whose rows are being written, which has passed its check and holds a claim.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NoReturn
+
+from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.values import value
+from tx import decisions
+from tx.durable_state import DurableState
+from tx.edits import (
+    Aborted,
+    Committed,
+    Committing,
+    Conflict,
+    Invalidated,
+    InvalidReason,
+    Refused,
+)
+from tx.in_flight_writes import EndedRows, InFlightWrites
+from tx.message_rows import MessageRows
+from tx.monitoring import TransactionCounters
+from tx.settings import TransactionSettings
+from tx.timeouts import Leases
+from tx.transactions import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
+
+
+@value(kw_only=True)
+class CommitRequest:
+    """What a commit asks for. `changes` None: it leaves them to the can-commits before."""
+
+    changes: frozenset[bytes] | None = None
+    publish: Sequence[PublishEntry] = ()
+    is_read_only: bool = False
+    request_id: str | None = None
+
+    @property
+    def names_changes(self) -> bool:
+        """Whether the commit itself says what changed, even if that is nothing."""
+        return self.changes is not None or self.is_read_only
+
+
+class Completion:
+    """Ends transactions. Lives on one event loop, without locks: a write gate gives turns."""
+
+    def __init__(
+        self,
+        durable: DurableState,
+        in_flight: InFlightWrites,
+        ended_rows: EndedRows,
+        leases: Leases,
+        rows: MessageRows,
+        settings: TransactionSettings,
+        counters: TransactionCounters,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._durable = durable
+        self._in_flight = in_flight
+        self._ended_rows = ended_rows
+        self._leases = leases
+        self._rows = rows
+        self._settings = settings
+        self._counters = counters
+        self._now_ms = now_ms
+
+    async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
+        """Check these changes, and those named before, and remember them. Waits for no disk, unless
+        changes were named before.
+
+        Raises:
+            TransactionConflictError: a transaction that this one can't see committed one of them.
+            ChangeSetTooLargeError, TransactionNotInProgressError (its kinds).
+        """
+        opened = await self.open_now(pointer)
+        self._durable.require_room()
+        named = frozenset(changes)
+        edit = decisions.can_commit(
+            self._durable.state, opened, named, settings=self._settings, now_ms=self._now_ms()
+        )
+        if isinstance(edit, Committing):
+            lsn = self._durable.record(edit)
+            if opened.changes is not None and edit.changes:
+                # If a crash lost this edit and not the first one, a commit that leaves its changes
+                # to both would skip the check of these, unnoticed.
+                await self._durable.synced_in_time(lsn)
+        else:
+            # Recorded at once. If the refusal were recorded in the work below, the transaction
+            # could end before it. Then the log held a refusal of an ended transaction, and every
+            # recovery failed at it.
+            self._record_refusal(edit)
+            refused = self._raise_conflict(edit.transaction_id, edit.conflict)
+            await self._durable.within_time(refused)
+
+    async def open_now(self, pointer: int) -> OpenTransaction:
+        """The transaction: in progress, within its time, not refused, and not being committed or
+        aborted. The answer holds until the caller waits for something.
+
+        Raises:
+            TransactionError (its kinds): it has durably ended, or was durably refused.
+        """
+        while True:
+            opened = await self._require_open(pointer)
+            await self._require_unrefused(opened)
+            if not self._in_flight.has_ending(opened.transaction_id):
+                return opened
+            await self._durable.within_time(self._in_flight.reopened(opened.transaction_id))
+
+    async def commit(
+        self,
+        pointer: int,
+        *,
+        changes: Collection[bytes] | None = None,
+        publish: Sequence[PublishEntry] = (),
+        read_only: bool = False,
+    ) -> Outcome:
+        """Commit, durably, and publish as a part of it (protocol §5.2). A repeat gives the first
+        outcome. `changes` None leaves them to the can-commits before.
+
+        Raises:
+            TransactionConflictError, ChangeSetTooLargeError, TransactionNotInProgressError (its
+            kinds), what `MessageRows.check_entries` raises, BadRequestError: nothing was written.
+            StorageUnavailableError: rows could not be written, and the transaction is invalid.
+        """
+        request = CommitRequest(
+            changes=None if changes is None else frozenset(changes),
+            publish=publish,
+            is_read_only=read_only,
+        )
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        return await self._durable.within_time(self.commit_unbounded(transaction_id, request))
+
+    async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
+        """As `commit`, without a bound on the time it waits."""
+        if not self._in_flight.close_now(transaction_id):
+            await self._in_flight.close(transaction_id)
+        try:
+            found = self._durable.state.find(transaction_id)
+            if isinstance(found, Outcome):
+                await self._durable.synced(found.lsn)
+                if found.state is EndedState.COMMITTED:
+                    return found
+                raise ended_error(found)
+            return await self._commit(transaction_id, request)
+        finally:
+            self._in_flight.reopen(transaction_id)
+
+    async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
+        while True:
+            opened = self._ready(transaction_id)
+            if opened is None:
+                opened = await self._require_open(transaction_id)
+                await self._require_unrefused(opened)
+            if decisions.loses_changes(opened, names_changes=request.names_changes):
+                await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
+            entries, changes = self._check(opened, request)
+            holder = self._in_flight.claimed_by(changes)
+            if holder is None:
+                break
+            # Whether these changes conflict is decided when the other commit's rows are written.
+            await self._in_flight.released(holder)
+        conflict = self._durable.state.committers.conflict(opened.transaction, changes)
+        if conflict is not None and opened.is_short:
+            self._record_refusal(Refused(self._now_ms(), transaction_id, conflict))
+            await self._raise_conflict(transaction_id, conflict)
+        self._durable.require_room()
+        if entries:
+            return await self._publish_and_commit(opened, changes, entries, request)
+        lsn = self._record_commit(opened, changes, (), request)
+        if request.is_read_only:
+            self._ended_rows.ended_unwritten(opened.pointers, lsn=lsn)
+        else:
+            await self._durable.synced(lsn)
+        return self._outcome(transaction_id)
+
+    def _check(
+        self, opened: OpenTransaction, request: CommitRequest
+    ) -> tuple[Sequence[PublishEntry], frozenset[bytes]]:
+        """The entries with their pointers, and all changes. Raises everything that a commit can be
+        refused for before a row is written, except for a conflict."""
+        named = request.changes
+        if request.is_read_only:
+            decisions.check_read_only(
+                opened,
+                changes=named or frozenset(),
+                publish=request.publish,
+                is_carried=self._rows.is_carried,
+            )
+        entries = decisions.resolve_entries(opened, request.publish)
+        changes = decisions.all_changes(opened, named or frozenset(), settings=self._settings)
+        if entries:
+            self._rows.check_entries(entries)
+        return entries, changes
+
+    async def _publish_and_commit(
+        self,
+        opened: OpenTransaction,
+        changes: frozenset[bytes],
+        entries: Sequence[PublishEntry],
+        request: CommitRequest,
+    ) -> Outcome:
+        transaction_id, epoch = opened.transaction_id, self._durable.epoch
+        self._in_flight.claim(transaction_id, pointers=opened.pointers, changes=changes)
+        try:
+            written = await self._write_rows(transaction_id, entries)
+            if self._durable.epoch != epoch:
+                # Recovery found a commit that was cut off, and has invalidated it.
+                raise TransactionsUnavailableError(
+                    f"the transaction log failed during the commit of {transaction_id}; ask how it "
+                    "ended"
+                )
+            if isinstance(written, Exception):
+                lsn = self._invalidate(opened, InvalidReason.INVALIDATED)
+            else:
+                lsn = self._record_commit(opened, changes, tuple(written), request)
+        finally:
+            self._in_flight.release(transaction_id)
+        await self._durable.synced(lsn)
+        outcome = self._outcome(transaction_id)
+        if isinstance(written, Exception):
+            await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
+            raise written
+        return outcome
+
+    async def _write_rows(
+        self, transaction_id: int, entries: Sequence[PublishEntry]
+    ) -> list[RollbackDetail] | Exception:
+        # Counted as a write, so that rows are not marked before it is done, even if the service
+        # goes down meanwhile.
+        self._in_flight.enter(transaction_id)
+        try:
+            return await self._rows.publish_final(entries)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be marked
+            return error
+        finally:
+            self._in_flight.leave(transaction_id)
+
+    def _record_commit(
+        self,
+        opened: OpenTransaction,
+        changes: frozenset[bytes],
+        published: tuple[RollbackDetail, ...],
+        request: CommitRequest,
+    ) -> int:
+        self._counters.commits += 1
+        return self._record_ending(
+            Committed(
+                self._now_ms(),
+                opened.transaction_id,
+                changes - opened.changes if opened.changes else changes,
+                request.is_read_only,
+                published,
+                tuple(self._rows.topics(opened.pointers)),
+                request.request_id,
+            )
+        )
+
+    async def abort(self, pointer: int) -> Outcome:
+        """End without committing; rows that were published are marked before this returns. The
+        outcome is aborted, or invalid (protocol §6).
+
+        Raises:
+            TransactionCommittedError, TransactionUnknownError.
+        """
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        return await self._durable.within_time(self.abort_unbounded(transaction_id))
+
+    async def abort_unbounded(self, transaction_id: int) -> Outcome:
+        """As `abort`, without a bound on the time it waits."""
+        async with self._in_flight.ending(transaction_id):
+            found = self._durable.state.find(transaction_id)
+            if isinstance(found, OpenTransaction):
+                self._counters.note_abort(is_short=found.is_short)
+                self._record_ending(
+                    decisions.abort(
+                        found,
+                        is_carried=self._rows.is_carried,
+                        topics=self._topics,
+                        now_ms=self._now_ms(),
+                    )
+                )
+            outcome = self._outcome(transaction_id)
+            await self._durable.synced(outcome.lsn)
+            if outcome.state is EndedState.COMMITTED:
+                raise ended_error(outcome)
+            if outcome.state is EndedState.ABORTED:
+                return outcome
+            is_marked = await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
+            if not is_marked or not decisions.may_be_aborted(outcome):
+                return outcome
+            # Only now: a pointer that is off the invalid list no longer hides its rows.
+            lsn = self._durable.record(
+                Aborted(self._now_ms(), transaction_id, tuple(self.topics(outcome)))
+            )
+            await self._durable.synced(lsn)
+            return self._outcome(transaction_id)
+
+    async def invalidate(
+        self, pointer: int, reason: InvalidReason = InvalidReason.INVALIDATED
+    ) -> Outcome:
+        """End as invalid, durably; its rows are marked in the background.
+
+        Raises:
+            TransactionCommittedError, TransactionAbortedError, TransactionUnknownError.
+        """
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        return await self._durable.within_time(self._invalidate_now(transaction_id, reason))
+
+    async def _invalidate_now(self, transaction_id: int, reason: InvalidReason) -> Outcome:
+        while self._in_flight.has_claim(transaction_id):
+            await self._in_flight.released(transaction_id)
+        found = self._durable.state.find(transaction_id)
+        if isinstance(found, OpenTransaction):
+            self._invalidate(found, reason)
+        outcome = self._outcome(transaction_id)
+        await self._durable.synced(outcome.lsn)
+        if outcome.state is not EndedState.INVALID:
+            raise ended_error(outcome)
+        return outcome
+
+    async def renew(self, pointer: int) -> OpenTransaction:
+        """Let the transaction's lease begin anew. Waits for no disk.
+
+        Raises:
+            BadRequestError: it has no lease.
+            TransactionNotInProgressError (its kinds).
+        """
+        opened = await self._durable.within_time(self._require_open(pointer))
+        self._leases.renew(opened)
+        return opened
+
+    def expire(self) -> None:
+        """Invalidate what has not ended in its time. A commit whose rows are being written has
+        passed its check in time, and is looked at again once it is through."""
+        state = self._durable.state
+        late = state.expired(self._now_ms())
+        self._counters.timeouts += len(self._invalidate_soon(late, InvalidReason.TIMED_OUT))
+        lapsed = self._leases.lapsed(state.open)
+        self._counters.lapses += len(self._invalidate_soon(lapsed, InvalidReason.LEASE_EXPIRED))
+
+    def release_readers(self, pointers: Iterable[int]) -> list[int]:
+        """Invalidate the transactions of these pointers, whose rows have held readers back for too
+        long; their ids. Waits for no disk. One that is just committing, or has ended, is left
+        alone."""
+        state = self._durable.state
+        owners = {opened.transaction_id for each in pointers if (opened := state.opened(each))}
+        late = (state.open[each] for each in sorted(owners))
+        return self._invalidate_soon(late, InvalidReason.BLOCKED_READERS)
+
+    def _invalidate_soon(self, late: Iterable[OpenTransaction], reason: InvalidReason) -> list[int]:
+        # One sync for all of them: ten thousand that are late together must not wait in a row.
+        ended = [one for one in late if not self._in_flight.has_claim(one.transaction_id)]
+        for opened in ended:
+            self._durable.sync_soon(self._invalidate(opened, reason))
+        return [opened.transaction_id for opened in ended]
+
+    async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
+        """What became of a transaction; an end is only reported once it is durable.
+
+        Raises:
+            TransactionUnknownError: it never was, or ended too long ago.
+        """
+        found = self._durable.state.find(pointer)
+        if isinstance(found, Outcome):
+            await self._durable.synced_in_time(found.lsn)
+        return found
+
+    def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
+        """`ns:topic` of what the transaction published to or stored for, sorted."""
+        recorded = transaction.topics if isinstance(transaction, Outcome) else ()
+        return sorted({*recorded, *self._rows.topics(transaction.pointers)})
+
+    def _ready(self, pointer: int) -> OpenTransaction | None:
+        """The transaction if it is in progress, within its time and not refused, else None."""
+        found = self._durable.state.find(pointer)
+        if isinstance(found, Outcome) or found.conflict is not None:
+            return None
+        is_over = self._now_ms() >= found.expires_at_ms or self._leases.is_over(found)
+        return None if is_over else found
+
+    async def _require_open(self, pointer: int) -> OpenTransaction:
+        found = self._durable.state.find(pointer)
+        if isinstance(found, Outcome):
+            await self._durable.synced(found.lsn)
+            raise ended_error(found)
+        # The tick may come late; no decision is made for a transaction whose time is over.
+        is_late = self._now_ms() >= found.expires_at_ms
+        if self._in_flight.has_claim(found.transaction_id):
+            return found
+        if is_late:
+            self._counters.timeouts += 1
+            await self._fail_as(found, InvalidReason.TIMED_OUT)
+        if self._leases.is_over(found):
+            self._counters.lapses += 1
+            await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
+        return found
+
+    async def _require_unrefused(self, opened: OpenTransaction) -> None:
+        if opened.conflict is not None:
+            await self._raise_conflict(opened.transaction_id, opened.conflict)
+
+    def _record_refusal(self, edit: Refused) -> None:
+        self._counters.conflicts += 1
+        self._durable.record(edit)
+
+    async def _raise_conflict(self, transaction_id: int, conflict: Conflict) -> NoReturn:
+        # A refusal names another transaction's commit, so that commit has to be durable first.
+        await self._durable.synced(conflict.committer_lsn)
+        raise conflict_error(transaction_id, conflict)
+
+    async def _fail_as(self, opened: OpenTransaction, reason: InvalidReason) -> NoReturn:
+        lsn = self._invalidate(opened, reason)
+        await self._durable.synced(lsn)
+        raise ended_error(self._outcome(opened.transaction_id))
+
+    def _invalidate(self, opened: OpenTransaction, reason: InvalidReason) -> int:
+        self._counters.invalidations += 1
+        now_ms = self._now_ms()
+        edit = decisions.invalidated(opened, reason, topics=self._topics, now_ms=now_ms)
+        return self._record_ending(edit)
+
+    def _record_ending(self, edit: Committed | Aborted | Invalidated) -> int:
+        lsn = self._durable.record(edit)
+        self._leases.forget(edit.transaction_id)
+        return lsn
+
+    def _outcome(self, transaction_id: int) -> Outcome:
+        # Also while the service is stopped: a call that ended the transaction before gets its
+        # outcome, and is not repeated.
+        found = self._durable.decided.find(transaction_id)
+        assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
+        return found
+
+    def _topics(self, pointers: Iterable[int]) -> list[str]:
+        return self._rows.topics(tuple(pointers))

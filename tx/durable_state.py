@@ -1,0 +1,513 @@
+"""The state together with its write-ahead log and snapshot files, and whether the service is up
+(design §4, Decide, record, apply).
+
+Only `record` changes what was decided, and only a finished sync changes what snapshots read. When
+the log fails, the files decide: they are recovered into new ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.disk.files import make_directory, remove_file
+from tuff.disk.light_tasks import FutureTask, SharedTimeout
+from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
+from tx.edits import Edit
+from tx.files import (
+    DamagedFilesError,
+    FileHeader,
+    FileKind,
+    KnownFile,
+    free_path,
+    list_files,
+    stored_id,
+    superfluous,
+)
+from tx.recovery import Recovered, StoreMark, recover_durably
+from tx.settings import (
+    PENDING_EDITS_MAX,
+    RETRY_INTERVAL_MS,
+    RETRY_INTERVAL_MS_MAX,
+    TransactionSettings,
+)
+from tx.snapshot_file import write_snapshot
+from tx.state import StateImage, TransactionState, fresh_image
+from tx.view import ViewChange
+from tx.wal import LogFile, OpenFile, WriteAheadLog, create_log
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class ServiceState(Enum):
+    """Whether transactions can be used; the values are the protocol's."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """`reason` says, in one sentence, why the service is not running; empty while it is."""
+
+    state: ServiceState
+    reason: str
+
+
+class Listener(Protocol):
+    """What the service does as its durable state comes up and gets on."""
+
+    def first_edits(self, state: TransactionState) -> Iterator[Edit]:
+        """The first edits after a recovered state. Each is applied before the next one is asked
+        for."""
+
+    def came_up(self, state: TransactionState) -> None:
+        """Edits are taken from now on, and all that the state holds is durable."""
+
+    def synced(self, lsn: int, changes: list[ViewChange]) -> None:
+        """Edits up to this LSN are durable, and these changes are in the view now, in log order.
+        Called before any caller that waits for an edit is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    state: TransactionState
+    file: LogFile
+    snapshot: KnownFile
+    files: list[KnownFile]
+    notes: list[str]
+
+
+class DurableState:
+    """Records edits durably, and applies them. Lives on one event loop, without locks; files are
+    written and read in worker threads.
+
+    `epoch` counts how often it came up: what was decided in an earlier one may have been undone.
+    `notes` is what an operator should know of the last recovery. `store_id` is that of the files,
+    empty until it was up once.
+    """
+
+    epoch = 0
+    store_id = ""
+    snapshot_name: str | None = None
+    snapshot_at_ms = 0
+    _snapshot_lsn = 0
+    _listener: Listener  # from `open` on; it is not called before
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
+        in_thread_log: InThread,
+        in_thread_files: InThread,
+        arrivals: Arrivals,
+        store_id: Callable[[], str],
+        open_file: OpenFile,
+        status_changed: Callable[[], None],
+        observe: Callable[[str, float], None],
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
+        # Two threads, so that the log does not wait behind a snapshot that is being packed.
+        self._in_thread_log = in_thread_log
+        self._in_thread_files = in_thread_files
+        self._arrivals = arrivals
+        self._new_store_id = store_id
+        self._open_file = open_file
+        self._patience = SharedTimeout(settings.ending_timeout_s, too_late=self._too_late)
+        self._status_changed = status_changed
+        self._observe = observe
+        self._state: TransactionState | None = None
+        self._log: WriteAheadLog | None = None
+        self._log_changed = asyncio.Event()
+        self._files: list[KnownFile] = []
+        self._next_sequence = 1
+        self._mark: StoreMark | None = None
+        self._stop_reason: str | None = None
+        self._failed_at_ms: int | None = None
+        self._retry_interval_ms = RETRY_INTERVAL_MS
+        # One task makes files at a time, so that no two take the same sequence number.
+        self._making_files = asyncio.Lock()
+        self._reopening = (
+            asyncio.Lock()
+        )  # a second recovery would take the log from a service that is up
+        self._is_closed = False
+        self.notes: list[str] = []
+        self._running: TransactionState | None = None  # the state, while the service is running
+        self.status = ServiceStatus(ServiceState.DOWN, "transactions have not been recovered yet")
+
+    @property
+    def state(self) -> TransactionState:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        if self._running is None:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._running
+
+    def require_running(self) -> None:
+        """Raises: TransactionsUnavailableError: the service is not running."""
+        if self._running is None:
+            raise TransactionsUnavailableError(self.status.reason)
+
+    @property
+    def decided(self) -> TransactionState:
+        """The state, also of a stopped service. Raises: TransactionsUnavailableError: down."""
+        if self._state is None or self.status.state is ServiceState.DOWN:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._state
+
+    @property
+    def _whole_log(self) -> WriteAheadLog:
+        if self._log is None:
+            raise TransactionsUnavailableError(self.status.reason)
+        return self._log
+
+    def record(self, edit: Edit) -> int:
+        """Hand a decided edit to the log, and apply it; its LSN. A commit or abort that was under
+        way when the service was stopped is still recorded.
+
+        Raises:
+            TransactionsUnavailableError: the service is down.
+        """
+        state = self._running or self.decided
+        lsn = self._whole_log.append(edit)
+        state.apply(lsn, edit)
+        return lsn
+
+    def require_room(self) -> None:
+        """Raises: OverloadedError: too much waits for the disk already."""
+        pending_count = self._whole_log.pending_count
+        if pending_count >= PENDING_EDITS_MAX:
+            raise OverloadedError(f"{pending_count} edits wait for the disk; try again in a second")
+
+    async def synced(self, lsn: int) -> None:
+        """Wait until this edit is on stable storage. Raises: TransactionsUnavailableError."""
+        await self._whole_log.synced(lsn)
+
+    async def synced_in_time(self, lsn: int) -> None:
+        """Wait until this edit is on stable storage, for no longer than `tx.ending_timeout`.
+        Raises: as `within_time`."""
+        if lsn > self.state.seen:
+            await self.within_time(self._whole_log.synced(lsn))
+
+    async def within_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for this work, but no longer than `tx.ending_timeout`. The work itself continues.
+
+        Raises:
+            TransactionsUnavailableError: the time is over, and the outcome is not known yet.
+        """
+        promised = FutureTask(work, refusals=TuffError)
+        promised.go_on()
+        done = promised.done
+        if not done.done():
+            self._patience.watch(done)
+        try:
+            return await done
+        finally:
+            done.cancel()  # if the caller gave up
+
+    def _too_late(self) -> TransactionsUnavailableError:
+        return TransactionsUnavailableError(
+            f"storage took more than {self._settings.ending_timeout_s:g} seconds; this is still "
+            "under way, so ask later how the transaction ended"
+        )
+
+    def sync_soon(self, lsn: int) -> None:
+        """Sync this edit with the next batch, without waiting for it."""
+        if self._log is not None:
+            self._log.sync_soon(lsn)
+
+    def image(self) -> StateImage:
+        """Everything decided so far, also of a stopped service. What it holds is durable once
+        `synced` of its LSN returned. Raises: TransactionsUnavailableError: down."""
+        return self.decided.image()
+
+    async def durable_image(self) -> StateImage:
+        """The newest state, as a snapshot file would hold it, with all of it durable."""
+        await self.synced_in_time(self.state.last_pending_lsn)
+        return self.state.image()
+
+    async def open(self, mark: StoreMark | None, listener: Listener) -> None:
+        """Recover and come up. If the files can't be used the service is down, with a reason. Files
+        that are older than the mark are damage. The listener is called from now on."""
+        self._mark, self._listener = mark, listener
+        await self.reopen()
+
+    async def begin_unused(self, mark: StoreMark) -> None:
+        """Make the first snapshot file while transactions are switched off: it proves later that
+        messages were lost (decision 0037). Files that exist are not touched."""
+        if mark.has_seen_files:
+            return
+        self.store_id = mark.store_id
+        header, image = self._header(1, 0), fresh_image(now_ms=self._now_ms())
+        try:
+            await self._in_thread_files(partial(self._make_first_file, header, image))
+        except OSError as error:
+            log.warning("the first transaction file can't be made: %s", error)
+
+    def _make_first_file(self, header: FileHeader, image: StateImage) -> None:
+        make_directory(self._directory)
+        if not list_files(self._directory):
+            write_snapshot(self._directory, header, image)
+
+    async def stored_id(self) -> str | None:
+        """The store id of the files that are there, None where none can be read."""
+        try:
+            return await self._in_thread_files(partial(stored_id, self._directory))
+        except OSError:
+            return None  # recovery reports the error
+
+    def disable(self, reason: str) -> None:
+        """Be down, for this reason."""
+        self._set_status(ServiceState.DOWN, reason)
+
+    async def reopen(self) -> None:
+        """Close the files, if any are open, and recover from them, unless the service just came
+        up."""
+        async with self._reopening:
+            if self.status.state is ServiceState.DOWN and not self._is_closed:
+                await self._reopen()
+
+    async def _reopen(self) -> None:
+        failed, self._log = self._log, None
+        if failed is not None:
+            await failed.close()
+        self._failed_at_ms = None
+        try:
+            async with self._making_files:
+                opened = await self._recover()
+        except DamagedFilesError as error:
+            self.disable(str(error))
+        except OSError as error:
+            self.disable(f"the transaction files can't be used: {error}")
+            self._failed_at_ms = self._now_ms()
+        else:
+            self._come_up(opened)
+
+    async def retry(self) -> None:
+        """Try again to come up, if the disk failed and some time has passed."""
+        failed_at_ms = self._failed_at_ms
+        if failed_at_ms is None or self._now_ms() - failed_at_ms < self._retry_interval_ms:
+            return
+        self._retry_interval_ms = min(2 * self._retry_interval_ms, RETRY_INTERVAL_MS_MAX)
+        await self.reopen()
+
+    def stop(self, reason: str) -> None:
+        """Refuse new work until `resume`; edits that were recorded are still written."""
+        self._stop_reason = reason
+        if self.status.state is ServiceState.RUNNING:
+            self._set_status(ServiceState.STOPPED, reason)
+
+    def resume(self) -> None:
+        """Undo `stop`."""
+        self._stop_reason = None
+        if self.status.state is ServiceState.STOPPED:
+            self._set_status(ServiceState.RUNNING, "")
+
+    async def run(self) -> None:
+        """Write what is recorded, log after log, until `close`."""
+        while not self._is_closed:
+            self._log_changed.clear()
+            if self._log is not None:
+                await self._log.run()
+            await self._log_changed.wait()  # `close` sets it as its last step
+
+    async def snapshot(self) -> tuple[str, int]:
+        """Write the whole state to a file, and begin a new log; the file's name and size.
+
+        Raises:
+            TransactionsUnavailableError: the service is down.
+            OSError: a file can't be made; the service continues with the files it has.
+        """
+        async with self._making_files:
+            known, size = await self._write_snapshot()
+            await self._remove_superfluous()
+        return known.path.name, size
+
+    async def _write_snapshot(self) -> tuple[KnownFile, int]:
+        now_ms, log_sequence = self._now_ms(), self._next_sequence
+        self._next_sequence += 2
+        path = await self._in_thread_files(
+            partial(free_path, self._directory, FileKind.LOG, now_ms=now_ms)
+        )
+        # From here to the roll nothing may be recorded: the new log starts where the image ends.
+        image = self.decided.image()
+
+        def log_header(previous_sequence: int, previous_length: int) -> FileHeader:
+            before = (previous_sequence, previous_length)
+            return self._header(log_sequence, image.lsn + 1, before=before)
+
+        self._files.append(await self._whole_log.roll(path, log_header))
+        header = self._header(log_sequence + 1, image.lsn)
+        known, size = await self._in_thread_files(
+            partial(write_snapshot, self._directory, header, image)
+        )
+        self._files.append(known)
+        self._note_snapshot(known)
+        return known, size
+
+    async def _remove_superfluous(self) -> None:
+        for known in superfluous(self._files, retain=self._settings.snapshot_retain):
+            try:
+                await self._in_thread_files(partial(remove_file, known.path))
+            except OSError as error:
+                log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
+            self._files.remove(known)
+
+    def is_snapshot_due(self, *, interval_ms: int) -> bool:
+        """Whether something was recorded that no snapshot holds, and the last one is that old."""
+        return self.logged_count > 0 and self._now_ms() - self.snapshot_at_ms >= interval_ms
+
+    @property
+    def logged_count(self) -> int:
+        """How many edits a start would replay. Raises: TransactionsUnavailableError: down."""
+        return self.decided.lsn - self._snapshot_lsn
+
+    def prove(self) -> None:
+        """Let the log say how far it is durable, if it doesn't yet."""
+        if self._log is not None:
+            self._log.prove()
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the files. None is made behind it: the next process
+        would take the same sequence number."""
+        self._is_closed = True
+        async with self._reopening, self._making_files:
+            self.disable("the server is stopping")
+            if self._log is not None:
+                await self._log.close()
+                self._log = None
+            self._log_changed.set()
+
+    async def _recover(self) -> _Opened:
+        recovered = await self._in_thread_files(
+            partial(recover_durably, self._directory, self._mark)
+        )
+        return await (self._begin() if recovered is None else self._continue(recovered))
+
+    async def _begin(self) -> _Opened:
+        mark = self._mark
+        # A message store has its id before the first file is made, so that files beside an empty
+        # message store prove that its messages are lost (decision 0037).
+        self.store_id = mark.store_id if mark and mark.store_id else self._new_store_id()
+        self._next_sequence = 3
+        state = TransactionState(fresh_image(now_ms=self._now_ms()))
+        # The snapshot comes first: alone it is an empty beginning, and a log alone is damage.
+        snapshot, _ = await self._in_thread_files(
+            partial(write_snapshot, self._directory, self._header(1, 0), state.image())
+        )
+        header, edits = self._header(2, 1), self._first_edits(state)
+        file = await self._in_thread_files(partial(self._make_log, header, edits))
+        return _Opened(state, file, snapshot, [snapshot, file.known], [])
+
+    async def _continue(self, recovered: Recovered) -> _Opened:
+        self.store_id = recovered.store_id
+        sequence = recovered.next_sequence
+        self._next_sequence = sequence + 2
+        state, image = recovered.state, recovered.state.image()
+        if not state.is_clean and self.epoch == 0:
+            log.warning(
+                "the previous shutdown was not clean, or these files are a backup of a running "
+                "server: %d transactions are still in progress, and %d pointers that may have been "
+                "handed out become invalid (lost_in_crash)",
+                len(state.open),
+                sum(block.count for block in state.blocks),
+            )
+        # The log comes first: it cuts the tail of the one before, and every snapshot has one.
+        before = (recovered.log_sequence, recovered.log_length)
+        header = self._header(sequence, image.lsn + 1, before=before)
+        edits = self._first_edits(state)
+        file = await self._in_thread_files(partial(self._make_log, header, edits))
+        snapshot, _ = await self._in_thread_files(
+            partial(write_snapshot, self._directory, self._header(sequence + 1, image.lsn), image)
+        )
+        files = [*recovered.files, file.known, snapshot]
+        return _Opened(state, file, snapshot, files, recovered.notes)
+
+    def _make_log(self, header: FileHeader, edits: Sequence[tuple[int, Edit]]) -> LogFile:
+        path = free_path(self._directory, FileKind.LOG, now_ms=header.created_ms)
+        return create_log(path, header, edits, open_file=self._open_file)
+
+    def _first_edits(self, state: TransactionState) -> list[tuple[int, Edit]]:
+        edits = []
+        for edit in self._listener.first_edits(state):
+            lsn = state.lsn + 1
+            state.apply(lsn, edit)
+            edits.append((lsn, edit))
+        return edits
+
+    def _header(self, sequence: int, lsn: int, *, before: tuple[int, int] = (0, 0)) -> FileHeader:
+        return FileHeader(
+            sequence=sequence,
+            store_id=self.store_id,
+            created_ms=self._now_ms(),
+            lsn=lsn,
+            previous_sequence=before[0],
+            previous_length=before[1],
+        )
+
+    def _come_up(self, opened: _Opened) -> None:
+        state = opened.state
+        state.advance_view(state.lsn)
+        self._state, self._files, self.notes = state, opened.files, opened.notes
+        for note in opened.notes:
+            log.warning("%s", note)
+        self._log = WriteAheadLog(
+            opened.file,
+            last_lsn=state.lsn,
+            in_thread=self._in_thread_log,
+            open_file=self._open_file,
+            on_durable=self._reached,
+            on_failed=self._failed,
+            observe=self._observe,
+            elapsed_s=self._elapsed_s,
+            arrivals=self._arrivals,
+        )
+        self._log_changed.set()
+        self._note_snapshot(opened.snapshot)
+        self._mark = StoreMark(self.store_id, state.highest_reserved)
+        self._retry_interval_ms = RETRY_INTERVAL_MS
+        self.epoch += 1
+        self._set_status(ServiceState.RUNNING, "")
+        if self._stop_reason is not None:
+            self.stop(self._stop_reason)
+        log.info(
+            "transactions are up: edit %d, read pointer %d, %d open, %d invalid",
+            state.lsn,
+            state.view.read_pointer,
+            len(state.open),
+            len(state.invalid),
+        )
+        self._listener.came_up(state)
+
+    def _set_status(self, state: ServiceState, reason: str) -> None:
+        before, self.status = self.status, ServiceStatus(state, reason)
+        self._running = self._state if state is ServiceState.RUNNING else None
+        if self.status != before:
+            self._status_changed()
+
+    def _failed(self, reason: str) -> None:
+        self.disable(reason)
+        self._failed_at_ms = self._now_ms()
+
+    def _reached(self, lsn: int) -> None:
+        assert self._state is not None
+        changes = self._state.advance_view(lsn)
+        self._listener.synced(lsn, changes)
+
+    def _note_snapshot(self, known: KnownFile) -> None:
+        self.snapshot_name = known.path.name
+        self.snapshot_at_ms = known.header.created_ms
+        self._snapshot_lsn = known.header.lsn

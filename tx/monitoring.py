@@ -1,0 +1,107 @@
+"""What the service shows of itself: the overview of transactions, and figures and counters for
+metrics (protocol §5.2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tx.durable_state import DurableState, ServiceState
+from tx.state import TransactionState
+from tx.timeouts import Leases
+from tx.transactions import OpenTransaction
+
+
+@dataclass(slots=True)
+class TransactionCounters:
+    """How often things happened since the process started. Each is counted once for a transaction,
+    however often it is asked for."""
+
+    starts: int = 0
+    commits: int = 0
+    aborts: int = 0
+    conflicts: int = 0
+    invalidations: int = 0
+    timeouts: int = 0
+    lapses: int = 0
+    fences: int = 0
+    snapshots: int = 0
+
+    def note_abort(self, *, is_short: bool) -> None:
+        """Count a transaction that was asked to abort; a long one becomes invalid by that."""
+        if is_short:
+            self.aborts += 1
+        else:
+            self.invalidations += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What `GET /v1/transactions` shows. `oldest_in_progress` None: there is none.
+
+    `visibility_upper_bound` is the highest pointer such that, of it and all below it, everything
+    that committed is visible to every transaction in progress, and to all that will start: a table
+    may drop what was overwritten by then.
+    """
+
+    read_pointer: int
+    write_pointer: int
+    open: list[OpenTransaction]
+    visibility_upper_bound: int
+    invalid_count: int
+    committing_count: int
+    oldest_in_progress: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Sizes for metrics. `oldest_ms` is how long the oldest transaction is in progress."""
+
+    open_count: int = 0
+    leased_count: int = 0
+    invalid_count: int = 0
+    oldest_ms: int = 0
+
+
+class Monitoring:
+    """Lives on one event loop."""
+
+    def __init__(self, durable: DurableState, leases: Leases, *, now_ms: Callable[[], int]) -> None:
+        self._durable = durable
+        self._leases = leases
+        self._now_ms = now_ms
+
+    async def overview(self) -> Overview:
+        """The pointers, and the transactions in progress, with every end that was decided so far
+        durable."""
+        await self._durable.synced_in_time(self._durable.state.last_pending_lsn)
+        return overview(self._durable.state)
+
+    def figures(self) -> Figures:
+        """What is in progress and invalid now; nothing while the service is not running."""
+        if self._durable.status.state is not ServiceState.RUNNING:
+            return Figures()
+        state = self._durable.state
+        oldest = next(iter(state.open.values()), None)
+        return Figures(
+            len(state.open),
+            len(self._leases),
+            len(state.view.invalid),
+            0 if oldest is None else max(0, self._now_ms() - oldest.started_at_ms),
+        )
+
+
+def overview(state: TransactionState) -> Overview:
+    """The pointers, and the transactions in progress."""
+    opened = list(state.open.values())
+    # A transaction in progress may not see what has ended since it started. When only the view was
+    # asked, a table dropped the versions that such a reader still reads. The first to start sees
+    # the least.
+    first = opened[0].transaction if opened else state.view
+    return Overview(
+        read_pointer=state.view.read_pointer,
+        write_pointer=state.last_pointer,
+        open=opened,
+        visibility_upper_bound=first.visibility_upper_bound,
+        invalid_count=len(state.view.invalid),
+        committing_count=sum(one.changes is not None for one in opened),
+        oldest_in_progress=opened[0].transaction_id if opened else None,
+    )

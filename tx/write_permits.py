@@ -1,0 +1,152 @@
+"""What the message store sees of transactions (design §6): permits for writes, snapshots for reads.
+
+Everything here answers at once. While the end of a transaction is on its way to the disk a crash
+could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.
+"""
+
+from tuff.protocol.errors import (
+    TransactionCommittedError,
+    TransactionsUnavailableError,
+    TransactionUnknownError,
+)
+from tuff.protocol.transaction import Transaction
+from tuff.protocol.visibility import VisibilityState
+from tx.durable_state import DurableState, ServiceState
+from tx.in_flight_writes import InFlightWrites
+from tx.transactions import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
+from tx.view import View
+
+
+class Permit:
+    """A write that passed its transaction's write gate."""
+
+    def __init__(
+        self,
+        writes: "WritePermits",
+        in_flight: InFlightWrites,
+        transaction_id: int,
+        pointer: int,
+        *,
+        may_be_invalid: bool,
+    ) -> None:
+        self.pointer = pointer
+        self._writes = writes
+        self._in_flight = in_flight
+        self._transaction_id = transaction_id
+        self._may_be_invalid = may_be_invalid
+        self._is_inside = True
+        in_flight.enter(transaction_id)
+
+    def require_open(self) -> None:
+        """Raises: TransactionNotInProgressError (its kinds): the transaction ended meanwhile;
+        TransactionsUnavailableError: the service went down meanwhile, or the end of the
+        transaction is on its way to the disk."""
+        self._writes.require_writable(self.pointer, may_be_invalid=self._may_be_invalid)
+
+    def leave(self) -> None:
+        """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
+        if self._is_inside:
+            self._is_inside = False
+            self._in_flight.leave(self._transaction_id)
+
+
+class WritePermits:
+    """Permits for writes, and snapshots for readers. Lives on one event loop."""
+
+    def __init__(self, durable: DurableState, in_flight: InFlightWrites) -> None:
+        self._durable = durable
+        self._in_flight = in_flight
+        self._reader: tuple[View, Transaction] | None = None
+
+    def enter(self, pointer: int) -> Permit:
+        """Raises: TransactionError (its kinds): not in progress, or refused for a conflict;
+        TransactionsUnavailableError: down, or the transaction is being committed or aborted."""
+        found = self.require_writable(pointer, may_be_invalid=False)
+        self._in_flight.require_open(found.transaction_id)
+        return Permit(self, self._in_flight, found.transaction_id, pointer, may_be_invalid=False)
+
+    def enter_rollback(self, pointer: int) -> Permit | None:
+        """As `enter`, also for an invalid transaction; None where there is nothing to do.
+
+        Raises:
+            TransactionCommittedError: it committed.
+            TransactionsUnavailableError: down, or the transaction is being committed or aborted.
+        """
+        try:
+            found = self._durable.state.find(pointer)
+        except TransactionUnknownError:
+            return None
+        if isinstance(found, Outcome) and found.state is EndedState.ABORTED:
+            return None
+        found = self.require_writable(pointer, may_be_invalid=True)
+        if isinstance(found, OpenTransaction):
+            self._in_flight.require_open(found.transaction_id)
+        return Permit(self, self._in_flight, found.transaction_id, pointer, may_be_invalid=True)
+
+    def require_writable(self, pointer: int, *, may_be_invalid: bool) -> OpenTransaction | Outcome:
+        """The transaction, if rows may be written under this pointer, or marked.
+
+        Raises:
+            TransactionError (its kinds), TransactionsUnavailableError: they may not.
+        """
+        found = self._durable.state.find(pointer)
+        if isinstance(found, OpenTransaction):
+            if found.conflict is not None and not may_be_invalid:
+                self._require_seen(found.conflict.committer_lsn)
+                raise conflict_error(found.transaction_id, found.conflict)
+            return found
+        if may_be_invalid and found.state is not EndedState.COMMITTED:
+            return found
+        self._require_seen(found.lsn)
+        if may_be_invalid:
+            raise TransactionCommittedError(
+                f"transaction {found.transaction_id} has committed; its messages can't be rolled "
+                "back"
+            )
+        raise ended_error(found)
+
+    def snapshot(self) -> Transaction:
+        """A fresh snapshot of what has durably ended. Raises: TransactionsUnavailableError."""
+        view = self._durable.state.view
+        if self._reader is None or self._reader[0] is not view:
+            # One value as long as the view is the same: readers with the same share their replies.
+            self._reader = view, view.reader()
+        return self._reader[1]
+
+    def snapshot_of(self, pointer: int) -> Transaction:
+        """The snapshot of a transaction that is in progress. Raises as `enter`, less a conflict."""
+        found = self._durable.state.find(pointer)
+        if isinstance(found, OpenTransaction):
+            return found.transaction
+        self._require_seen(found.lsn)
+        raise ended_error(found)
+
+    def holder(self, pointer: int) -> int | None:
+        """The id of the transaction of this pointer, until readers can see that it ended."""
+        if self._durable.status.state is not ServiceState.RUNNING:
+            return None
+        state = self._durable.state
+        if pointer not in state.view.in_progress:
+            return None
+        return state.find(pointer).transaction_id
+
+    def visibility_state(self) -> VisibilityState | None:
+        """What retention may use now; None while the service is down."""
+        if self._durable.status.state is not ServiceState.RUNNING:
+            return None
+        state = self._durable.state
+        return VisibilityState(
+            read_pointer=state.view.read_pointer,
+            write_pointer=state.last_pointer,
+            in_progress=state.view.in_progress,
+            invalid=state.view.invalid,
+            source=self._durable.snapshot_name,
+        )
+
+    def _require_seen(self, lsn: int) -> None:
+        state = self._durable.state
+        if lsn > state.seen:
+            self._durable.sync_soon(lsn)
+            raise TransactionsUnavailableError(
+                "the end of a transaction is on its way to the disk; try again in a moment"
+            )

@@ -89,9 +89,8 @@ with _server_libraries():
         changed,
         load,
     )
-    from process.worker_threads import WorkerThreads
-    from tuff.disk.batch_loop import InThread
-    from tuff.disk.lock import DirectoryLockedError
+    from tuff.disk.event_loop import InThread, WorkerThreads
+    from tuff.disk.locks import DirectoryLockedError
     from tuff.version import __version__
 
 log = logging.getLogger("server")

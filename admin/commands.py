@@ -20,7 +20,7 @@ from admin.fsck import check
 from admin.salvage import salvage
 from messaging.storage.engine import StoreError
 from process.data_directories import DirectoryNameError
-from tuff.disk.lock import DirectoryLockedError
+from tuff.disk.locks import DirectoryLockedError
 from tx.files import NewerFilesError
 
 EXIT_CORRUPT = 1  # or, of `inspect`: unreadable

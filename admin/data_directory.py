@@ -15,7 +15,7 @@ from pathlib import Path
 from admin.findings import RefusedError
 from process.data_directories import require_utf8
 from tuff.disk.files import make_directory, remove_file, sync_directory
-from tuff.disk.lock import LOCK_FILE, DirectoryLock, kept_from_owners
+from tuff.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
 from tuff.leveldb.opening import holds_database
 from tx.files import has_files
 

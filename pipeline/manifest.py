@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 
 from pipeline.hours import Hour
 from tuff.disk.files import make_directory, write_file
-from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+from tuff.disk.locks import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId
 

@@ -17,7 +17,7 @@ from messaging.storage.open_store import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
 from process.general_http import ReplyStream, StreamRoute
 from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
-from tuff.disk.batch_loop import InThread
+from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,

@@ -30,8 +30,7 @@ from process.listener import Listener
 from process.metrics import watch
 from process.settings import Settings
 from process.store_engines import Background, engine
-from process.worker_threads import TimedCalls
-from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,

@@ -7,7 +7,7 @@ from errno import EACCES
 from pathlib import Path
 
 from tuff.disk.files import make_directory
-from tuff.disk.lock import DirectoryLock
+from tuff.disk.locks import DirectoryLock
 
 
 class DirectoryNameError(Exception):

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from process.health import Check, Status, worst_of
-from tuff.disk.batch_loop import InThread
+from tuff.disk.event_loop import InThread
 
 # Bytes below which a disk takes no more messages. What is in LevelDB's log, up to two write buffers
 # of 16 MiB each, becomes tables while the log is still there: as much again. The rest is for what

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from process.metrics import Metrics
-from tuff.disk.batch_loop import Arrivals
+from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     InternalError,
     OverloadedError,

@@ -35,7 +35,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from process.allowed_hosts import AllowedHosts
 from process.connections import Connections, SlowReader
 from process.dispatch import Dispatcher, RouteTree, is_given_up
-from tuff.disk.light_tasks import LightTask
+from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import Handler, Reply, Request
 

@@ -38,7 +38,7 @@ from process.fast_http import (
     add_field,
     refusal_of_fields,
 )
-from tuff.disk.light_tasks import LightTask
+from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,

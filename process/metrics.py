@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
-from tuff.disk.light_tasks import FutureTask, SharedTimeout
+from tuff.disk.event_loop import FutureTask, SharedTimeout
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.version import __version__

@@ -201,7 +201,7 @@ def _is_wanted(row: Mapping[str, object], options: TableOptions) -> bool:
 
 def _require_copy(path: Path) -> None:
     """Raises: OptionError: a server uses the directory, or it is not a LevelDB directory."""
-    from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+    from tuff.disk.locks import DirectoryLock, DirectoryLockedError
 
     if not (path / "CURRENT").is_file():
         raise OptionError(f"path {path} is not a LevelDB directory; give a copy of data/messages")

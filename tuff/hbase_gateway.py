@@ -27,7 +27,7 @@ from Hbase_thrift import (  # happybase makes this module when it is loaded, so 
 from Hbase_thrift import IOError as HBaseError
 from thriftpy2.thrift import TException
 
-from tuff.disk.engine_calls import CallsInFlight, StoreError
+from tuff.disk.locks import CallsInFlight, StoreError
 
 __all__ = [
     "ANSWERS",

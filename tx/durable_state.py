@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.disk.event_loop import Arrivals, FutureTask, InThread, SharedTimeout
 from tuff.disk.files import make_directory, remove_file
-from tuff.disk.light_tasks import FutureTask, SharedTimeout
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
 from tx.edits import Edit
 from tx.files import (

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.disk.event_loop import Arrivals, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.autocommit import Runs
 from tx.commit_and_abort import Completion

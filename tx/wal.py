@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tuff.disk.batch_loop import Arrivals, BatchLoop, InThread
+from tuff.disk.event_loop import Arrivals, BatchLoop, InThread
 from tuff.disk.files import remove_file, write_file
 from tuff.disk.records import Damage, Frame, pack_frame, read_frame, read_frames
 from tuff.protocol.errors import TransactionsUnavailableError

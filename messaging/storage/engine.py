@@ -7,7 +7,7 @@ block. They run on worker threads, and several threads may call at once.
 from collections.abc import Collection, Generator, Sequence
 from typing import Protocol, runtime_checkable
 
-from tuff.disk.engine_calls import StoreError
+from tuff.disk.locks import StoreError
 
 __all__ = [
     "CanBeTakenOver",

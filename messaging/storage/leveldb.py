@@ -16,9 +16,8 @@ import plyvel
 from messaging.storage.engine import Rows, StoreDamagedError, StoreError
 from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, Stretch
 from messaging.storage.read_ahead import next_count
-from tuff.disk.engine_calls import CallsInFlight
 from tuff.disk.files import make_directory
-from tuff.disk.lock import DirectoryLock
+from tuff.disk.locks import CallsInFlight, DirectoryLock
 from tuff.leveldb.log import MalformedError
 from tuff.leveldb.opening import holds_database, start
 from tuff.leveldb.scan import scan as scan_database

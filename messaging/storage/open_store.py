@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from messaging.storage.engine import Interruptible, Rows, Store, StoreError
 from messaging.storage.packed_rows import scan_reporting_corruption
-from tuff.disk.batch_loop import InThread
+from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import StorageUnavailableError
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from messaging.storage.engine import CanBeTakenOver, StoreError, TakenOverError
 from messaging.storage.open_store import OpenStore
-from tuff.disk.batch_loop import InThread
+from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import StorageUnavailableError
 
 log = logging.getLogger(__name__)

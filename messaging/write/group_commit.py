@@ -17,7 +17,7 @@ from messaging.storage.open_store import OpenStore
 from messaging.storage.store_state import StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.write_batch import WriteBatch
-from tuff.disk.batch_loop import Arrivals, BatchLoop
+from tuff.disk.event_loop import Arrivals, BatchLoop
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,

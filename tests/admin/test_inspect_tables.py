@@ -13,7 +13,7 @@ from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import PayloadRow
 from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
-from tuff.disk.lock import DirectoryLockedError
+from tuff.disk.locks import DirectoryLockedError
 
 
 async def test_rows_of_every_table_are_decoded(world: World, service: MessagingService) -> None:

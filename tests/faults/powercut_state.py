@@ -17,7 +17,7 @@ from tests.faults.powercut_ledger import Account, Told
 from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.faults.powercut_run import Recording
 from tests.scripts.world import Clock, Life
-from tuff.disk.lock import LOCK_FILE
+from tuff.disk.locks import LOCK_FILE
 from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation, PublishEntry

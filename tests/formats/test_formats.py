@@ -25,7 +25,7 @@ from tests.formats.reader import (
 )
 from tests.formats.rows import read_row
 from tuff.disk.archive import ArchiveError, read_parts
-from tuff.disk.lock import LOCK_FILE, DirectoryLock
+from tuff.disk.locks import LOCK_FILE, DirectoryLock
 from tuff.disk.records import pack_frame
 from tx.edits import encode_edit
 from tx.files import DamagedFilesError

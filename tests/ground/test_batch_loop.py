@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuff.disk.batch_loop import Arrivals, BatchLoop
+from tuff.disk.event_loop import Arrivals, BatchLoop
 
 
 class SlowDisk:

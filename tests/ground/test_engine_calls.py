@@ -4,7 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
-from tuff.disk.engine_calls import CallsInFlight
+from tuff.disk.locks import CallsInFlight
 
 
 class TooLateError(Exception):

@@ -1,11 +1,11 @@
-"""A coroutine that goes on by callbacks (tuff/disk/light_tasks.py)."""
+"""Coroutines that run by callbacks (tuff/disk/event_loop.py)."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from tuff.disk.light_tasks import FutureTask, LightTask, SharedTimeout
+from tuff.disk.event_loop import FutureTask, LightTask, SharedTimeout
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 
 

@@ -14,7 +14,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import frame, is_whole
-from tuff.disk.lock import DirectoryLockedError
+from tuff.disk.locks import DirectoryLockedError
 
 OpenStore = Callable[[], Store]
 Batches = list[list[tuple[bytes, bytes | None]]]

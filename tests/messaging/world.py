@@ -16,7 +16,7 @@ from messaging.storage.store_state import StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Published
-from tuff.disk.batch_loop import Arrivals, InThread
+from tuff.disk.event_loop import Arrivals, InThread
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,

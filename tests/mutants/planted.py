@@ -272,11 +272,11 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a second process may open a directory",
-        "tuff/disk/lock.py",
+        "tuff/disk/locks.py",
         "        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)\n",
         "        pass\n",
         (
-            "tests/ground/test_lock.py::test_another_process_is_refused_with_the_directory_and_the_owner",
+            "tests/ground/test_locks.py::test_another_process_is_refused_with_the_directory_and_the_owner",
         ),
     ),
     # Backups

@@ -10,7 +10,7 @@ from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
 from process.listener import Listener
 from process.metrics import Metrics
-from tuff.disk.batch_loop import Arrivals
+from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 

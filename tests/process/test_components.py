@@ -17,7 +17,7 @@ from process.components import ComponentLink, Components
 from process.data_directories import DataDirectories
 from process.settings import load
 from tests.process.hands import Hands
-from tuff.disk.batch_loop import InThread
+from tuff.disk.event_loop import InThread
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import TransactionType

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuff.disk.batch_loop import Arrivals
+from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail

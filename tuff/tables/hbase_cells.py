@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from tuff.disk.engine_calls import StoreError
+from tuff.disk.locks import StoreError
 from tuff.hbase_gateway import (
     BatchMutation,
     ColumnDescriptor,

@@ -9,9 +9,8 @@ from weakref import WeakSet
 
 import plyvel
 
-from tuff.disk.engine_calls import CallsInFlight
 from tuff.disk.files import make_directory
-from tuff.disk.lock import DirectoryLock, DirectoryLockedError
+from tuff.disk.locks import CallsInFlight, DirectoryLock, DirectoryLockedError
 from tuff.leveldb.opening import start
 from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as scan_database

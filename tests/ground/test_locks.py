@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tuff.disk.lock import LOCK_FILE, DirectoryLock, DirectoryLockedError, kept_from_owners
+from tuff.disk.locks import LOCK_FILE, DirectoryLock, DirectoryLockedError, kept_from_owners
 
 HOLD = """
 import sys
 from pathlib import Path
-from tuff.disk.lock import DirectoryLock
+from tuff.disk.locks import DirectoryLock
 DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from process.worker_threads import TimedCalls, WorkerThreads
+from tuff.disk.event_loop import TimedCalls, WorkerThreads
 
 
 def start(work: Callable[[], None]) -> threading.Thread:

@@ -1,16 +1,18 @@
-"""One owner per directory, within a process and between processes.
+"""Locks of a store: one owner per directory, and no close while calls are in flight.
 
 LevelDB's own lock is a POSIX record lock: a second open inside the same process succeeds and its
-close drops the lock of the first. So a directory that Tuff opens is registered here, and held by an
-flock on a file of its own (protocol §8: a second server names the directory and the owner).
+close drops the lock of the first. So a directory that Tuff opens is registered here, and locked by
+an flock on a file of its own (protocol §8: a second server names the directory and the owner).
+
+LevelDB ends the process if it is closed during a call. So the calls are counted.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 
 LOCK_FILE = "tuff.lock"
 
@@ -19,12 +21,12 @@ _held: "dict[Path, DirectoryLock]" = {}
 
 
 class DirectoryLockedError(Exception):
-    """Somebody else has the directory open; the sentence names it and the owner's process id, or
-    says that there is no owner, and somebody looks."""
+    """The directory is in use. The sentence names it and the owner's process id, or says that an
+    offline tool reads it."""
 
 
 class DirectoryLock:
-    """Holds a directory until `close`, which may be repeated; a forked process holds nothing."""
+    """Locks a directory until `close`, which may be repeated. A forked process has no locks."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -39,7 +41,8 @@ class DirectoryLock:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether this very directory still has its name: it was not moved, removed or covered."""
+        """Whether the locked directory still has its path: it was not moved or removed, and no
+        volume was mounted over it."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except OSError:
@@ -52,12 +55,13 @@ class DirectoryLock:
                 os.close(self._descriptor)
 
     def leave_inherited(self) -> None:
-        """In a process that was forked: do not keep what its parent lets go of."""
+        """In a forked process: close the inherited descriptor, so that the parent alone decides
+        when the lock ends."""
         os.close(self._descriptor)
 
 
 def _leave_inherited() -> None:
-    # The parent's thread that held the lock over the registry is not here to let it go.
+    # A thread of the parent may hold the registry's lock, and does not exist here to release it.
     global _registry_lock
     _registry_lock = Lock()
     for lock in _held.values():
@@ -70,8 +74,8 @@ os.register_at_fork(after_in_child=_leave_inherited)
 
 @contextmanager
 def kept_from_owners(directory: Path) -> Iterator[None]:
-    """Keep everybody from becoming the owner of a directory, and write nothing to it: for those who
-    only look. A directory that never had an owner is left as it is.
+    """Prevent that a process becomes the owner of a directory, for tools that only read it. A
+    directory that never had an owner is left as it is.
 
     Raises:
         DirectoryLockedError: it has an owner.
@@ -95,7 +99,7 @@ def _flock(directory: Path) -> int:
         _take(descriptor, directory, fcntl.LOCK_EX)
         _name_owner(descriptor)
     except (DirectoryLockedError, OSError):
-        # Kept open by nobody, it would refuse every later open of this very process.
+        # Left open, the descriptor would refuse every later open in this process.
         os.close(descriptor)
         raise
     return descriptor
@@ -125,10 +129,54 @@ def _take(descriptor: int, directory: Path, operation: int) -> None:
 
 
 def _is_looked_at(descriptor: int) -> bool:
-    # Those who look share it, and the id in the file is that of an owner who is gone.
+    # Readers share the lock, and the id in the file is that of an earlier owner.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return True
+
+
+class StoreError(Exception):
+    """The engine can't read or write. A write that raised may or may not be stored."""
+
+
+class CallsInFlight:
+    """Counts the calls in flight of an engine, and lets `close` wait for them.
+
+    `_idle` guards `_count` and `_is_closing`. Any thread may call.
+    """
+
+    def __init__(self, *, closed: Callable[[], Exception]) -> None:
+        """`closed` makes the error of calls that come too late."""
+        self._closed = closed
+        self._idle = Condition()
+        self._count = 0
+        self._is_closing = False
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called: long calls then end early."""
+        return self._is_closing
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """One call. Raises: the error that `closed` makes."""
+        with self._idle:
+            if self._is_closing:
+                raise self._closed()
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._count -= 1
+                self._idle.notify_all()
+
+    def close(self) -> bool:
+        """Refuse new calls, and wait for those in flight; returns whether it is the first close."""
+        with self._idle:
+            is_first, self._is_closing = not self._is_closing, True
+            self._idle.wait_for(lambda: not self._count)
+        return is_first

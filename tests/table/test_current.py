@@ -241,3 +241,33 @@ def test_one_that_was_ended_elsewhere_makes_room_for_another(
             table.start_tx(service.start())
 
     copy_context().run(start_many)
+
+
+@pytest.mark.parametrize("hook", ["tx_changes", "commit_tx"])
+def test_a_hook_of_a_transaction_that_was_ended_elsewhere_is_refused(
+    service: Service, table: VersionedTable, hook: str
+) -> None:
+    started = service.start()
+    table.start_tx(started)
+    table.put(b"a", b"b")
+    elsewhere = Context()
+    elsewhere.run(table.start_tx, started)
+    elsewhere.run(table.rollback_tx)
+
+    with pytest.raises(BadRequestError, match=r"is over on .* \(undone\)"):
+        getattr(table, hook)()
+
+
+def test_contexts_take_turns_to_join_a_transaction(service: Service, table: VersionedTable) -> None:
+    started, lock, done = service.start(), Noting(), list[str]()
+    table._current._joining = lock  # type: ignore[assignment] # as far as it is used
+    joining = Thread(target=lambda: [table.start_tx(started), done.append("joined")])
+
+    with lock:
+        lock.came.clear()
+        joining.start()
+        assert lock.came.wait(10)
+        joined_meanwhile = list(done)
+    joining.join()
+
+    assert (joined_meanwhile, done) == ([], ["joined"])

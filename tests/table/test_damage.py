@@ -11,6 +11,8 @@ import plyvel
 import pytest
 
 from tests.table.service import Service
+from tuff.leveldb.scan import Rows
+from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
 from tuff.protocol.transaction import Transaction
 from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
@@ -20,7 +22,7 @@ from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, fact_ke
 ROW_COUNT = 150
 BIT_STEP = 61 * 8 + 3  # bits; every byte in turn would take minutes, and this meets each kind
 
-Rows = list[tuple[bytes, bytes]]
+Found = list[tuple[bytes, bytes]]
 
 
 def key_of(number: int) -> bytes:
@@ -67,9 +69,9 @@ def set_record(home: Path, key: bytes, value: bytes | None) -> None:
     database.close()
 
 
-def read_all(table: TransactionalTable) -> tuple[Rows, list[DamagedRecordError]]:
+def read_all(table: TransactionalTable) -> tuple[Found, list[DamagedRecordError]]:
     """Every row that a scan gives, going on behind each damage."""
-    rows: Rows = []
+    rows: Found = []
     errors: list[DamagedRecordError] = []
     start: bytes | None = b""
     while start is not None:
@@ -267,3 +269,68 @@ def test_a_table_whose_file_is_gone_is_refused(tmp_path: Path) -> None:
             list(store.scan(b"r", b"s"))
         with pytest.raises(StorageUnavailableError, match="can't be read"):
             store.get(b"r")
+
+
+def test_a_table_that_leveldb_can_not_open_is_free_for_the_next_attempt(home: Path) -> None:
+    current = (home / "CURRENT").read_bytes()
+    (home / "CURRENT").write_bytes(b"nonsense\n")
+    with pytest.raises(StorageUnavailableError, match="LevelDB can't open") as _kept:
+        TableDatabase(home)
+    (home / "CURRENT").write_bytes(current)
+
+    TableDatabase(home).close()
+
+
+def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path) -> None:
+    inherited = TableDatabase(tmp_path / "table")
+    inherited.leave_inherited()
+
+    for call in (
+        lambda: inherited.get(b"r"),
+        lambda: inherited.scan(b"r", b"s"),
+        lambda: inherited.write([(b"r", b"1")]),
+    ):
+        with pytest.raises(StorageUnavailableError, match="before this process was forked"):
+            call()
+    inherited.close()
+
+    assert inherited._db.closed is False
+    with pytest.raises(StorageUnavailableError, match="already open"):
+        TableDatabase(tmp_path / "table")
+    inherited._is_inherited = False
+    inherited.close()
+
+
+def test_a_scan_reads_ahead_by_pages_that_grow_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuff.tables.leveldb_store.PAGE_ROWS_MAX", 4)
+    monkeypatch.setattr("tuff.tables.leveldb_store.PAGE_BYTES_MAX", 20)
+    taken: list[bytes] = []
+
+    def rows(size_bytes: int) -> Rows:
+        for number in range(13):
+            taken.append(key_of(number))
+            yield key_of(number), bytes(size_bytes)
+
+    with closing(TableDatabase(tmp_path / "table")) as store:
+        small = [len(taken) for _ in store._paged(rows(1))]
+        taken.clear()
+        large = [len(taken) for _ in store._paged(rows(10))]
+        taken.clear()
+        largest = [len(taken) for _ in store._paged(rows(20))]
+
+    assert small == [1, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 13, 13]
+    assert large == [1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13]
+    assert largest == list(range(1, 14))
+
+
+def test_a_scan_that_is_left_releases_its_iterator(home: Path) -> None:
+    with closing(TableDatabase(home)) as store:
+        rows = store_scan(store._db, b"r", b"s")
+        pages = store._paged(rows)
+        next(pages)
+
+        pages.close()
+
+        assert next(rows, None) is None

@@ -350,3 +350,29 @@ def test_a_rollback_that_is_repeated_asks_the_disk_for_nothing(
     table.close()
 
     table.rollback_tx()
+
+
+@pytest.mark.parametrize("has_views", [True, False])
+def test_a_store_without_views_takes_no_writes_early_while_a_scan_is_open(
+    open_table: OpenTable,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_views: bool,
+) -> None:
+    """The scan would see them, and a scan sees no write that came after it."""
+    with open_table(tmp_path / "small", buffer_bytes=1) as table:
+        monkeypatch.setattr(type(table._versions), "has_views", has_views)
+        writer = service.start()
+        table.start_tx(writer)
+        table.put(b"a", b"early")
+        rows = table.scan()
+        table.put(b"b", b"late")
+        while_scanning = list(table._versions.keys_of(writer.transaction_id))
+
+        assert list(rows) == [(b"a", b"early")]
+
+        table.put(b"c", b"")
+        assert while_scanning == ([b"a", b"b"] if has_views else [b"a"])
+        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
+        table.rollback_tx()

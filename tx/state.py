@@ -170,7 +170,7 @@ class TransactionState:
     @property
     def next_block_start(self) -> int:
         """The lowest pointer that is in no block and was not handed out."""
-        return max(self.last_pointer + 1, *(block.stop for block in self._blocks), 0)
+        return max([self.last_pointer + 1, *(block.stop for block in self._blocks)])
 
     def apply(self, lsn: int, edit: Edit) -> None:
         """Change the state by the next edit of the log."""

@@ -194,7 +194,7 @@ class RetentionCleaner:
             for topic, rule in rules.topics.values():
                 self._swept_generations[topic.id] = _first_kept(rule)
         passed = 0
-        beginning = _Beginning(self._cursor if self._cursor != MESSAGES else None)
+        beginning = _Beginning(self._cursor)  # no row has the key at which a new lap begins
         async for chunk in self._walk([(self._cursor, ROWS_STOP)], rules, beginning):
             yield chunk
             passed += CHUNK_ROWS_MAX

@@ -162,3 +162,13 @@ def test_a_whole_row_of_another_form_is_damage() -> None:
 
     with pytest.raises(DamagedRowError, match="no index row looks like this"):
         IndexedRange.from_bytes(entry.key, frame(entry.key, 0, b"short"))
+
+
+def test_ranges_of_messages_are_told_from_those_of_stored_payloads() -> None:
+    index = PointerIndex()
+    message, stored = range_of(7, MESSAGE_ROWS, 1), range_of(7, PAYLOAD_ROWS, 2)
+    index.add(message)
+    index.add(stored)
+
+    assert index.message_ranges(7) == [message]
+    assert index.stored(7, TOPIC) == [stored]

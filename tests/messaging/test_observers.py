@@ -266,3 +266,17 @@ def test_no_changed_byte_of_a_record_is_taken_for_right(at: int) -> None:
 
     with pytest.raises(UnreadableRecordError):
         RegionRecord.from_bytes(bytes(data))
+
+
+async def test_nothing_is_handed_over_while_the_store_is_closed(
+    world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(service, b"invalid", pointer=world.transactions.start(7))
+    world.transactions.end(7, world.transactions.invalid)
+    await service.cleaner._store.close("for this test")
+
+    with pytest.raises(UnavailableError, match="for this test"):
+        await service.cleaner.run_pass()
+
+    assert not (world.directory / "state").exists()
+    assert caplog.text == ""  # it tries nothing of the pass

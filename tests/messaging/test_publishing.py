@@ -424,3 +424,14 @@ async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: Messag
     )
 
     assert await polled(service) == [b"x", b"y"]
+
+
+async def test_a_reference_to_nothing_stored_leaves_the_longest_transaction_as_it_was(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    before = service.cleaner._state.metadata.longest_transaction_ms
+
+    await publish(service, pointer=7)
+
+    assert service.cleaner._state.metadata.longest_transaction_ms == before

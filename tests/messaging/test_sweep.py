@@ -9,7 +9,10 @@ import pytest
 from messaging.read.poll import Poll
 from messaging.retention import cleaner
 from messaging.service import MessagingService
-from messaging.storage.rows import frame, topic_key, unframe
+from messaging.storage.engine import Rows, StoreDamagedError
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore
+from messaging.storage.rows import MESSAGES, frame, prefix_of, topic_key, unframe
 from messaging.topics import TopicRecord
 from tests.messaging.world import (
     AUDIT,
@@ -21,6 +24,7 @@ from tests.messaging.world import (
     settle_down,
     watched,
 )
+from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation
 
@@ -190,12 +194,13 @@ async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
     assert floor_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
 
 
+@pytest.mark.parametrize("later_ms", [20_000, 99_999])
 async def test_a_message_with_a_shorter_time_to_live_takes_no_floor_with_it(
-    world: World, service: MessagingService
+    world: World, service: MessagingService, later_ms: int
 ) -> None:
     await publish(service, b"short", ttl_s=10)
     before = floor_of(world, AUDIT)
-    world.clock.now_ms += 20_000
+    world.clock.now_ms += later_ms
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
@@ -413,3 +418,70 @@ async def test_a_patrol_that_begins_behind_a_publish_holds_up_nobody_elses_rows(
 
     assert behind_the_cut_one == 1
     assert sum(all_laps) == 4
+
+
+async def test_rows_of_an_older_generation_take_no_floor_with_them(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"old")
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {"ttl": "100"})
+    before = floor_of(world, AUDIT)
+    world.clock.now_ms += 200_000
+
+    assert (await service.cleaner.run_pass()).dropped_count == 1
+
+    assert floor_of(world, AUDIT) == before
+
+
+class DamagedStore(MemoryStore):
+    """A store that can't read rows whose keys begin with `damaged`."""
+
+    damaged = b"?"
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for key, value in super().scan(start, stop, reverse=reverse):
+            if key.startswith(self.damaged):
+                raise StoreDamagedError("a damaged block")
+            yield key, value
+
+
+async def test_damaged_blocks_are_counted_and_rows_of_other_topics_go_all_the_same() -> None:
+    store: DamagedStore
+    first = TopicId("default", "a")
+
+    def open_store() -> PackedRowStore:
+        nonlocal store
+        store = DamagedStore(world.rows)
+        return PackedRowStore(store)
+
+    world = World(open_store)
+    async with world.running() as service:
+        for topic in (first, AUDIT):
+            await service.topics.create(topic, {"ttl": "100"})
+            await service.publisher.publish(topic, request(b"old"))
+        store.damaged = MESSAGES + prefix_of(first, 1)
+        world.clock.now_ms += 200_000
+
+        report = await service.cleaner.run_pass()
+
+        assert report.dropped_count == 1
+        assert report.damaged_count == 2  # the topic's expired rows, and the patrol
+        store.damaged = b"?"
+        assert data_rows(world) == 1
+
+
+async def test_a_pass_goes_on_where_invalid_rows_can_not_be_marked_now(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_pointers: object) -> None:
+        raise StorageUnavailableError("the disk is full")
+
+    await publish(service, b"old")
+    world.transactions.start(7)
+    await publish(service, b"invalid", pointer=7)
+    world.transactions.end(7, world.transactions.invalid)
+    world.clock.now_ms += 200_000
+    monkeypatch.setattr(service.rows, "mark_rolled_back", refuse)
+
+    assert (await service.cleaner.run_pass()).dropped_count == 2

@@ -155,6 +155,24 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._next_sequence = 0",
     ): "the first recovery sets it, and until then a snapshot is refused",
     (
+        "messaging/retention/cleaner.py",
+        "RetentionCleaner._swept",
+        "self._cursor = chunk.left[0][0] if chunk.left else MESSAGES",
+        "self._cursor = chunk.left[-1][0] if chunk.left else MESSAGES",
+    ): "the patrol walks over one range, of which one is left",
+    (
+        "tx/decisions.py",
+        "_started_at_ms",
+        "return state.find(pointer).started_at_ms if known is None else known",
+        "return state.find(pointer).started_at_ms",
+    ): "the outcome that `find` unpacks has the same start; only the cost differs",
+    (
+        "tx/state.py",
+        "TransactionState.last_pending_lsn",
+        "return self._pending[-1][0] if self._pending else 0",
+        "return self._pending[-1][0] if self._pending else -1",
+    ): "edits are counted from 1, so each is above both",
+    (
         "messaging/read/tail_cache.py",
         "TailCache.take",
         "for key, value in zip(run.keys, run.values, strict=True):",

@@ -487,3 +487,12 @@ async def test_a_commit_writes_no_change_twice(service: Service) -> None:
     _, edit = read_log(path.name, path.read_bytes()).edits[-1]
     assert isinstance(edit, Committed)
     assert edit.changes == {b"b"}
+
+
+async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
+    tx = await service.begin()
+
+    await service.completion.invalidate(tx.transaction_id)
+    await turns()
+
+    assert service.rows.marked == []

@@ -355,6 +355,9 @@ IMAGES: dict[str, tuple[Callable[[StateImage], StateImage], str]] = {
     "a block of what was handed out": (
         lambda image: replace(image, blocks=(PointerRange(1, 5),)), "was not free"
     ),
+    "blocks that overlap": (
+        lambda image: replace(image, blocks=(*image.blocks, image.blocks[-1])), "was not free"
+    ),
     "a read pointer of the future": (
         lambda image: replace(
             image, view=replace(image.view, read_pointer=image.highest_reserved + 1)

@@ -13,10 +13,11 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import Offset
 from tx.durable_state import ServiceState
+from tx.edits import BlockReturned
 from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
-from tx.wal import DiskFile
+from tx.wal import DiskFile, pack_edit
 
 
 def newest(directory: Path, kind: str) -> Path:
@@ -399,3 +400,43 @@ def test_what_the_disk_takes_in_pieces_is_written_whole(
 
     file.close()
     assert path.read_bytes() == b"more than three"
+
+
+async def test_messages_of_a_transaction_that_the_files_do_not_know_are_refused(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    await service.kill()
+    pointer = tx.transaction_id
+    known = StoreMark(STORE_ID, carried=frozenset({pointer, pointer + 1}))  # the second is reserved
+
+    taken = await service.next_life().open(known)
+    await taken.kill()
+    refused = await service.next_life().open(replace(known, carried={pointer, pointer + 10_000}))
+    await refused.kill()
+
+    assert taken.manager.status.state is ServiceState.RUNNING
+    assert refused.manager.status.state is ServiceState.DOWN
+    assert f"undecided rows of transaction {pointer + 10_000}" in refused.manager.status.reason
+
+
+async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_read(
+    service: Service,
+) -> None:
+    """A write that failed may have left whole edits there, which recovery gave other numbers."""
+    await service.begin()
+    name, _ = await service.maintenance.take_snapshot()
+    tx = await service.begin()
+    await service.completion.commit(tx.transaction_id)
+    await service.kill()
+    flip(service.directory / name, 200)
+    first, *_ = sorted(service.directory.glob("txlog.*"), key=lambda path: int(path.suffix[1:]))
+    lsn = header_of(newest(service.directory, "txlog"), FileKind.LOG).lsn
+    with first.open("ab") as log:
+        log.write(pack_edit(lsn, BlockReturned(NOW_MS)))
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.RUNNING
+    assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()

@@ -155,3 +155,19 @@ async def test_a_gate_stays_closed_while_a_turn_is_handed_over() -> None:
 
     assert gates.has_ending(1)
     await second
+
+
+async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() -> None:
+    gates = InFlightWrites()
+    await gates.close(1)
+    for _ in range(2):
+        gates.claim(1, pointers=(1,), changes=frozenset({b"k"}))
+        waiting = asyncio.ensure_future(gates.released(1))
+        await turns()
+        assert not waiting.done()
+
+        gates.release(1)
+        await waiting
+
+    assert gates.claimed_by([b"k"]) is None
+    gates.reopen(1)

@@ -233,3 +233,12 @@ async def test_only_a_long_one_has_a_lease_and_only_who_has_one_renews(service: 
 
     with pytest.raises(BadRequestError, match="has no lease"):
         await service.completion.renew(tx.transaction_id)
+
+
+async def test_a_lease_of_a_transaction_that_has_ended_is_forgotten(service: Service) -> None:
+    tx, leases = await leased(service), service.manager.leases
+    service.now_ms += 10_000
+
+    assert leases.lapsed({tx.transaction_id: tx}) == [tx]
+    assert leases.lapsed({}) == []
+    assert len(leases) == 0

@@ -391,3 +391,51 @@ async def test_storage_that_fails_is_told_as_it_is(service: Service) -> None:
     service.rows.refusal = StorageUnavailableError("read-only")
     with pytest.raises(StorageUnavailableError):
         await service.runs.run([entry(b"a")], client="c", request_id=None)
+
+
+async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.fails = True
+    with pytest.raises(TransactionsUnavailableError):
+        await service.completion.commit(tx.transaction_id, changes=[])
+
+    with pytest.raises(TransactionsUnavailableError, match="can't be written"):
+        await service.durable.synced(10**6)
+
+
+async def test_the_state_of_a_service_that_is_down_is_not_given_out(service: Service) -> None:
+    service.durable.disable("for this test")
+
+    for read in (service.durable.image, lambda: service.durable.logged_count):
+        with pytest.raises(TransactionsUnavailableError, match="for this test"):
+            read()
+
+
+async def test_a_stopped_service_stays_stopped_after_its_log_failed(service: Service) -> None:
+    await service.begin()
+    await service.manager.stop_service()
+    service.disk.fails = True
+    service.durable.sync_soon(service.durable.decided.lsn)
+    await turns()
+    assert service.manager.status.state is ServiceState.DOWN
+    service.disk.fails = False
+
+    await service.later(1000)
+
+    assert service.manager.status.state is ServiceState.STOPPED
+    await service.manager.start_service()
+    await service.begin()
+
+
+async def test_a_service_that_is_down_makes_no_file_when_it_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = await Service(tmp_path / "tx").open()
+    service.durable.disable("damaged")
+    before = sorted(service.directory.iterdir())
+
+    await service.manager.close()
+
+    assert sorted(service.directory.iterdir()) == before
+    assert "no snapshot" not in caplog.text
+    await service.kill()

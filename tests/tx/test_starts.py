@@ -322,3 +322,24 @@ async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
     while service.disk.write_count == before:
         await turns(1)
     await service.begin()
+
+
+async def test_no_more_transactions_are_in_progress_than_the_limit(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.start_and_checkpoint.OPEN_COUNT_MAX", 2)
+    await service.begin()
+    await service.begin()
+
+    with pytest.raises(OverloadedError, match="2 transactions are in progress"):
+        await service.begin()
+
+
+async def test_a_block_that_is_not_stale_is_used_up_before_the_next(service: Service) -> None:
+    started = [(await service.begin()).transaction_id for _ in range(BLOCK_COUNT_MIN // 2 + 1)]
+    await turns()
+
+    started += [(await service.begin()).transaction_id for _ in range(BLOCK_COUNT_MIN // 2)]
+
+    first = NOW_MS * 1_000_000 + 1
+    assert started == list(range(first, first + BLOCK_COUNT_MIN + 1))

@@ -301,7 +301,6 @@ def test_truncation_takes_single_pointers() -> None:
     assert list(played.state.view.invalid) == list(played.state.invalid) == [FIRST + 5]
 
 
-@pytest.mark.slow
 def test_those_invalid_that_started_before_a_time_are_told_from_the_others() -> None:
     played = Played()
     early = played.start()
@@ -311,7 +310,13 @@ def test_those_invalid_that_started_before_a_time_are_told_from_the_others() -> 
 
     assert decisions.invalid_before(played.state, NOW_MS + 1) == [early]
 
+    lost = PointerRange(late + 1, late + 3)  # no outcome is known of these
+    played.record(BlockKept(NOW_MS, lost))
+    played.record(Restarted(NOW_MS, True, (lost,)))
+    assert decisions.invalid_before(played.state, NOW_MS + 1) == [early, late + 1, late + 2]
 
+
+@pytest.mark.slow
 def test_ten_thousand_open_transactions_make_a_small_snapshot_file() -> None:
     played = Played()
     played.record(BlockReserved(NOW_MS, PointerRange(FIRST + 100, FIRST + 11_000)))

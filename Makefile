@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile
 SEED ?= 1
 COUNT ?= 300
 
-.PHONY: run test test-all prove prove-long mutants mutants-random lint types imports check demo clean \
+.PHONY: run test test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
 	test-release observer
 .NOTPARALLEL:
@@ -58,6 +58,10 @@ prove: $(VENV)/.installed-prove
 
 prove-long: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove --long
+
+# Generates most of tuff/blocking from tuff/aio (decision 0009).
+blocking: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.client.blocking
 
 # Plants bugs in copies of the tree; each must make the test fail that is named for it.
 mutants: $(VENV)/.installed-dev

@@ -43,7 +43,7 @@ from tuff.protocol.ids import MessageId, TopicId
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 HOLD_NAME = "tuff-archive"
 HOLD_MAX_AGE_S = (

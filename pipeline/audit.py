@@ -32,7 +32,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 NOT_AN_EVENT = "it is not a JSON object with a kind of event"
 Function = TypeVar("Function", bound=Callable[..., object])

@@ -10,8 +10,8 @@ from pipeline import archive, audit, compact, lag, replay, retry
 from pipeline.frames import failure_of_spark
 from pipeline.job import Job
 from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
+from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
-from tuff.transport import ConnectionLostError
 
 EXIT_CODES = """\b
 Exit codes:

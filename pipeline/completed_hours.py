@@ -14,7 +14,7 @@ from tuff.protocol.errors import SinkNotFoundError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
 
 if TYPE_CHECKING:
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 HASH_LENGTH = 32  # hex digits; no two long names share a hash
 ALL_DONE = "nothing to do: the sink {sink} has committed all archived hours"

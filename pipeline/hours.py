@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tuff.protocol.ids import MessageId, TopicId
 
 if TYPE_CHECKING:
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 HOUR_MS = 3_600_000
 HOURS_PER_DAY = 24

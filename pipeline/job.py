@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.manifest import Row
+from tuff.address import DEFAULT_URL
+from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
-from tuff.client import DEFAULT_URL, Client
 from tuff.protocol.errors import TopicExistsError
 from tuff.protocol.ids import TopicId
 

@@ -25,7 +25,7 @@ from tuff.replies import Offsets
 
 if TYPE_CHECKING:
     from pyspark_tuff.offsets import Position
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 COUNT_MAX = 10_000  # messages that are counted; the lag of a reader further behind is shown as this
 

@@ -28,7 +28,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 
 def replay_topic(

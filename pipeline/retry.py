@@ -23,7 +23,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 RETRY_SUFFIX = ".retry"
 ATTEMPT_COUNT_MAX = 5  # the default of a subscriber too

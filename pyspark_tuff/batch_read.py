@@ -23,7 +23,7 @@ from pyspark_tuff.planning import (
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 PLANNER_NAME = "pyspark-plan"
 CLIENT_NAME = "pyspark-read"

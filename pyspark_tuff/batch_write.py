@@ -29,7 +29,7 @@ from pyspark_tuff.write_transactions import EpochJob, Job, JoinedJob, OwnJob
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 RUN_ID_BYTES = 16  # random bytes; two runs of a job never draw the same
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pyspark_tuff.options import Connection
     from pyspark_tuff.write_transactions import Job
-    from tuff.client import Client
+    from tuff.blocking.client import Client
     from tuff.protocol.errors import TransactionNotInProgressError
 
 RENEWALS_PER_LEASE = 3  # so that the lease survives one lost and one late renewal

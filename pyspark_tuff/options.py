@@ -19,7 +19,7 @@ from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import MessageId, TopicId, check_name
 
 if TYPE_CHECKING:
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from tuff.protocol.transaction import Transaction
 if TYPE_CHECKING:
     from pyarrow import Int64Array
 
+    from tuff.blocking.client import Client
     from tuff.calls import PollBatch
-    from tuff.client import Client
     from tuff.protocol.requests import IsolationLike
     from tuff.replies import Offsets
 

@@ -44,7 +44,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
     from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)

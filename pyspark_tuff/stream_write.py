@@ -31,7 +31,7 @@ from tuff.protocol.errors import TuffError
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 # Local properties that Spark 4.2 and 4.3 set for the tasks of a stream. They are not part of its
 # public interface. With a Spark version that does not set them the write must fail at once:

@@ -22,7 +22,7 @@ from pyspark_tuff.lease_renewal import LeaseRenewer
 from pyspark_tuff.options import OptionError, WriteOptions, topic_named
 from pyspark_tuff.planning import require_topics
 from pyspark_tuff.write_transactions import Job, Part, Stored
-from tuff.client import Client
+from tuff.blocking.client import Client
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import TopicId
 

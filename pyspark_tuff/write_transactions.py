@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from tuff.client import Client
+from tuff.blocking.client import Client
+from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import (
     SinkNotFoundError,
     TransactionCommittedError,
@@ -23,7 +24,6 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
-from tuff.transport import ConnectionLostError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

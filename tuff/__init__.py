@@ -1,159 +1,138 @@
 """Tuff: publish a message if, and only if, your own change commits.
 
-Names are loaded when they are first used, so that importing `tuff` costs a program little.
+The imports below are the only list of the public names. Type checkers read them as they are. At
+run time a name is loaded when it is first used, so that importing `tuff` costs a program little.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tuff.async_client import AsyncClient
-    from tuff.async_publisher import AsyncPublisher
-    from tuff.calls import PollBatch, PollQuestion
-    from tuff.client import Client
-    from tuff.commit import (
-        AsyncTransactionAware,
-        OutcomeUnknownError,
-        TransactionAware,
-        hook_transaction_id,
-    )
-    from tuff.context import AsyncTransactionContext, TransactionContext
-    from tuff.protocol.errors import (
-        BadRequestError,
-        DamagedRecordError,
-        EmptyPublishError,
-        InternalError,
-        InvalidTtlError,
-        OverloadedError,
-        RequestTooLargeError,
-        SinkEpochOpenError,
-        SinkEpochSupersededError,
-        SinkError,
-        SinkFencedError,
-        SinkInUseError,
-        SinkNotFoundError,
-        StorageUnavailableError,
-        TooManySinksError,
-        TopicExistsError,
-        TopicNotFoundError,
-        TransactionAbortedError,
-        TransactionCommittedError,
-        TransactionConflictError,
-        TransactionError,
-        TransactionInvalidatedError,
-        TransactionNotInProgressError,
-        TransactionsUnavailableError,
-        TransactionTimedOutError,
-        TransactionUnknownError,
-        TuffError,
-    )
-    from tuff.protocol.ids import MessageId, TopicId
-    from tuff.protocol.requests import Isolation, Message, PublishEntry, RollbackDetail
-    from tuff.protocol.transaction import (
-        Transaction,
-        TransactionState,
-        TransactionType,
-        VisibilityLevel,
-    )
-    from tuff.publisher import Publisher
-    from tuff.replies import (
-        Epoch,
-        Health,
-        HealthCheck,
-        Hold,
-        NamedPosition,
-        Offsets,
-        Outcome,
-        Poll,
-        Published,
-        Sink,
-        Split,
-        Splits,
-        TopicInfo,
-    )
-    from tuff.subscriber import (
-        AsyncPositions,
-        AsyncSubscriber,
-        Positions,
-        Subscriber,
-        TablePositions,
-    )
-    from tuff.tables.hbase_table import HBaseTransactionalTable
-    from tuff.tables.leveldb_table import TransactionalTable
-    from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
+    from tuff.aio.client import AsyncClient as AsyncClient
+    from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
+    from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
+    from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
+    from tuff.blocking.client import Client as Client
+    from tuff.blocking.context import TransactionContext as TransactionContext
+    from tuff.blocking.publisher import Publisher as Publisher
+    from tuff.blocking.subscriber import Subscriber as Subscriber
+    from tuff.calls import PollBatch as PollBatch
+    from tuff.calls import PollQuestion as PollQuestion
+    from tuff.client_errors import ClientClosedError as ClientClosedError
+    from tuff.client_errors import ConnectionLostError as ConnectionLostError
+    from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
+    from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
+    from tuff.participant import AsyncPositions as AsyncPositions
+    from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
+    from tuff.participant import Positions as Positions
+    from tuff.participant import TransactionAware as TransactionAware
+    from tuff.participant import hook_transaction_id as hook_transaction_id
+    from tuff.protocol.errors import BadRequestError as BadRequestError
+    from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
+    from tuff.protocol.errors import CrossSiteError as CrossSiteError
+    from tuff.protocol.errors import DamagedRecordError as DamagedRecordError
+    from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
+    from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
+    from tuff.protocol.errors import HostNotAllowedError as HostNotAllowedError
+    from tuff.protocol.errors import InternalError as InternalError
+    from tuff.protocol.errors import InvalidMessageIdError as InvalidMessageIdError
+    from tuff.protocol.errors import InvalidNameError as InvalidNameError
+    from tuff.protocol.errors import InvalidTimeoutError as InvalidTimeoutError
+    from tuff.protocol.errors import InvalidTopicPropertiesError as InvalidTopicPropertiesError
+    from tuff.protocol.errors import InvalidTransactionError as InvalidTransactionError
+    from tuff.protocol.errors import InvalidTtlError as InvalidTtlError
+    from tuff.protocol.errors import MethodNotAllowedError as MethodNotAllowedError
+    from tuff.protocol.errors import NotAcceptableError as NotAcceptableError
+    from tuff.protocol.errors import NotFoundError as NotFoundError
+    from tuff.protocol.errors import OverloadedError as OverloadedError
+    from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
+    from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
+    from tuff.protocol.errors import ShuttingDownError as ShuttingDownError
+    from tuff.protocol.errors import SinkEpochOpenError as SinkEpochOpenError
+    from tuff.protocol.errors import SinkEpochSupersededError as SinkEpochSupersededError
+    from tuff.protocol.errors import SinkError as SinkError
+    from tuff.protocol.errors import SinkFencedError as SinkFencedError
+    from tuff.protocol.errors import SinkInUseError as SinkInUseError
+    from tuff.protocol.errors import SinkNotFoundError as SinkNotFoundError
+    from tuff.protocol.errors import StartingError as StartingError
+    from tuff.protocol.errors import StorageUnavailableError as StorageUnavailableError
+    from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
+    from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError
+    from tuff.protocol.errors import TooManySinksError as TooManySinksError
+    from tuff.protocol.errors import TopicExistsError as TopicExistsError
+    from tuff.protocol.errors import TopicHeldError as TopicHeldError
+    from tuff.protocol.errors import TopicNotFoundError as TopicNotFoundError
+    from tuff.protocol.errors import TransactionAbortedError as TransactionAbortedError
+    from tuff.protocol.errors import TransactionCommittedError as TransactionCommittedError
+    from tuff.protocol.errors import TransactionConflictError as TransactionConflictError
+    from tuff.protocol.errors import TransactionError as TransactionError
+    from tuff.protocol.errors import TransactionInvalidatedError as TransactionInvalidatedError
+    from tuff.protocol.errors import TransactionNotInProgressError as TransactionNotInProgressError
+    from tuff.protocol.errors import TransactionsInProgressError as TransactionsInProgressError
+    from tuff.protocol.errors import TransactionsUnavailableError as TransactionsUnavailableError
+    from tuff.protocol.errors import TransactionTimedOutError as TransactionTimedOutError
+    from tuff.protocol.errors import TransactionUnknownError as TransactionUnknownError
+    from tuff.protocol.errors import TuffError as TuffError
+    from tuff.protocol.errors import UnavailableError as UnavailableError
+    from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
+    from tuff.protocol.ids import MessageId as MessageId
+    from tuff.protocol.ids import TopicId as TopicId
+    from tuff.protocol.requests import Isolation as Isolation
+    from tuff.protocol.requests import Message as Message
+    from tuff.protocol.requests import PublishEntry as PublishEntry
+    from tuff.protocol.requests import RollbackDetail as RollbackDetail
+    from tuff.protocol.transaction import Transaction as Transaction
+    from tuff.protocol.transaction import TransactionState as TransactionState
+    from tuff.protocol.transaction import TransactionType as TransactionType
+    from tuff.protocol.transaction import VisibilityLevel as VisibilityLevel
+    from tuff.replies import Epoch as Epoch
+    from tuff.replies import Health as Health
+    from tuff.replies import HealthCheck as HealthCheck
+    from tuff.replies import Hold as Hold
+    from tuff.replies import Invalids as Invalids
+    from tuff.replies import NamedPosition as NamedPosition
+    from tuff.replies import Offsets as Offsets
+    from tuff.replies import OpenTransaction as OpenTransaction
+    from tuff.replies import Outcome as Outcome
+    from tuff.replies import Overview as Overview
+    from tuff.replies import Poll as Poll
+    from tuff.replies import Published as Published
+    from tuff.replies import Renewed as Renewed
+    from tuff.replies import Sink as Sink
+    from tuff.replies import SnapshotFile as SnapshotFile
+    from tuff.replies import Split as Split
+    from tuff.replies import Splits as Splits
+    from tuff.replies import TopicInfo as TopicInfo
+    from tuff.replies import Truncated as Truncated
+    from tuff.subscriber import TablePositions as TablePositions
+    from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
+    from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable
     from tuff.version import __version__ as __version__
+else:
+    # Hidden from type checkers, which would take every name for one that is there.
+    _modules = {}
 
-_HOMES = {
-    "tuff.async_client": ("AsyncClient",),
-    "tuff.async_publisher": ("AsyncPublisher",),
-    "tuff.calls": ("PollBatch", "PollQuestion"),
-    "tuff.client": ("Client",),
-            "tuff.context": ("AsyncTransactionContext", "TransactionContext"),
-    "tuff.tables.hbase_table": ("HBaseTransactionalTable",),
-    "tuff.commit": (
-        "AsyncTransactionAware", "OutcomeUnknownError", "TransactionAware", "hook_transaction_id",
-    ),
-        "tuff.protocol.errors": (
-        "BadRequestError", "DamagedRecordError", "EmptyPublishError", "InternalError",
-        "InvalidTtlError", "OverloadedError", "RequestTooLargeError",
-        "SinkEpochOpenError", "SinkEpochSupersededError", "SinkError", "SinkFencedError",
-        "SinkInUseError", "SinkNotFoundError", "TooManySinksError",
-        "StorageUnavailableError", "TopicExistsError", "TopicNotFoundError",
-        "TransactionAbortedError", "TransactionCommittedError", "TransactionConflictError",
-        "TransactionError", "TransactionInvalidatedError", "TransactionNotInProgressError",
-        "TransactionsUnavailableError", "TransactionTimedOutError", "TransactionUnknownError",
-        "TuffError",
-    ),
-    "tuff.protocol.ids": ("MessageId", "TopicId"),
-    "tuff.protocol.requests": ("Isolation", "Message", "PublishEntry", "RollbackDetail"),
-    "tuff.protocol.transaction": (
-        "Transaction", "TransactionState", "TransactionType", "VisibilityLevel",
-    ),
-    "tuff.publisher": ("Publisher",),
-    "tuff.replies": (
-        "Epoch", "Health", "HealthCheck", "Hold", "NamedPosition", "Offsets", "Outcome", "Poll",
-        "Published", "Sink", "Split", "Splits", "TopicInfo",
-    ),
-    "tuff.subscriber": (
-        "AsyncPositions", "AsyncSubscriber", "Positions", "Subscriber", "TablePositions",
-    ),
-    "tuff.tables.leveldb_table": ("TransactionalTable",),
-    "tuff.transport": ("ClientClosedError", "ConnectionLostError", "ServerNotTrustedError"),
-    "tuff.version": ("__version__",),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+    def _modules_by_name() -> dict[str, str]:
+        """Where each public name is defined, as the imports above say."""
+        import ast
+        from pkgutil import get_data
 
-__all__ = [  # noqa: RUF022 - the order of the story, not of the alphabet
-    "Client", "AsyncClient", "TopicId", "MessageId", "Message", "Poll",
-    "Published", "TopicInfo", "PollQuestion", "PollBatch", "Split", "Splits", "Hold",
-    "NamedPosition",
-    "Offsets", "RollbackDetail", "Transaction", "TransactionType", "VisibilityLevel",
-    "TransactionState", "Isolation",
-    "TransactionAware", "TransactionContext", "AsyncTransactionAware", "AsyncTransactionContext",
-    "Publisher", "AsyncPublisher", "Subscriber", "AsyncSubscriber", "Positions", "AsyncPositions",
-    "TablePositions", "TransactionalTable", "HBaseTransactionalTable",
-    "hook_transaction_id", "PublishEntry", "Outcome", "Health", "HealthCheck",
-    "TuffError", "BadRequestError", "TopicNotFoundError", "TopicExistsError",
-    "RequestTooLargeError", "OverloadedError", "StorageUnavailableError",
-    "TransactionsUnavailableError", "InternalError", "ConnectionLostError", "OutcomeUnknownError",
-    "ClientClosedError", "ServerNotTrustedError", "DamagedRecordError", "EmptyPublishError",
-    "InvalidTtlError",
-    "TransactionError", "TransactionConflictError", "TransactionNotInProgressError",
-    "TransactionTimedOutError", "TransactionInvalidatedError", "TransactionCommittedError",
-    "TransactionAbortedError", "TransactionUnknownError",
-    "Epoch", "Sink", "SinkError", "SinkFencedError", "SinkEpochSupersededError",
-    "SinkEpochOpenError", "SinkInUseError", "SinkNotFoundError", "TooManySinksError",
-]  # fmt: skip
+        return {
+            alias.name: node.module
+            for node in ast.walk(ast.parse(get_data(__name__, "__init__.py")))
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.asname is not None
+        }
 
+    def __getattr__(name: str) -> object:
+        _modules.update(_modules or _modules_by_name())
+        if name == "__all__":
+            return list(_modules)
+        if name not in _modules:
+            raise AttributeError(f"module 'tuff' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_modules[name]), name)
+        return value
 
-def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'tuff' has no attribute {name!r}")
-    value: object = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -12,11 +12,11 @@ from ssl import SSLError
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from tuff.address import Address
 from tuff.calls import Call, Request, Response
 from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.protocol.errors import DamagedRecordError
-from tuff.transport import Address
 
 PART_SUFFIX = ".part"  # of a file that is still being received
 PIECE_BYTES = 1 << 20  # bytes held in memory

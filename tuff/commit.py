@@ -6,15 +6,18 @@
 An error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
-from tuff.calls import Call, Payload, PollQuestion, payloads_of
+from tuff.calls import Payload, PollQuestion, payloads_of
+from tuff.client_errors import ConnectionLostError, OutcomeUnknownError
 from tuff.flows import Backoff, Flow, attempt, hook, run_all, unless
+from tuff.message_buffer import MessageBuffer
+from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
@@ -28,158 +31,6 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
-from tuff.transport import ConnectionLostError
-
-# Most hooks have no argument that says whose they are, and two transactions over one participant
-# may end in any order.
-_hook_of: ContextVar[int | None] = ContextVar("transaction whose hook runs", default=None)
-
-
-def hook_transaction_id() -> int | None:
-    """Which transaction the hook that runs is about; None outside of a context's hooks.
-
-    A participant that keeps something for each transaction finds it by this, and not by which of
-    them began last.
-    """
-    return _hook_of.get()
-
-
-def hook_of(transaction: Transaction, function: Callable[[], object]) -> Flow[Any]:
-    """Run a hook of a participant, which can ask whose it is."""
-    around = _hook_of.get()
-    _hook_of.set(transaction.transaction_id)
-    try:
-        return (yield from hook(function))
-    finally:
-        # A flow that is dropped half-way may end in the context of somebody else.
-        if _hook_of.get() == transaction.transaction_id:
-            _hook_of.set(around)
-
-
-class TransactionAware(Protocol):
-    """A participant: any object with these, whatever it keeps its writes in.
-
-    `start_tx`: a transaction begins; read what is visible in it.
-    `update_tx`: after a checkpoint there is a new `write_pointer`; what was written stays.
-    `tx_changes`: the keys of what was written, for the detection of conflicts.
-    `commit_tx`: make the writes durable, under the write pointer; they are not visible yet.
-    `post_commit`: the transaction has committed.
-    `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
-
-    Several transactions may use one participant at once, in one task too, and end in any order: a
-    generator that holds a `with` block is ended by whoever drops it. `tuff.hook_transaction_id()`
-    says inside of a hook which one it is about.
-
-    A participant may also have `leave_tx()`: it is called where a transaction is over and none of
-    the last two is (another one's start failed; the outcome is unknown), and undoes nothing.
-    """
-
-    name: str
-
-    def start_tx(self, transaction: Transaction) -> None: ...
-    def update_tx(self, transaction: Transaction) -> None: ...
-    def tx_changes(self) -> Collection[bytes]: ...
-    def commit_tx(self) -> None: ...
-    def post_commit(self) -> None: ...
-    def rollback_tx(self) -> None: ...
-
-
-class AsyncTransactionAware(Protocol):
-    """A participant of an asyncio client: as `TransactionAware`, and each hook may be a coroutine
-    function. Every `TransactionAware` is one."""
-
-    name: str
-
-    def start_tx(self, transaction: Transaction) -> Awaitable[None] | None: ...
-    def update_tx(self, transaction: Transaction) -> Awaitable[None] | None: ...
-    def tx_changes(self) -> Awaitable[Collection[bytes]] | Collection[bytes]: ...
-    def commit_tx(self) -> Awaitable[None] | None: ...
-    def post_commit(self) -> Awaitable[None] | None: ...
-    def rollback_tx(self) -> Awaitable[None] | None: ...
-
-
-BUFFER_BYTES_MAX = 1 << 20  # bytes in memory; as JSON at most six times that, and a request has 16
-MESSAGE_BYTES = 64  # bytes; what a message costs beside its payload, so that empty ones count too
-
-
-@dataclass(slots=True)
-class _Held:
-    """The messages of one topic under one write pointer."""
-
-    payloads: list[bytes] = field(default_factory=list)
-    ttls_s: list[int | None] = field(default_factory=list)
-    is_spilled: bool = False
-
-
-class Outgoing:
-    """The messages of one transaction, by topic and write pointer, in their order (protocol §3.2).
-
-    Up to `BUFFER_BYTES_MAX` wait here and travel in the commit. What comes after that is stored at
-    once, and the commit only refers to it; so a long transaction holds little in memory.
-    """
-
-    def __init__(self) -> None:
-        self._size_bytes = 0
-        self._by_place: dict[tuple[TopicId, int], _Held] = {}
-
-    def add(
-        self, topic: TopicId, pointer: int, payloads: Sequence[bytes], *, ttl_s: int | None
-    ) -> list[Call[None]]:
-        """Take messages in; answers the calls that store what does not fit, to be sent in order."""
-        held = self._by_place.setdefault((topic, pointer), _Held())
-        spilled: list[bytes] = []
-        for payload in payloads:
-            size_bytes = self._size_bytes + _cost_bytes(payload)
-            # Once one message of a place is stored, the later ones follow it there: the reference
-            # comes after what is inline, so going back to the buffer would overtake it.
-            if held.is_spilled or size_bytes > BUFFER_BYTES_MAX:
-                held.is_spilled = True
-                spilled.append(payload)
-            else:
-                self._size_bytes = size_bytes
-                held.payloads.append(payload)
-                held.ttls_s.append(ttl_s)
-        return [
-            calls.store(topic, batch, pointer=pointer, ttl_s=ttl_s) for batch in _batches(spilled)
-        ]
-
-    def entries(self) -> list[PublishEntry]:
-        """What the commit carries: of each place its messages, then the reference to the stored."""
-        entries: list[PublishEntry] = []
-        for (topic, pointer), held in self._by_place.items():
-            if held.payloads:
-                entries.append(
-                    PublishEntry(
-                        topic=topic, payloads=held.payloads, ttls_s=held.ttls_s, pointer=pointer
-                    )
-                )
-            if held.is_spilled:
-                entries.append(PublishEntry(topic=topic, payloads=(), pointer=pointer))
-        return entries
-
-
-def _cost_bytes(payload: bytes) -> int:
-    return len(payload) + MESSAGE_BYTES
-
-
-def _batches(payloads: Sequence[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size_bytes = 0
-    for payload in payloads:
-        size_bytes += _cost_bytes(payload)
-        if batch and size_bytes > BUFFER_BYTES_MAX:
-            yield batch
-            batch, size_bytes = [], _cost_bytes(payload)
-        batch.append(payload)
-    if batch:
-        yield batch
-
-
-class OutcomeUnknownError(ConnectionLostError):
-    """Neither `rollback_tx` nor `post_commit` has run: the transaction may have committed."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, outcome_unknown=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +87,7 @@ class CommitProtocol:
         self._is_sent = False  # the commit may have been
         self._has_committed = False
         self._interrupts: list[BaseException] = []  # that are notes on another error
-        self._messages = Outgoing()
+        self._messages = MessageBuffer()
         self._doom: RuntimeError | None = None  # why the transaction can't commit any more
 
     @property
@@ -286,7 +137,7 @@ class CommitProtocol:
             raise
         self._current = transaction
         self._was_aborted = False
-        self._messages = Outgoing()
+        self._messages = MessageBuffer()
         self._doom = None
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
@@ -505,7 +356,7 @@ class CommitProtocol:
 
     def _roll_back(self, transaction: Transaction) -> Flow[None]:
         self._current = None
-        self._messages = Outgoing()
+        self._messages = MessageBuffer()
         try:
             yield from self._each(transaction, [one.rollback_tx for one in self._participants])
         except GeneratorExit:
@@ -551,6 +402,9 @@ def _doomed(what: str, call: str, cause: BaseException) -> RuntimeError:
 
 C = TypeVar("C")
 T = TypeVar("T")
+
+# Who lost a race tries again at once; who keeps losing makes room for the others.
+CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@
     step := Call: send it, once | Hook: run a function of the user's | Pause: let time pass
           | Unless: a call or a pause that is given up where somebody says stop
 
-A driver (`tuff.driver`, `tuff.async_driver`) puts a step's answer into the generator, or throws
-what the step raised into it, interrupts and cancellation included: a flow meets them where it
-stands, and can still roll back. A flow that is dropped half-way gets GeneratorExit, and then it
+A driver (`tuff.blocking.driver`, `tuff.aio.driver`) puts a step's answer into the generator, or
+throws what the step raised into it, interrupts and cancellation included: a flow meets them where
+it stands, and can still roll back. A flow that is dropped half-way gets GeneratorExit, and then it
 must not yield again; so whatever catches BaseException here lets that one pass.
 """
 

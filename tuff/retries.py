@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tuff.calls import Call, Request
+from tuff.client_errors import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 from tuff.flows import Backoff, Flow, ask
 from tuff.protocol.errors import (
     OverloadedError,
@@ -19,19 +20,25 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.transport import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 
 T = TypeVar("T")
 
+RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
 RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, outlast the restart of a server
 RETRY_MOST_S = 2.0  # seconds
 RETRY_AFTER_MOST_S = 5.0  # seconds; what a server, or a proxy before it, can have us wait
 
 
 class Retries:
-    """Up to `count` more attempts of a call. Holds no state between calls."""
+    """Up to `count` more attempts of a call. Holds no state between calls.
+
+    Raises:
+        ValueError: the count is below 0, or absurd.
+    """
 
     def __init__(self, count: int, *, chance: Callable[[], float] = random.random) -> None:
+        if not 0 <= count <= RETRY_COUNT_MAX:
+            raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
         self._count = count
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, chance)
 

@@ -17,7 +17,7 @@ control character takes six bytes of JSON.
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import PollQuestion
-from tuff.commit import AsyncTransactionAware, Opened, OutcomeUnknownError, TransactionAware, during
-from tuff.context import AsyncTransactionContext, TransactionContext
-from tuff.driver import Driver
+from tuff.client_errors import OutcomeUnknownError
+from tuff.commit import Opened, during
 from tuff.flows import Backoff, Flow, Hook, paused, unless
+from tuff.participant import AsyncPositions, Positions
 from tuff.protocol.errors import (
     RequestTooLargeError,
     TopicExistsError,
@@ -45,7 +45,7 @@ from tuff.retries import Retries, is_passing
 from tuff.stopping import Stop, StoppedError
 
 if TYPE_CHECKING:
-    from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
+    pass  # who blocks should not load asyncio
 
 import json
 from base64 import b64encode
@@ -65,30 +65,6 @@ C_contra = TypeVar("C_contra", contravariant=True)
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
 BACKOFF_MOST_S = 5.0  # seconds
 POLL_WAIT_MOST_S = 30.0  # seconds; a longer wait is cut into pieces, as a server takes 60 at most
-
-
-class Positions(TransactionAware, Protocol):
-    """A participant that keeps one subscriber's position; it names it in `tx_changes`, so that two
-    who take the same batch conflict. Both methods are called within a transaction.
-
-    It may also have `keep_for(topic)`: `client.subscriber` calls it with the topic whose position
-    it is, and it raises where it keeps another's.
-    """
-
-    def load(self) -> MessageId | None:
-        """The position that this transaction sees; None: there is none yet."""
-        ...
-
-    def save(self, id: MessageId, tx: TransactionContext) -> None:
-        """Keep the position with this transaction's writes."""
-        ...
-
-
-class AsyncPositions(AsyncTransactionAware, Protocol):
-    """As `Positions`; both may be coroutine functions."""
-
-    def load(self) -> Awaitable[MessageId | None] | MessageId | None: ...
-    def save(self, id: MessageId, tx: AsyncTransactionContext) -> Awaitable[None] | None: ...
 
 
 def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
@@ -351,70 +327,6 @@ def _is_of_others(error: TuffError) -> bool:
     if isinstance(error, TransactionInvalidatedError):
         return error.members.get("reason") in {"invalidated", "lost_in_crash"}
     return isinstance(error, TransactionConflictError)
-
-
-class Subscriber:
-    """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
-    respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
-
-    def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
-        consumption.refuse_coroutines()
-        self._consumption = consumption
-        self._driver = driver
-
-    def run(self) -> None:
-        """Work until `stop`; while the server is away it waits for it, and then goes on.
-
-        Raises:
-            OutcomeUnknownError: whether the last batch was committed can't be learned now. Start
-                the program again, or run it again: it goes on with whatever is true then.
-            TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
-                the reason is gone.
-        """
-        self._driver.run(self._consumption.run())
-
-    def step(self) -> int:
-        """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
-
-        A message that keeps failing is one that is done when it is in the dead letters.
-
-        Raises:
-            TuffError: the server is away, or refuses; the same step can be tried again.
-
-        After a `stop` one step returns 0, and the next one works again.
-        """
-        return self._driver.run(self._consumption.step())
-
-    def stop(self) -> None:
-        """Have `run` return after its batch, from any thread or a signal handler; at once where it
-        waits for messages, or for a server that is away.
-
-        It ends one run. Where none is under way, or the one that is raises, that is the next one,
-        which returns at once and logs a warning; the run after it works again.
-        """
-        self._consumption.stop()
-
-
-class AsyncSubscriber:
-    """As `Subscriber`, with coroutines; cancelling the task that runs it is as good as `stop`."""
-
-    def __init__(
-        self, consumption: Consumption[AsyncTransactionContext], driver: "AsyncDriver"
-    ) -> None:
-        self._consumption = consumption
-        self._driver = driver
-
-    async def run(self) -> None:
-        """As `Subscriber.run`."""
-        await self._driver.run(self._consumption.run())
-
-    async def step(self) -> int:
-        """As `Subscriber.step`."""
-        return await self._driver.run(self._consumption.step())
-
-    def stop(self) -> None:
-        """As `Subscriber.stop`."""
-        self._consumption.stop()
 
 
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs

@@ -45,6 +45,8 @@ from tuff.replies import (
 
 T = TypeVar("T")
 
+Tx = Transaction | int
+
 _ROOT = "/v1/transactions"
 
 
@@ -340,3 +342,21 @@ def _read_sink(item: object) -> Sink:
         transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
         updated_at_ms=whole_number(item["updatedAt"], what="updatedAt"),
     )
+
+
+def id_of(tx: Tx) -> int:
+    """The pointer to ask about it with. Raises: TypeError: it is no transaction."""
+    return tx if isinstance(tx, int) else _checked(tx).transaction_id
+
+
+def write_pointer_of(tx: Tx) -> int:
+    """The pointer to write under in it. Raises: TypeError: it is no transaction."""
+    return tx if isinstance(tx, int) else _checked(tx).write_pointer
+
+
+def _checked(tx: object) -> Transaction:
+    if not isinstance(tx, Transaction):
+        raise TypeError(
+            f"a transaction is a tuff.Transaction or one of its pointers, and not {shown(tx)}"
+        )
+    return tx

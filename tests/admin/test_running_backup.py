@@ -26,9 +26,9 @@ from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
 from tuff.backups import download
 from tuff.cli import main
+from tuff.client_errors import ConnectionLostError
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.protocol.errors import DamagedRecordError
-from tuff.transport import ConnectionLostError
 
 LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes
 LARGE_COUNT = 30

@@ -12,8 +12,8 @@ from tests.cli.command import tuff_command
 from tests.cli.conftest import Tuff
 from tests.http.process import ServerProcess, serve
 from tuff import calls
+from tuff.address import Address
 from tuff.calls import Response
-from tuff.transport import Address
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 import tuff
-from tuff.commit import MESSAGE_BYTES
-from tuff.publisher import Accumulator
+from tuff.batching import Accumulator
+from tuff.message_buffer import MESSAGE_BYTES
 
 Box = Accumulator[str]
 

@@ -10,9 +10,8 @@ import pytest
 import tuff
 from tests.client.recording import AsyncShelf, Record, Service
 from tests.http.process import ServerProcess, serve
-from tuff.async_transport import AsyncTransport
+from tuff.aio.transport import AsyncTransport
 from tuff.calls import Call
-from tuff.retries import Retries
 
 T = TypeVar("T")
 
@@ -204,7 +203,7 @@ class StuckShelf(AsyncShelf):
 def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> None:
     """The loop is gone, so nothing can be awaited any more: Python refuses one that tries."""
     record = Record()
-    client = tuff.AsyncClient._over(SlowService(record), "tests", Retries(0))
+    client = tuff.AsyncClient(transport=SlowService(record), client_id="tests", retries=0)
 
     async def transact() -> None:
         shelves = [StuckShelf(record, hook), AsyncShelf("b", record)]
@@ -246,7 +245,7 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
 ) -> None:
     record = Record()
     transport = CancelledTransport(loop_client._transport, when=when)
-    client = tuff.AsyncClient._over(transport, "tests", Retries(0))
+    client = tuff.AsyncClient(transport=transport, client_id="tests", retries=0)
 
     with pytest.raises(asyncio.CancelledError):
         async with client.transaction(AsyncShelf("a", record, changes=[b"row"])):

@@ -9,7 +9,6 @@ import pytest
 import tuff
 from tests.client.recording import Record, Service, Shelf
 from tests.http.process import ServerProcess
-from tuff.retries import Retries
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_a_block_that_aborted_is_in_the_context_until_it_ends(client: tuff.Clien
 
 def test_a_start_that_fails_leaves_the_context_free() -> None:
     record = Record()
-    client = tuff.Client._over(Service(record), "tests", Retries(0))
+    client = tuff.Client(transport=Service(record), client_id="tests", retries=0)
     context = client.transaction(Shelf("a", record))
     record.fail["a.start_tx"] = OSError("no")
     with pytest.raises(OSError, match="no"), context:

@@ -21,7 +21,7 @@ from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Renewed
-from tuff.transactions import id_of, write_pointer_of
+from tuff.transaction_calls import id_of, write_pointer_of
 
 ORDERS = TopicId("shop", "orders")
 ID = MessageId(1480000000000, 5)

@@ -10,13 +10,12 @@ import pytest
 
 import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
-from tuff.context import TransactionContext
+from tuff.blocking.context import TransactionContext
 from tuff.protocol.errors import (
     EmptyPublishError,
     TransactionConflictError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.retries import Retries
 
 ORDERS = TopicId("shop", "orders")
 
@@ -33,7 +32,7 @@ def service(record: Record) -> Service:
 
 @pytest.fixture
 def client(service: Service) -> tuff.Client:
-    return tuff.Client._over(service, "tests", Retries(0))
+    return tuff.Client(transport=service, client_id="tests", retries=0)
 
 
 @pytest.fixture

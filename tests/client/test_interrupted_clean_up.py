@@ -15,9 +15,8 @@ from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.client.recording import Record, Service, Shelf
 from tests.http.process import ServerProcess
+from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TransactionConflictError
-from tuff.retries import Retries
-from tuff.transport import ConnectionLostError
 
 CONFLICT = TransactionConflictError("somebody was faster")
 
@@ -25,7 +24,7 @@ CONFLICT = TransactionConflictError("somebody was faster")
 def test_run_takes_no_other_attempt_after_an_interrupt() -> None:
     record = Record()
     record.fail = {"can_commit": CONFLICT, "a.rollback_tx": KeyboardInterrupt()}
-    played = tuff.Client._over(Service(record), "tests", Retries(0))
+    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
 
     with pytest.raises(KeyboardInterrupt) as caught:
         played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
@@ -39,7 +38,7 @@ def test_run_ends_for_an_interrupt_that_comes_while_it_asks_for_the_outcome() ->
     lost = ConnectionLostError("the reply was lost", outcome_unknown=True)
     record = Record()
     record.fail = {"commit": lost, "invalidate": KeyboardInterrupt()}
-    played = tuff.Client._over(Service(record), "tests", Retries(0))
+    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
 
     with pytest.raises(KeyboardInterrupt):
         played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
@@ -49,7 +48,7 @@ def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
     """A conflict that a `post_commit` meets in a transaction of its own sold the apple twice."""
     record = Record()
     record.fail = {"a.post_commit": CONFLICT}
-    played = tuff.Client._over(Service(record), "tests", Retries(0))
+    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
 
     with pytest.raises(TransactionConflictError):
         played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))

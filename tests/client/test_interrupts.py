@@ -9,10 +9,9 @@ import pytest
 
 import tuff
 from tests.client.recording import Record, Service, Shelf
-from tuff import driver
+from tuff.blocking import driver
 from tuff.commit import CommitProtocol
 from tuff.protocol.errors import TransactionCommittedError
-from tuff.retries import Retries
 
 LINE_COUNT_MAX = 1_000  # lines in one transaction; it takes about a hundred
 ENDING = ("_finish", "_write", "_commit")  # what runs until the commit's answer is there
@@ -68,7 +67,7 @@ class FencedService(Service):
 def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> tuple[Record, bool]:
     """What had happened in the end, and whether the interrupt came at all."""
     record = Record()
-    client = tuff.Client._over(FencedService(record), "tests", Retries(0))
+    client = tuff.Client(transport=FencedService(record), client_id="tests", retries=0)
     interrupter = Interrupter(line_number, is_watched)
     sys.settrace(interrupter)
     try:

@@ -9,7 +9,7 @@ import tuff
 from tests.client.proxy import Losses, losing
 from tests.client.recording import AsyncShelf, Record, Shelf
 from tests.http.process import ServerProcess
-from tuff.commit import OutcomeUnknownError
+from tuff.client_errors import OutcomeUnknownError
 
 FOR_EVER = 1_000
 

@@ -7,8 +7,8 @@ import pytest
 
 import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
-from tuff.commit import OutcomeUnknownError
-from tuff.context import TransactionContext
+from tuff.blocking.context import TransactionContext
+from tuff.client_errors import ConnectionLostError, OutcomeUnknownError
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
@@ -17,8 +17,6 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.retries import Retries
-from tuff.transport import ConnectionLostError
 
 ORDERS = TopicId("shop", "orders")
 
@@ -40,7 +38,7 @@ def record() -> Record:
 
 @pytest.fixture
 def client(record: Record) -> tuff.Client:
-    return tuff.Client._over(Service(record), "tests", Retries(0))
+    return tuff.Client(transport=Service(record), client_id="tests", retries=0)
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import pytest
 
 import tuff
 from tests.client.recording import Record, Service
-from tuff.commit import BUFFER_BYTES_MAX
-from tuff.context import TransactionContext
+from tuff.blocking.context import TransactionContext
+from tuff.client_errors import ConnectionLostError
+from tuff.message_buffer import BUFFER_BYTES_MAX
 from tuff.protocol.ids import TopicId
-from tuff.retries import Retries
-from tuff.transport import ConnectionLostError
 
 ORDERS = TopicId("shop", "orders")
 
@@ -27,7 +26,7 @@ def service(record: Record) -> Service:
 
 @pytest.fixture
 def context(service: Service) -> TransactionContext:
-    return tuff.Client._over(service, "tests", Retries(0)).transaction()
+    return tuff.Client(transport=service, client_id="tests", retries=0).transaction()
 
 
 def test_what_does_not_fit_into_memory_is_stored_and_referred_to_behind_the_rest(

@@ -4,6 +4,7 @@ import pytest
 
 from tuff import calls, transaction_calls
 from tuff.calls import Call, PollQuestion
+from tuff.client_errors import ClientClosedError, ConnectionLostError
 from tuff.flows import Pause, Step
 from tuff.protocol.errors import (
     BadRequestError,
@@ -17,7 +18,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
 from tuff.retries import Retries
-from tuff.transport import ClientClosedError, ConnectionLostError
 
 TOPIC = TopicId("shop", "orders")
 PUBLISH = calls.publish(TOPIC, [b"x"], pointer=None, ttl_s=None)

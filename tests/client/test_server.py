@@ -9,10 +9,10 @@ import pytest
 
 import tuff
 from tests.http.process import ServerProcess, serve
+from tuff.client_errors import ConnectionLostError
 from tuff.launch import LaunchError
 from tuff.launch import ServerProcess as LaunchedServer
 from tuff.protocol.errors import TopicNotFoundError
-from tuff.transport import ConnectionLostError
 
 
 def payloads(poll: tuff.Poll) -> list[bytes]:

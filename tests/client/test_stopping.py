@@ -13,7 +13,7 @@ import pytest
 import tuff
 from tests.client.proxy import losing
 from tests.http.process import ServerProcess
-from tuff import driver
+from tuff.blocking import driver
 from tuff.stopping import Stop, StoppedError
 
 ANSWER_WITHIN_S = 20.0  # seconds; where a stop is not heard, this ends the test

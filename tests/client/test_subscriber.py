@@ -12,7 +12,6 @@ from tests.client.proxy import losing
 from tests.client.recording import Record, Service
 from tests.http.process import ServerProcess
 from tuff.calls import Call, Response
-from tuff.retries import Retries
 
 T = TypeVar("T")
 
@@ -414,7 +413,7 @@ def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_end
     positions: tuff.TablePositions,
 ) -> None:
     service = Quiet()
-    client = tuff.Client._over(service, "tests", Retries(0))
+    client = tuff.Client(transport=service, client_id="tests", retries=0)
     orders = tuff.TopicId("shop", "orders")
     subscriber = client.subscriber(orders, lambda *_: None, positions=positions, wait=70)
 

@@ -7,9 +7,9 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 import tuff
+from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Offset
-from tuff.transport import ConnectionLostError
 
 ID = tuff.MessageId(1, 2)
 VALUES = [

@@ -20,7 +20,7 @@ from threading import Event, Thread
 from traceback import print_exc
 
 import tuff
-from tuff.commit import OutcomeUnknownError
+from tuff.client_errors import OutcomeUnknownError
 from tuff.retries import is_passing
 
 ACCOUNT_COUNT = 100

@@ -43,7 +43,7 @@ CORE = (
         "write/write_batch",
     )),
     *(f"tuff/{name}.py" for name in (
-        "commit", "context", "subscriber",
+        "aio/context", "commit", "message_buffer", "subscriber",
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_store", "leveldb_table", "row_format",

@@ -16,7 +16,7 @@ from pipeline import archive, audit, compact, frames, replay
 from pipeline.command import run
 from pipeline.manifest import Archive
 from tests.spark.session import make_session
-from tuff.topics import Topics
+from tuff.blocking.topics import Topics
 
 SOURCE, AGAIN, LETTERS = "jobs:source", "jobs:again", "jobs:letters"
 ATTEMPT_COUNT = 3

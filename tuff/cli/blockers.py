@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import (
     Session,
     command_line,
@@ -15,7 +16,6 @@ from tuff.cli.options import (
 )
 from tuff.cli.output import moment, print_json, print_table, seconds
 from tuff.cli.transactions import lease_text, transaction_form
-from tuff.client import Client
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import OpenTransaction
 

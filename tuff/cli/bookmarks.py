@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import SECONDS, Session, output_options, server_options, session, topic_of
 from tuff.cli.output import moment, print_json, print_table
 from tuff.cli.places import Latest, parse_place
-from tuff.client import Client
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.replies import Hold, NamedPosition
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 import click
 from click.core import ParameterSource
 
+from tuff.address import DEFAULT_URL
+from tuff.blocking.client import Client
 from tuff.cli.output import notice
-from tuff.client import DEFAULT_URL, Client
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointers import POINTER_MAX

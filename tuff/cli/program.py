@@ -23,9 +23,9 @@ from tuff.cli.status import status
 from tuff.cli.tailing import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
+from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
 from tuff.launch import LaunchError
 from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.transport import ConnectionLostError, ServerNotTrustedError
 from tuff.version import __version__
 
 # By the code of the error: the command that leads on. A word in capitals is a parameter of the

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.ending import EXIT_REFUSED
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, print_json, print_table
-from tuff.client import Client
 from tuff.protocol.errors import UnavailableError
 from tuff.replies import Health, Overview
 from tuff.version import __version__

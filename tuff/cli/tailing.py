@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import (
     Session,
     WholeNumber,
@@ -18,7 +19,7 @@ from tuff.cli.options import (
 )
 from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.cli.places import Latest, Place, parse_place
-from tuff.client import Client
+from tuff.client_errors import ConnectionLostError
 from tuff.flows import Backoff
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
@@ -27,7 +28,6 @@ from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
 from tuff.subscriber import AWAY_FIRST_S, AWAY_MOST_S
-from tuff.transport import ConnectionLostError
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits

@@ -17,7 +17,7 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.tables.work import Current, Found, Founds, Work, WorkState
 
 if TYPE_CHECKING:
-    from tuff.client import Client
+    from tuff.blocking.client import Client
 
 
 class Versions(Protocol):

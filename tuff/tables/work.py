@@ -8,7 +8,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from threading import Lock, RLock
 from weakref import WeakSet, WeakValueDictionary
 
-from tuff.commit import hook_transaction_id
+from tuff.participant import hook_transaction_id
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.transaction import Transaction
 from tuff.tables.row_format import Version

@@ -1,15 +1,15 @@
-"""The publisher of `tuff.publisher` for the tasks of one event loop."""
+"""The publisher of `tuff.blocking.publisher` for the tasks of one event loop."""
 
 import asyncio
 import os
 from types import TracebackType
 
 from tuff import calls
-from tuff.async_driver import AsyncDriver
+from tuff.aio.driver import AsyncDriver
+from tuff.batching import Accumulator, Batch, Delivery, fail, require_own_process
 from tuff.calls import Payload
+from tuff.client_errors import ConnectionLostError
 from tuff.protocol.ids import MessageId
-from tuff.publisher import Accumulator, Batch, Delivery, fail, require_own_process
-from tuff.transport import ConnectionLostError
 
 
 class AsyncPublisher:

@@ -1,4 +1,5 @@
-"""`client.transactions`: the calls of protocol §5.2, blocking and for asyncio.
+# Generated from tuff/aio/transactions.py by `make blocking`; change that one.
+"""`client.transactions`: the calls of protocol §5.2.
 
 In all of them `tx` is a transaction, or any of its pointers.
 """
@@ -7,14 +8,12 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
+from tuff.blocking.topics import Send
 from tuff.calls import Duration, maybe_seconds_of
-from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
-from tuff.topics import AsyncSend, Send
-
-Tx = Transaction | int
+from tuff.transaction_calls import Tx, id_of
 
 REQUEST_ID_BYTES = 16  # bytes by chance; two programs never draw the same
 
@@ -146,111 +145,3 @@ class Transactions:
     def take_snapshot(self) -> SnapshotFile:
         """Have the server write its transaction state to a file, and say which."""
         return self._send(transaction_calls.take_snapshot())
-
-
-class AsyncTransactions:
-    """As `Transactions`, with coroutines."""
-
-    def __init__(self, send: AsyncSend, name: str) -> None:
-        self._send = send
-        self._name = name
-
-    async def start(
-        self,
-        type: TransactionTypeLike = "short",
-        *,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
-        client: str | None = None,
-        lease: Duration | None = None,
-    ) -> Transaction:
-        """As `Transactions.start`."""
-        name = self._name if client is None else client
-        return await self._send(
-            transaction_calls.start(
-                type=type,
-                timeout_s=maybe_seconds_of(timeout, what="timeout"),
-                client=name,
-                lease_s=maybe_seconds_of(lease, what="lease"),
-            )
-        )
-
-    async def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
-        """As `Transactions.can_commit`."""
-        await self._send(transaction_calls.can_commit(id_of(tx), changes))
-
-    async def commit(
-        self,
-        tx: Tx,
-        changes: Collection[bytes] = (),
-        publish: Sequence[PublishEntry] = (),
-        *,
-        read_only: bool = False,
-    ) -> list[RollbackDetail]:
-        """As `Transactions.commit`."""
-        call = transaction_calls.commit(id_of(tx), changes, publish, read_only=read_only)
-        return await self._send(call)
-
-    async def run(
-        self, publish: Sequence[PublishEntry], *, request_id: str | None = None
-    ) -> list[RollbackDetail]:
-        """As `Transactions.run`."""
-        request_id = secrets.token_hex(REQUEST_ID_BYTES) if request_id is None else request_id
-        return await self._send(
-            transaction_calls.run(publish, client=self._name, request_id=request_id)
-        )
-
-    async def abort(self, tx: Tx) -> str:
-        """As `Transactions.abort`."""
-        return await self._send(transaction_calls.abort(id_of(tx)))
-
-    async def invalidate(self, tx: Tx) -> None:
-        """As `Transactions.invalidate`."""
-        await self._send(transaction_calls.invalidate(id_of(tx)))
-
-    async def checkpoint(self, tx: Tx) -> Transaction:
-        """As `Transactions.checkpoint`."""
-        return await self._send(transaction_calls.checkpoint(id_of(tx)))
-
-    async def renew(self, tx: Tx) -> Renewed:
-        """As `Transactions.renew`."""
-        return await self._send(transaction_calls.renew(id_of(tx)))
-
-    async def outcome(self, tx: Tx) -> Outcome:
-        """As `Transactions.outcome`."""
-        return await self._send(transaction_calls.outcome(id_of(tx)))
-
-    async def overview(self) -> Overview:
-        """As `Transactions.overview`."""
-        return await self._send(transaction_calls.overview())
-
-    async def invalids(self) -> Invalids:
-        """As `Transactions.invalids`."""
-        return await self._send(transaction_calls.invalids())
-
-    async def truncate(
-        self, *, ids: Collection[int] | None = None, before: int | None = None
-    ) -> Truncated:
-        """As `Transactions.truncate`."""
-        return await self._send(transaction_calls.truncate(ids=ids, before_ms=before))
-
-    async def take_snapshot(self) -> SnapshotFile:
-        """As `Transactions.take_snapshot`."""
-        return await self._send(transaction_calls.take_snapshot())
-
-
-def id_of(tx: Tx) -> int:
-    """The pointer to ask about it with. Raises: TypeError: it is no transaction."""
-    return tx if isinstance(tx, int) else _checked(tx).transaction_id
-
-
-def write_pointer_of(tx: Tx) -> int:
-    """The pointer to write under in it. Raises: TypeError: it is no transaction."""
-    return tx if isinstance(tx, int) else _checked(tx).write_pointer
-
-
-def _checked(tx: object) -> Transaction:
-    if not isinstance(tx, Transaction):
-        raise TypeError(
-            f"a transaction is a tuff.Transaction or one of its pointers, and not {shown(tx)}"
-        )
-    return tx

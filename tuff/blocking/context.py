@@ -1,18 +1,16 @@
-"""A transaction as a program holds it, blocking and for asyncio; `tuff.commit` does the work."""
+# Generated from tuff/aio/context.py by `make blocking`; change that one.
+"""A transaction as a program holds it; `tuff.commit` does the work."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tuff import calls
+from tuff.blocking.driver import Driver
 from tuff.calls import Duration, Payload, PollQuestion, Start
-from tuff.commit import AsyncTransactionAware, CommitProtocol, TransactionAware
-from tuff.driver import Driver
+from tuff.commit import CommitProtocol
+from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
-
-if TYPE_CHECKING:
-    from tuff.async_driver import AsyncDriver  # who blocks should not load asyncio
 
 
 class TransactionContext:
@@ -37,9 +35,9 @@ class TransactionContext:
         entry = object()
         try:
             self._driver.run(self._protocol.begin(entry))
+        except GeneratorExit:
+            raise
         except BaseException as error:
-            # An interrupt can come when all has begun; without its block nobody would end it. The
-            # block of somebody else that is in this context already is not ours to end.
             self._driver.run(self._protocol.withdraw(entry, error))
             raise
         return self
@@ -112,85 +110,3 @@ class TransactionContext:
     def abort(self) -> None:
         """Roll back and end the transaction, which is no error; leave the block after it."""
         self._driver.run(self._protocol.abort())
-
-
-class AsyncTransactionContext:
-    """As `TransactionContext`: `async with client.transaction(rows) as tx: …`.
-
-    A hook may be a coroutine function; cancellation rolls back like any error. Belongs to one task
-    at a time, which is the one that runs the hooks.
-    """
-
-    def __init__(self, protocol: CommitProtocol, driver: "AsyncDriver") -> None:
-        self._protocol = protocol
-        self._driver = driver
-
-    @property
-    def transaction(self) -> Transaction:
-        """The current transaction. Raises: RuntimeError: there is none."""
-        return self._protocol.transaction
-
-    async def __aenter__(self) -> "AsyncTransactionContext":
-        entry = object()
-        try:
-            await self._driver.run(self._protocol.begin(entry))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._driver.run(self._protocol.withdraw(entry, error))
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        protocol = self._protocol
-        await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
-
-    async def add(self, participant: AsyncTransactionAware) -> None:
-        """As `TransactionContext.add`."""
-        await self._driver.run(self._protocol.add(participant))
-
-    def remove(self, participant: AsyncTransactionAware) -> bool:
-        """As `TransactionContext.remove`; it waits for nothing."""
-        return self._protocol.remove(participant)
-
-    async def checkpoint(self) -> None:
-        """As `TransactionContext.checkpoint`."""
-        await self._driver.run(self._protocol.checkpoint())
-
-    async def publish(
-        self, topic: TopicId, *messages: Payload, ttl: Duration | None = None
-    ) -> None:
-        """As `TransactionContext.publish`."""
-        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=calls.ttl_of(ttl)))
-
-    async def poll(
-        self,
-        topic: TopicId,
-        start: Start | None = None,
-        *,
-        inclusive: bool = True,
-        limit: int | None = None,
-        undecided: str = "hold",
-        wait: Duration = 0,
-        through: MessageId | str | None = None,
-    ) -> Poll:
-        """As `TransactionContext.poll`."""
-        question = PollQuestion(
-            start=start,
-            inclusive=inclusive,
-            limit=limit,
-            transaction=self.transaction.transaction_id,
-            undecided=undecided,
-            wait_s=calls.seconds_of(wait, what="wait"),
-            through=through,
-        )
-        return await self._driver.run(self._protocol.poll(topic, question))
-
-    async def abort(self) -> None:
-        """As `TransactionContext.abort`."""
-        await self._driver.run(self._protocol.abort())

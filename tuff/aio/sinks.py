@@ -1,22 +1,22 @@
-"""`client.sinks`: the calls of protocol §5.3, blocking and for asyncio."""
+"""`client.sinks`: the calls of protocol §5.3."""
 
 from tuff import transaction_calls
+from tuff.aio.topics import AsyncSend
 from tuff.calls import Duration, maybe_seconds_of
 from tuff.replies import Epoch, Sink
-from tuff.topics import AsyncSend, Send
 
-Found = list[Sink]  # inside the classes, `list` is a method
+Found = list[Sink]  # inside the class, `list` is a method
 
 
-class Sinks:
+class AsyncSinks:
     """The sinks of one server: what makes a replayed batch of a writer a no-op. Safe to share
-    between threads."""
+    between the tasks of one event loop."""
 
-    def __init__(self, send: Send, name: str) -> None:
+    def __init__(self, send: AsyncSend, name: str) -> None:
         self._send = send
         self._name = name
 
-    def begin(
+    async def begin(
         self,
         sink: str,
         epoch: int,
@@ -27,7 +27,7 @@ class Sinks:
     ) -> Epoch:
         """The transaction in which to write this epoch, the same for every task of a run.
 
-            epoch = client.sinks.begin("orders/query-7", 41, run_id, lease=60)
+            epoch = await client.sinks.begin("orders/query-7", 41, run_id, lease=60)
             if epoch.transaction is None:
                 return  # it has committed
 
@@ -45,48 +45,6 @@ class Sinks:
             TooManySinksError: as many as may be are recorded.
         """
         name = self._name if client is None else client
-        return self._send(
-            transaction_calls.begin_epoch(
-                sink, epoch, run_id, lease_s=maybe_seconds_of(lease, what="lease"), client=name
-            )
-        )
-
-    def get(self, sink: str) -> Sink:
-        """The newest epoch, and what became of it. Raises: SinkNotFoundError."""
-        return self._send(transaction_calls.get_sink(sink))
-
-    def list(self) -> Found:
-        """All sinks, by name."""
-        return self._send(transaction_calls.list_sinks())
-
-    def delete(self, sink: str) -> None:
-        """Forget it, durably: whatever epoch comes next is its first.
-
-        Raises:
-            SinkNotFoundError: nothing is recorded of it.
-            SinkInUseError: its transaction is in progress.
-        """
-        self._send(transaction_calls.delete_sink(sink))
-
-
-class AsyncSinks:
-    """As `Sinks`, with coroutines."""
-
-    def __init__(self, send: AsyncSend, name: str) -> None:
-        self._send = send
-        self._name = name
-
-    async def begin(
-        self,
-        sink: str,
-        epoch: int,
-        run_id: str,
-        *,
-        lease: Duration | None = None,
-        client: str | None = None,
-    ) -> Epoch:
-        """As `Sinks.begin`."""
-        name = self._name if client is None else client
         return await self._send(
             transaction_calls.begin_epoch(
                 sink, epoch, run_id, lease_s=maybe_seconds_of(lease, what="lease"), client=name
@@ -94,13 +52,18 @@ class AsyncSinks:
         )
 
     async def get(self, sink: str) -> Sink:
-        """As `Sinks.get`."""
+        """The newest epoch, and what became of it. Raises: SinkNotFoundError."""
         return await self._send(transaction_calls.get_sink(sink))
 
     async def list(self) -> Found:
-        """As `Sinks.list`."""
+        """All sinks, by name."""
         return await self._send(transaction_calls.list_sinks())
 
     async def delete(self, sink: str) -> None:
-        """As `Sinks.delete`."""
+        """Forget it, durably: whatever epoch comes next is its first.
+
+        Raises:
+            SinkNotFoundError: nothing is recorded of it.
+            SinkInUseError: its transaction is in progress.
+        """
         await self._send(transaction_calls.delete_sink(sink))

@@ -1,47 +1,43 @@
-"""The blocking client. Every method is one flow, or one call, run by `tuff.driver` (design §7)."""
+"""The client: each method is one call, or one flow, that the driver runs (design §7)."""
 
-import os
-import random
-import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
 from ssl import SSLContext
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tuff import calls
+from tuff.address import DEFAULT_URL, address_of, client_name
+from tuff.aio.context import AsyncTransactionContext
+from tuff.aio.driver import AsyncDriver, AsyncSender
+from tuff.aio.publisher import AsyncPublisher
+from tuff.aio.sinks import AsyncSinks
+from tuff.aio.subscriber import AsyncSubscriber
+from tuff.aio.topics import AsyncTopics
+from tuff.aio.transactions import AsyncTransactions
+from tuff.aio.transport import AsyncTransport
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
 from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
-from tuff.commit import CommitProtocol, Opened, TransactionAware, rerun
-from tuff.context import TransactionContext
-from tuff.driver import Driver
-from tuff.flows import Backoff
+from tuff.commit import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.publisher import BATCH_BYTES, LINGER_S, Delivery, Publisher
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
-from tuff.sinks import Sinks
-from tuff.subscriber import Consumption, Plan, Positions, Subscriber, Subscription, keep_for
-from tuff.topics import Topics
-from tuff.transactions import Transactions, write_pointer_of
-from tuff.transport import Address, Transport
+from tuff.subscriber import Consumption, Plan, Subscription, keep_for
+from tuff.transaction_calls import write_pointer_of
 
 T = TypeVar("T")
 
-DEFAULT_URL = "http://127.0.0.1:7411"
-RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
 
-# Who lost a race tries again at once; who keeps losing makes room for the others.
-CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
-
-
-class Client:
+class AsyncClient:
     """A client of the server at `url`; it connects with its first call.
 
-        with tuff.Client("http://127.0.0.1:7411") as client:
-            client.publish(tuff.TopicId("shop", "orders"), "hello")
+        async with tuff.AsyncClient("http://127.0.0.1:7411") as client:
+            await client.publish(tuff.TopicId("shop", "orders"), "hello")
 
-    Safe to share between threads. `topics`, `transactions` and `sinks` hold the calls about those.
+    Safe to share between the tasks of one event loop. `topics`, `transactions` and `sinks` hold the
+    calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to what a call waits for at the
@@ -52,6 +48,7 @@ class Client:
     have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With `https`
     the certificate of the server is checked against the authorities that this machine trusts, or
     by `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    `transport`: what sends the calls (default: HTTP); for tests.
 
     Raises:
         ValueError: `url` is no address, or a number is out of its range.
@@ -67,47 +64,41 @@ class Client:
         retries: int = 5,
         token: str | None = None,
         ssl_context: SSLContext | None = None,
+        transport: AsyncSender | None = None,
     ) -> None:
         address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
-        self._set(Transport(address), client_name(client_id), retries_of(retries))
-
-    @classmethod
-    def _over(cls, transport: Transport, client_id: str, retries: Retries) -> "Client":
-        """A client over a transport that is there already; for tests."""
-        client = cls.__new__(cls)
-        client._set(transport, client_id, retries)  # noqa: SLF001 - of the same class
-        return client
-
-    def _set(self, transport: Transport, client_id: str, retries: Retries) -> None:
-        self._transport = transport
-        self._driver = Driver(transport)
-        self._retries = retries
-        self.client_id = client_id
-        self.topics = Topics(self._send)
-        self.transactions = Transactions(self._send, client_id)
-        self.sinks = Sinks(self._send, client_id)
+        self._transport: AsyncSender = AsyncTransport(address) if transport is None else transport
+        self._driver = AsyncDriver(self._transport)
+        self._retries = Retries(retries)
+        self.client_id = client_name(client_id)
+        self.topics = AsyncTopics(self._send)
+        self.transactions = AsyncTransactions(self._send, self.client_id)
+        self.sinks = AsyncSinks(self._send, self.client_id)
 
     @property
     def url(self) -> str:
         """The address this client speaks to."""
         return self._transport.url
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections; calling it again is harmless."""
-        self._transport.close()
+        await self._transport.close()
 
-    def __enter__(self) -> "Client":
+    def __await__(self) -> Generator[Any, None, "AsyncClient"]:  # asyncio only
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> "AsyncClient":
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        await self.close()
 
-    def publish(
+    async def publish(
         self,
         topic: TopicId,
         *messages: Payload,
@@ -116,8 +107,8 @@ class Client:
     ) -> Published:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
 
-            client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
-            client.publish(orders, *messages)
+            await client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
+            await client.publish(orders, *messages)
 
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
@@ -134,9 +125,11 @@ class Client:
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
-        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        return await self._send(
+            calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl))
+        )
 
-    def store(
+    async def store(
         self,
         topic: TopicId,
         *messages: Payload,
@@ -150,9 +143,9 @@ class Client:
         """
         pointer = write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
-        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        await self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
 
-    def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
+    async def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
         """Publish, in one place, everything that `store` put aside in this transaction for the
         topic since the last time (protocol §3.2). It becomes visible when the transaction commits.
 
@@ -160,9 +153,9 @@ class Client:
             TransactionNotInProgressError: its kind says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
+        return await self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
 
-    def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever; a client that
         aborts need not, as the server does it. Repeating it is harmless (protocol §3.3).
 
@@ -170,9 +163,9 @@ class Client:
             TransactionCommittedError: it is too late.
             TopicNotFoundError: the topic was deleted.
         """
-        self._send(calls.rollback(topic, detail))
+        await self._send(calls.rollback(topic, detail))
 
-    def poll(
+    async def poll(
         self,
         topic: TopicId,
         start: Start | None = None,
@@ -187,8 +180,8 @@ class Client:
     ) -> Poll:
         """Read messages from a place on; nothing moves by it, so they can be read again.
 
-            poll = client.poll(orders, limit=100)
-            more = client.poll(orders, poll.next_id, inclusive=False)
+            poll = await client.poll(orders, limit=100)
+            more = await client.poll(orders, poll.next_id, inclusive=False)
 
         `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
         or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
@@ -221,14 +214,14 @@ class Client:
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
         )
-        return self._send(calls.poll(topic, question))
+        return await self._send(calls.poll(topic, question))
 
-    def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+    async def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
         """One read whose messages come as an Arrow record batch, with pyarrow on both sides;
         `question` holds what `poll` is asked with."""
-        return self._send(poll_batch(topic, question))
+        return await self._send(poll_batch(topic, question))
 
-    def subscribe(
+    async def subscribe(
         self,
         topic: TopicId,
         start: Start | None = None,
@@ -236,10 +229,10 @@ class Client:
         isolation: IsolationLike = "committed",
         limit: int = 1_000,
         wait: Duration = 30.0,
-    ) -> Iterator[Message]:
+    ) -> AsyncIterator[Message]:
         """All messages from a place on, and then each new one when it comes; it never ends.
 
-            for message in client.subscribe(orders):
+            async for message in client.subscribe(orders):
                 print(message.payload)
 
         Within one iteration nothing comes twice, and nothing is skipped but what expires before it
@@ -262,7 +255,8 @@ class Client:
         )
         subscription = Subscription(topic, question)
         while True:
-            yield from self._driver.run(subscription.poll())
+            for message in await self._driver.run(subscription.poll()):
+                yield message
 
     def publisher(
         self,
@@ -271,12 +265,12 @@ class Client:
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
-    ) -> Publisher:
+    ) -> AsyncPublisher:
         """Sends messages one by one, publishes them in batches, and acknowledges each of them.
 
-            with client.publisher(orders) as publisher:
-                futures = [publisher.send(f"order {number}") for number in range(10_000)]
-            print(futures[0].result())
+            async with client.publisher(orders) as publisher:
+                futures = [await publisher.send(f"order {number}") for number in range(10_000)]
+            print(await futures[0])
 
         For many small messages of one program: one durable publish for a whole batch is many times
         as fast. A batch goes out when the one before is acknowledged, and `batch_bytes` are full
@@ -288,35 +282,35 @@ class Client:
         """
         delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
         linger_s = calls.seconds_of(linger, what="linger")
-        return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+        return AsyncPublisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
 
-    def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
+    async def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and how far it is decided for this reader (protocol §3.6).
 
         Raises:
             TopicNotFoundError: there is none of that name.
         """
-        return self._send(calls.offsets(topic, isolation=isolation))
+        return await self._send(calls.offsets(topic, isolation=isolation))
 
-    def health(self) -> Health:
+    async def health(self) -> Health:
         """How the server and its parts do; also where it is not ready, which is no error here.
 
         Raises:
             ConnectionLostError: it can't be reached.
         """
-        return self._send(calls.health())
+        return await self._send(calls.health())
 
     def transaction(
         self,
-        *participants: TransactionAware,
+        *participants: AsyncTransactionAware,
         type: TransactionTypeLike = "short",
         timeout: Duration | None = None,
-    ) -> TransactionContext:
+    ) -> AsyncTransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
-            with client.transaction(rows) as tx:
+            async with client.transaction(rows) as tx:
                 rows.put(b"apple", b"41")
-                tx.publish(orders, "sold one apple")
+                await tx.publish(orders, "sold one apple")
 
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's 30; not for a long one).
@@ -330,15 +324,15 @@ class Client:
             participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
         ).context
 
-    def run(
+    async def run(
         self,
-        function: Callable[[TransactionContext], T],
-        *participants: TransactionAware,
+        function: Callable[[AsyncTransactionContext], Awaitable[T]],
+        *participants: AsyncTransactionAware,
         attempts: int = 20,
     ) -> T:
         """What `function(tx)` returns, run in a transaction; in a new one after each conflict.
 
-            left = client.run(lambda tx: sell_one(stock, b"apple"), stock)
+            left = await client.run(lambda tx: sell_one(stock, b"apple"), stock)
 
         It runs up to `attempts` times, after waits that grow from 5 ms to half a second, so what it
         does outside of the transaction must bear repeating.
@@ -350,22 +344,22 @@ class Client:
         flow = rerun(
             lambda: self._open(participants), function, attempts=attempts, backoff=CONFLICT_BACKOFF
         )
-        result: T = self._driver.run(flow)
+        result: T = await self._driver.run(flow)
         return result
 
     def subscriber(
         self,
         topic: TopicId,
-        process: Callable[[Sequence[Message], TransactionContext], object],
+        process: Callable[[Sequence[Message], AsyncTransactionContext], object],
         *,
-        positions: Positions,
+        positions: AsyncPositions,
         start: Start | None = None,
         isolation: IsolationLike = "committed",
         batch: int = 100,
         wait: Duration = 30.0,
         attempts: int = 5,
         dead_letters: TopicId | None = None,
-    ) -> Subscriber:
+    ) -> AsyncSubscriber:
         """Processes every message of a topic exactly once, with respect to `positions`.
 
             def process(messages, tx):
@@ -373,7 +367,7 @@ class Client:
                     stock.put(message.payload, b"sold")
 
             positions = tuff.TablePositions(stock, "seller")
-            client.subscriber(orders, process, positions=positions).run()
+            await client.subscriber(orders, process, positions=positions).run()
 
         Each batch of at most `batch` messages is processed in a transaction that also keeps the new
         position, in the participant `positions`; so both are done, or neither. `start` is where it
@@ -385,8 +379,9 @@ class Client:
         away count for nothing.
 
         Raises:
-            TypeError, ValueError: `process` is a coroutine function, `attempts` is below 1, the
-                topic's name too long for `.dlq`, or `positions` are those of another topic.
+            ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
+                `positions` are those of another topic.
+            TypeError: a function is a coroutine function, and this client is a blocking one.
         """
         wait_s = calls.seconds_of(wait, what="wait")
         plan = Plan(
@@ -401,49 +396,19 @@ class Client:
         )
         consumption = Consumption(plan, self._retries)
         keep_for(topic, positions)
-        return Subscriber(consumption, self._driver)
+        return AsyncSubscriber(consumption, self._driver)
 
-    def _send(self, call: Call[T]) -> T:
-        return self._driver.run(self._retries.ask(call))
+    async def _send(self, call: Call[T]) -> T:
+        return await self._driver.run(self._retries.ask(call))
 
     def _open(
         self,
-        participants: Collection[TransactionAware],
+        participants: Collection[AsyncTransactionAware],
         *,
         type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
-    ) -> Opened[TransactionContext]:
+    ) -> Opened[AsyncTransactionContext]:
         protocol = CommitProtocol(
             self._retries, participants, type=type, timeout_s=timeout_s, client=self.client_id
         )
-        return Opened(protocol, TransactionContext(protocol, self._driver))
-
-
-def address_of(
-    url: str,
-    timeout: Duration,
-    connect_timeout: Duration,
-    *,
-    token: str | None,
-    ssl_context: SSLContext | None,
-) -> Address:
-    """The server that a client speaks to. Raises: ValueError: as `Client`."""
-    return Address(
-        url=url,
-        timeout_s=calls.seconds_of(timeout, what="timeout"),
-        connect_timeout_s=calls.seconds_of(connect_timeout, what="connect_timeout"),
-        token=token,
-        ssl_context=ssl_context,
-    )
-
-
-def client_name(given: str | None) -> str:
-    """The name that others see."""
-    return given if given is not None else f"{socket.gethostname()}-{os.getpid()}"
-
-
-def retries_of(count: int) -> Retries:
-    """Raises: ValueError: the count is below 0, or absurd."""
-    if not 0 <= count <= RETRY_COUNT_MAX:
-        raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
-    return Retries(count)
+        return Opened(protocol, AsyncTransactionContext(protocol, self._driver))

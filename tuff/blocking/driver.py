@@ -2,14 +2,22 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
 from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
 from tuff.stopping import Stop
-from tuff.transport import Transport
 
 T = TypeVar("T")
+
+
+class Sender(Protocol):
+    """What sends a call once."""
+
+    @property
+    def url(self) -> str: ...
+    def send(self, call: Call[T], *, stop: Stop | None = None) -> T: ...
+    def close(self) -> None: ...
 
 
 def pause(seconds: float, stop: Stop | None) -> None:
@@ -23,8 +31,10 @@ def pause(seconds: float, stop: Stop | None) -> None:
 class Driver:
     """Blocks until a flow is through. Safe to share between threads."""
 
+    runs_coroutines: ClassVar[bool] = False  # as a step of a flow
+
     def __init__(
-        self, transport: Transport, *, pause: Callable[[float, Stop | None], None] = pause
+        self, transport: Sender, *, pause: Callable[[float, Stop | None], None] = pause
     ) -> None:
         self._transport = transport
         self._pause = pause

@@ -1,4 +1,5 @@
-"""`client.topics`: the calls of protocol §2, blocking and for asyncio."""
+# Generated from tuff/aio/topics.py by `make blocking`; change that one.
+"""`client.topics`: the calls of protocol §2."""
 
 from typing import Protocol, TypeVar
 
@@ -9,7 +10,7 @@ from tuff.replies import Hold, NamedPosition, Splits, TopicInfo
 
 T = TypeVar("T")
 
-# Inside the classes, `list` is a method.
+# Inside the class, `list` is a method.
 Names = list[str]
 Holds = list[Hold]
 NamedPositions = list[NamedPosition]
@@ -19,12 +20,6 @@ class Send(Protocol):
     """Sends a call, and again where that is safe."""
 
     def __call__(self, call: Call[T]) -> T: ...
-
-
-class AsyncSend(Protocol):
-    """As `Send`, on an event loop."""
-
-    async def __call__(self, call: Call[T]) -> T: ...
 
 
 class Topics:
@@ -146,86 +141,3 @@ class Topics:
     def namespaces(self) -> Names:
         """The namespaces that hold a topic, in byte order."""
         return self._send(calls.list_namespaces())
-
-
-class AsyncTopics:
-    """As `Topics`, with coroutines."""
-
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
-
-    async def create(
-        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
-    ) -> None:
-        """As `Topics.create`."""
-        await self._send(calls.create_topic(topic, calls.topic_properties(ttl, properties)))
-
-    async def update(
-        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
-    ) -> None:
-        """As `Topics.update`."""
-        await self._send(calls.update_topic(topic, calls.topic_properties(ttl, properties)))
-
-    async def delete(self, topic: TopicId) -> None:
-        """As `Topics.delete`."""
-        await self._send(calls.delete_topic(topic))
-
-    async def get(self, topic: TopicId) -> TopicInfo:
-        """As `Topics.get`."""
-        return await self._send(calls.get_topic(topic))
-
-    async def list(self, namespace: str) -> Names:
-        """As `Topics.list`."""
-        return await self._send(calls.list_topics(namespace))
-
-    async def splits(
-        self,
-        topic: TopicId,
-        count: int,
-        *,
-        start: MessageId | str | None = None,
-        end: MessageId | str | None = None,
-    ) -> Splits:
-        """As `Topics.splits`."""
-        return await self._send(calls.splits(topic, count, start=start, end=end))
-
-    async def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
-        """As `Topics.truncate`."""
-        newest = await self._send(calls.newest_place(topic))
-        return await self._send(calls.truncate(topic, before, newest=newest))
-
-    async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
-        """As `Topics.hold`."""
-        return await self._send(
-            calls.set_hold(topic, name, start, max_age_s=calls.seconds_of(max_age, what="max_age"))
-        )
-
-    async def holds(self, topic: TopicId) -> Holds:
-        """As `Topics.holds`."""
-        return await self._send(calls.list_holds(topic))
-
-    async def release(self, topic: TopicId, name: str) -> None:
-        """As `Topics.release`."""
-        await self._send(calls.delete_hold(topic, name))
-
-    async def set_position(
-        self, topic: TopicId, name: str, position: MessageId | str
-    ) -> NamedPosition:
-        """As `Topics.set_position`."""
-        return await self._send(calls.set_position(topic, name, position))
-
-    async def position(self, topic: TopicId, name: str) -> NamedPosition:
-        """As `Topics.position`."""
-        return await self._send(calls.get_position(topic, name))
-
-    async def positions(self, topic: TopicId) -> NamedPositions:
-        """As `Topics.positions`."""
-        return await self._send(calls.list_positions(topic))
-
-    async def delete_position(self, topic: TopicId, name: str) -> None:
-        """As `Topics.delete_position`."""
-        await self._send(calls.delete_position(topic, name))
-
-    async def namespaces(self) -> Names:
-        """As `Topics.namespaces`."""
-        return await self._send(calls.list_namespaces())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
 from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
@@ -14,15 +14,23 @@ T = TypeVar("T")
 class AsyncSender(Protocol):
     """What sends a call once, without blocking the event loop."""
 
+    @property
+    def url(self) -> str: ...
     async def send(self, call: Call[T]) -> T: ...
+    async def close(self) -> None: ...
 
 
 class AsyncDriver:
     """Runs every step, hooks included, in the calling task, so that what a hook puts into a context
     variable is there afterwards."""
 
+    runs_coroutines: ClassVar[bool] = True  # as a step of a flow
+
     def __init__(
-        self, transport: AsyncSender, *, pause: Callable[[float], Awaitable[None]]
+        self,
+        transport: AsyncSender,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._transport = transport
         self._pause = pause

@@ -1,15 +1,17 @@
 """Sends calls over HTTP from an event loop: the only module of the client that knows aiohttp.
 
-As `tuff.transport`, it sends each call once, and reports what was lost.
+As `tuff.blocking.transport`, it sends each call once, and reports what was lost.
 """
 
 import asyncio
+from types import SimpleNamespace
 from typing import TypeVar
 
 import aiohttp
 
+from tuff.address import Address
 from tuff.calls import Call, Request, Response
-from tuff.transport import Address, ClientClosedError
+from tuff.client_errors import ClientClosedError
 
 T = TypeVar("T")
 
@@ -88,10 +90,8 @@ class AsyncTransport:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[_sending_once()],
             )
-            # It would send every PUT and DELETE again when a kept connection breaks, and then the
-            # topic that was just created "exists already"; `tuff.retries` knows which are safe.
-            self._session._retry_connection = False  # noqa: SLF001 - there is no public switch
         return self._session
 
 
@@ -101,3 +101,24 @@ async def _let_the_loop_look() -> None:
     # outcome. One turn reads the end, the next takes the connection out of use.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+
+
+def _sending_once() -> aiohttp.TraceConfig:
+    """Refuses the second attempt of a request, before anything of it is sent.
+
+    aiohttp sends every PUT and DELETE again where a kept connection breaks, and then the topic that
+    was just created "exists already"; `tuff.retries` knows which calls may be repeated.
+    """
+
+    async def send_once(
+        session: aiohttp.ClientSession,
+        attempts: SimpleNamespace,
+        params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        if hasattr(attempts, "has_begun"):
+            raise aiohttp.ServerDisconnectedError
+        attempts.has_begun = True
+
+    config = aiohttp.TraceConfig()
+    config.on_request_headers_sent.append(send_once)
+    return config

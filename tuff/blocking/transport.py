@@ -6,12 +6,9 @@ since what may be repeated is known to `tuff.retries` alone.
 
 import io
 import os
-import re
 import select
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ssl import SSLContext, SSLError, SSLSocket, create_default_context
 from threading import Lock
@@ -20,8 +17,9 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+from tuff.address import Address
 from tuff.calls import Call, Request, Response
-from tuff.protocol.errors import TuffError
+from tuff.client_errors import ClientClosedError
 from tuff.stopping import Stop, wait_for
 
 
@@ -101,158 +99,7 @@ class _Answer(io.RawIOBase):
 
 T = TypeVar("T")
 
-TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; more of them are more than a C int has in ms
 IDLE_COUNT_MAX = 32  # connections; more threads than this at once open and close their own
-
-_NO_PLAIN_URL = re.compile(r"[?#\x00-\x20\x7f]")  # nothing may follow the path, or break a line
-# What a proxy answers for a server that does not; that of the server itself has a code.
-_OF_A_PROXY = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
-
-
-class ConnectionLostError(TuffError):
-    """The server can't be reached, or the connection was lost before its answer came.
-
-    `outcome_unknown`: the server may have done what it was asked.
-    """
-
-    code = "connection_lost"
-
-    def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
-        super().__init__(detail)
-        self.outcome_unknown = outcome_unknown
-        self.retry_safe = not outcome_unknown
-
-
-class ClientClosedError(ConnectionLostError):
-    """The client was closed, so nothing was sent."""
-
-    def __init__(self) -> None:
-        super().__init__("the client is closed; connect again", outcome_unknown=False)
-        self.retry_safe = False
-
-
-class ServerNotTrustedError(ConnectionLostError):
-    """The server's certificate is none that this machine trusts, so nothing was sent."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, outcome_unknown=False)
-        self.retry_safe = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Which server to speak to, how long to wait for it, and as which user; see `tuff.Client`."""
-
-    url: str
-    timeout_s: float
-    connect_timeout_s: float
-    token: str | None = None
-    ssl_context: SSLContext | None = None
-
-    def __post_init__(self) -> None:
-        """Raises: ValueError: one of them can't be."""
-        if _has_credentials(self.url):
-            # It is not shown: what ends up in a log is no secret any more.
-            raise ValueError(
-                "the address of a server has no user and no password in it; give a `token` instead"
-            )
-        if not _is_address(self.url):
-            raise ValueError(
-                f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
-            )
-        if not (_is_timeout(self.timeout_s) and _is_timeout(self.connect_timeout_s)):
-            raise ValueError(
-                f"timeouts are seconds above 0, up to {TIMEOUT_S_MAX:,.0f}, and not "
-                f"{self.timeout_s} and {self.connect_timeout_s}"
-            )
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            # It is not shown: what ends up in a log is no secret any more.
-            raise ValueError("a token is printable ASCII, as it travels in a header")
-
-    def answer_within_s(self, request: Request) -> float:
-        """How long sending a request and receiving all of its answer may take."""
-        return self.timeout_s + request.wait_s
-
-    def answer(self, call: Call[T], response: Response) -> T:
-        """What the server said.
-
-        Raises:
-            ConnectionLostError: a proxy answered that it had no answer from the server.
-            TuffError: as `Call.answer`.
-        """
-        is_of_the_server = "code" in response.problem or call.is_unready(response)
-        if response.status in _OF_A_PROXY and not is_of_the_server:
-            error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
-            error.retry_after_s = response.retry_after_s
-            raise error
-        return call.answer(response)
-
-    def headers(self, request: Request) -> dict[str, str]:
-        """The headers of a request."""
-        headers = {} if request.body is None else {"Content-Type": request.content_type}
-        if request.accept is not None:
-            headers["Accept"] = request.accept
-        if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
-        return headers
-
-    def unreachable(self, error: Exception) -> ConnectionLostError:
-        """Nobody took the call."""
-        return ConnectionLostError(
-            f"no server answers at {self.url} ({_reason(error)}); start one with `tuff serve`, or "
-            "give another address",
-            outcome_unknown=False,
-        )
-
-    def not_trusted(self, error: Exception) -> ServerNotTrustedError:
-        """There is somebody, who can't prove to be that server."""
-        return ServerNotTrustedError(
-            f"{self.url} could not prove who it is ({_reason(error)}); if its certificate is of an "
-            "authority of your own, name that one's file in SSL_CERT_FILE"
-        )
-
-    def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
-        """The connection broke. Nothing happened if it was a read, or not wholly sent."""
-        return self._lost(request, _reason(error), was_sent=was_sent)
-
-    def _lost(self, request: Request, reason: str, *, was_sent: bool) -> ConnectionLostError:
-        what = f"{request.method} {request.path.partition('?')[0]}"
-        if request.is_read or not was_sent:
-            return ConnectionLostError(
-                f"{self.url} was lost before it answered {what} ({reason}); ask again",
-                outcome_unknown=False,
-            )
-        return ConnectionLostError(
-            f"{self.url} was lost before it answered {what} ({reason}), so whether it was "
-            "done is unknown; look before you repeat it",
-            outcome_unknown=True,
-        )
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        (parts.hostname or "").encode("idna")
-        return (
-            _NO_PLAIN_URL.search(url) is None
-            and parts.scheme in {"http", "https"}
-            and bool(parts.hostname)
-            and parts.path.isascii()
-            and parts.port != 0
-        )
-    except ValueError:  # a port that is none, a bracket that is not closed, a label too long
-        return False
-
-
-def _has_credentials(url: str) -> bool:
-    try:
-        return "@" in urlsplit(url).netloc
-    except ValueError:
-        return False
-
-
-def _is_timeout(seconds: float) -> bool:
-    return 0 < seconds <= TIMEOUT_S_MAX  # which a NaN is not
 
 
 class Transport:
@@ -383,10 +230,6 @@ def _ssl_context() -> SSLContext:
     context = create_default_context()
     context.set_alpn_protocols(["http/1.1"])  # as http.client does with a context of its own
     return context
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

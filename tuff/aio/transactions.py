@@ -1,0 +1,148 @@
+"""`client.transactions`: the calls of protocol §5.2.
+
+In all of them `tx` is a transaction, or any of its pointers.
+"""
+
+import secrets
+from collections.abc import Collection, Sequence
+
+from tuff import transaction_calls
+from tuff.aio.topics import AsyncSend
+from tuff.calls import Duration, maybe_seconds_of
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
+from tuff.transaction_calls import Tx, id_of
+
+REQUEST_ID_BYTES = 16  # bytes by chance; two programs never draw the same
+
+
+class AsyncTransactions:
+    """The transactions of one server. Safe to share between the tasks of one event loop."""
+
+    def __init__(self, send: AsyncSend, name: str) -> None:
+        self._send = send
+        self._name = name
+
+    async def start(
+        self,
+        type: TransactionTypeLike = "short",
+        *,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the transaction's, kept by the server
+        client: str | None = None,
+        lease: Duration | None = None,
+    ) -> Transaction:
+        """A new transaction, with the snapshot it reads in.
+
+        `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
+        the server ends it (default: the server's; not for a long one). `client`: the name that
+        others see (default: this client's). `lease`: seconds, up to 3,600, after which the server
+        ends a long one unless it is renewed (default: it need not be).
+        """
+        name = self._name if client is None else client
+        return await self._send(
+            transaction_calls.start(
+                type=type,
+                timeout_s=maybe_seconds_of(timeout, what="timeout"),
+                client=name,
+                lease_s=maybe_seconds_of(lease, what="lease"),
+            )
+        )
+
+    async def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
+        """Check early for conflicts, and keep the keys for the commit.
+
+        Raises:
+            TransactionConflictError: which key, and who was first.
+            TransactionNotInProgressError: its kind says how it ended.
+        """
+        await self._send(transaction_calls.can_commit(id_of(tx), changes))
+
+    async def commit(
+        self,
+        tx: Tx,
+        changes: Collection[bytes] = (),
+        publish: Sequence[PublishEntry] = (),
+        *,
+        read_only: bool = False,
+    ) -> list[RollbackDetail]:
+        """Check for conflicts, publish and commit, as one step for every snapshot reader.
+
+        Answers what each entry of `publish` wrote. Repeating it gives the first answer, so after a
+        lost one it is sent again.
+
+        Raises:
+            TransactionConflictError: it can only be aborted or invalidated now.
+            TransactionNotInProgressError: its kind says how it ended.
+            ConnectionLostError: whether it committed is unknown; ask `outcome`.
+        """
+        call = transaction_calls.commit(id_of(tx), changes, publish, read_only=read_only)
+        return await self._send(call)
+
+    async def run(
+        self, publish: Sequence[PublishEntry], *, request_id: str | None = None
+    ) -> list[RollbackDetail]:
+        """Publish to several topics, all or nothing, in a transaction of its own.
+
+        `request_id` (up to 128 characters; default: one by chance) makes repeating it safe: the
+        server answers a second time what it answered the first.
+        """
+        request_id = secrets.token_hex(REQUEST_ID_BYTES) if request_id is None else request_id
+        return await self._send(
+            transaction_calls.run(publish, client=self._name, request_id=request_id)
+        )
+
+    async def abort(self, tx: Tx) -> str:
+        """End it, having undone its other writes: answers `aborted`, or `invalid` (§6)."""
+        return await self._send(transaction_calls.abort(id_of(tx)))
+
+    async def invalidate(self, tx: Tx) -> None:
+        """End it, although its writes could not be undone: nobody will ever see them.
+
+        Raises:
+            TransactionCommittedError: it had committed. TransactionAbortedError: it was aborted.
+        """
+        await self._send(transaction_calls.invalidate(id_of(tx)))
+
+    async def checkpoint(self, tx: Tx) -> Transaction:
+        """The same transaction, with a new write pointer."""
+        return await self._send(transaction_calls.checkpoint(id_of(tx)))
+
+    async def renew(self, tx: Tx) -> Renewed:
+        """Let its lease begin anew; best at a third of it.
+
+        Raises:
+            BadRequestError: it has none.
+            TransactionNotInProgressError: it is too late, or it has ended otherwise.
+        """
+        return await self._send(transaction_calls.renew(id_of(tx)))
+
+    async def outcome(self, tx: Tx) -> Outcome:
+        """What became of it; kept for 15 minutes (a setting of the server) after its end.
+
+        Raises:
+            TransactionUnknownError: it never was, or ended too long ago.
+        """
+        return await self._send(transaction_calls.outcome(id_of(tx)))
+
+    async def overview(self) -> Overview:
+        """What is in progress, and the counts around it."""
+        return await self._send(transaction_calls.overview())
+
+    async def invalids(self) -> Invalids:
+        """The invalid list."""
+        return await self._send(transaction_calls.invalids())
+
+    async def truncate(
+        self, *, ids: Collection[int] | None = None, before: int | None = None
+    ) -> Truncated:
+        """Take pointers off the invalid list: these, or those started before a time in ms.
+
+        Only safe once no store holds a version of them; those a message row carries are kept. With
+        `before`, an answer that is lost is not asked for again: look at `invalids`.
+        """
+        return await self._send(transaction_calls.truncate(ids=ids, before_ms=before))
+
+    async def take_snapshot(self) -> SnapshotFile:
+        """Have the server write its transaction state to a file, and say which."""
+        return await self._send(transaction_calls.take_snapshot())

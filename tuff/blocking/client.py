@@ -1,0 +1,409 @@
+# Generated from tuff/aio/client.py by `make blocking`; change that one.
+"""The client: each method is one call, or one flow, that the driver runs (design §7)."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from ssl import SSLContext
+from types import TracebackType
+from typing import TypeVar
+
+from tuff import calls
+from tuff.address import DEFAULT_URL, address_of, client_name
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.blocking.context import TransactionContext
+from tuff.blocking.driver import Driver, Sender
+from tuff.blocking.publisher import Publisher
+from tuff.blocking.sinks import Sinks
+from tuff.blocking.subscriber import Subscriber
+from tuff.blocking.topics import Topics
+from tuff.blocking.transactions import Transactions
+from tuff.blocking.transport import Transport
+from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
+from tuff.commit import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.participant import Positions, TransactionAware
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.replies import Health, Offsets, Poll, Published
+from tuff.retries import Retries
+from tuff.subscriber import Consumption, Plan, Subscription, keep_for
+from tuff.transaction_calls import write_pointer_of
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of the server at `url`; it connects with its first call.
+
+        with tuff.Client("http://127.0.0.1:7411") as client:
+            client.publish(tuff.TopicId("shop", "orders"), "hello")
+
+    Safe to share between threads. `topics`, `transactions` and `sinks` hold the
+    calls about those.
+
+    `client_id`: the name that others see in conflicts and listings (default: host and process id).
+    `timeout`: how long to wait for the whole reply, in addition to what a call waits for at the
+    server. `connect_timeout`: how long to wait for the connection. Both are seconds or a timedelta,
+    as are all durations here. `retries`: how often a call is sent again, after pauses that grow
+    from 0.1 to 2 seconds, if that is safe: reads, calls that the server says it did not carry out,
+    and calls that have no second effect (protocol §1, Idempotence); never a plain publish that may
+    have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With `https`
+    the certificate of the server is checked against the authorities that this machine trusts, or
+    by `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    `transport`: what sends the calls (default: HTTP); for tests.
+
+    Raises:
+        ValueError: `url` is no address, or a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        client_id: str | None = None,
+        timeout: Duration = 30.0,
+        connect_timeout: Duration = 5.0,
+        retries: int = 5,
+        token: str | None = None,
+        ssl_context: SSLContext | None = None,
+        transport: Sender | None = None,
+    ) -> None:
+        address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
+        self._transport: Sender = Transport(address) if transport is None else transport
+        self._driver = Driver(self._transport)
+        self._retries = Retries(retries)
+        self.client_id = client_name(client_id)
+        self.topics = Topics(self._send)
+        self.transactions = Transactions(self._send, self.client_id)
+        self.sinks = Sinks(self._send, self.client_id)
+
+    @property
+    def url(self) -> str:
+        """The address this client speaks to."""
+        return self._transport.url
+
+    def close(self) -> None:
+        """Close the connections; calling it again is harmless."""
+        self._transport.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+    ) -> Published:
+        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
+
+            client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
+            client.publish(orders, *messages)
+
+        Without `transaction` they are visible to every reader once this returns. With one, they
+        become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
+        A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
+
+        Raises:
+            TopicNotFoundError: create it first.
+            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8.
+            EmptyPublishError: there are no messages; see `publish_stored`.
+            InvalidTtlError: the ttl is out of range.
+            RequestTooLargeError: more than the server takes at once (16 MiB by default).
+            ConnectionLostError: where it says `outcome_unknown`, they may be there.
+            TransactionNotInProgressError: its kind says how the transaction ended.
+        """
+        pointer = None if transaction is None else write_pointer_of(transaction)
+        payloads = calls.payloads_of(topic, messages)
+        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+
+    def store(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int,
+        ttl: Duration | None = None,
+    ) -> None:
+        """Store messages durably without publishing them: `publish_stored` publishes all of them,
+        in one place (protocol §3.2).
+
+        Raises: as `publish`.
+        """
+        pointer = write_pointer_of(transaction)
+        payloads = calls.payloads_of(topic, messages)
+        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+
+    def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
+        """Publish, in one place, everything that `store` put aside in this transaction for the
+        topic since the last time (protocol §3.2). It becomes visible when the transaction commits.
+
+        Raises:
+            TransactionNotInProgressError: its kind says how the transaction ended.
+        """
+        pointer = write_pointer_of(transaction)
+        return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
+
+    def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+        """Hide one publish of a transaction from transactional readers for ever; a client that
+        aborts need not, as the server does it. Repeating it is harmless (protocol §3.3).
+
+        Raises:
+            TransactionCommittedError: it is too late.
+            TopicNotFoundError: the topic was deleted.
+        """
+        self._send(calls.rollback(topic, detail))
+
+    def poll(
+        self,
+        topic: TopicId,
+        start: Start | None = None,
+        *,
+        inclusive: bool = True,
+        limit: int | None = None,
+        transaction: Transaction | int | None = None,
+        isolation: IsolationLike | None = None,
+        undecided: str = "hold",
+        wait: Duration = 0,
+        through: MessageId | str | None = None,
+    ) -> Poll:
+        """Read messages from a place on; nothing moves by it, so they can be read again.
+
+            poll = client.poll(orders, limit=100)
+            more = client.poll(orders, poll.next_id, inclusive=False)
+
+        `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
+        or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
+        messages, at most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
+        `isolation`: `committed`, the default, reads what is committed, and ends before the first
+        message that is undecided; `all` reads everything that was published, also by transactions
+        that are in progress or were rolled back. `transaction`: read in the snapshot of this
+        transaction instead: the value itself, or the pointer of one in progress. At a message that
+        is undecided for it, `undecided` says `hold` (stop there) or `skip`. `wait`: how long to
+        wait for messages if there are none, up to 60 seconds. `through`: the last id to deliver.
+
+        The answer is a sequence of messages. Its `next_id` leads on, also when it is empty;
+        `caught_up`: nothing is left; `blocked_by`: the transaction that holds the reader back;
+        `expired`: messages behind `start` may have been missed, as their time was over.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            ValueError, BadRequestError: a parameter is wrong, here or for the server.
+            DamagedRecordError: the first one fails its checksum; `members["next"]` is behind it.
+            TransactionsUnavailableError: `committed` can't be told now; `all` can.
+            TransactionNotInProgressError: the pointer's transaction has ended.
+        """
+        question = PollQuestion(
+            start=start,
+            inclusive=inclusive,
+            limit=limit,
+            transaction=transaction,
+            isolation=isolation,
+            undecided=undecided,
+            wait_s=calls.seconds_of(wait, what="wait"),
+            through=through,
+        )
+        return self._send(calls.poll(topic, question))
+
+    def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+        """One read whose messages come as an Arrow record batch, with pyarrow on both sides;
+        `question` holds what `poll` is asked with."""
+        return self._send(poll_batch(topic, question))
+
+    def subscribe(
+        self,
+        topic: TopicId,
+        start: Start | None = None,
+        *,
+        isolation: IsolationLike = "committed",
+        limit: int = 1_000,
+        wait: Duration = 30.0,
+    ) -> Iterator[Message]:
+        """All messages from a place on, and then each new one when it comes; it never ends.
+
+            for message in client.subscribe(orders):
+                print(message.payload)
+
+        Within one iteration nothing comes twice, and nothing is skipped but what expires before it
+        is read; a server that is restarted or away is waited for. Keep `message.id` yourself to go
+        on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`, and
+        "latest" begins behind all that this reader could read when the iteration begins; `limit`
+        and `wait` (seconds, up to 60) are of each long poll. An error ends the iteration; begin
+        another one, with `start` behind the last message.
+
+        Raises:
+            TopicNotFoundError: there is none of that name, or it was deleted.
+            DamagedRecordError: as `poll`.
+            ConnectionLostError: only when this client is closed.
+        """
+        question = PollQuestion(
+            start=start,
+            isolation=isolation,
+            limit=limit,
+            wait_s=calls.seconds_of(wait, what="wait"),
+        )
+        subscription = Subscription(topic, question)
+        while True:
+            yield from self._driver.run(subscription.poll())
+
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+    ) -> Publisher:
+        """Sends messages one by one, publishes them in batches, and acknowledges each of them.
+
+            with client.publisher(orders) as publisher:
+                futures = [publisher.send(f"order {number}") for number in range(10_000)]
+            print(futures[0].result())
+
+        For many small messages of one program: one durable publish for a whole batch is many times
+        as fast. A batch goes out when the one before is acknowledged, and `batch_bytes` are full
+        (64 bytes per message included; up to 1 MiB) or `linger` seconds are over since its first
+        message was sent. `ttl`: as `publish` has it.
+
+        Raises:
+            ValueError: a number is out of its range.
+        """
+        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
+        linger_s = calls.seconds_of(linger, what="linger")
+        return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+
+    def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
+        """Where the topic begins, and how far it is decided for this reader (protocol §3.6).
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+        """
+        return self._send(calls.offsets(topic, isolation=isolation))
+
+    def health(self) -> Health:
+        """How the server and its parts do; also where it is not ready, which is no error here.
+
+        Raises:
+            ConnectionLostError: it can't be reached.
+        """
+        return self._send(calls.health())
+
+    def transaction(
+        self,
+        *participants: TransactionAware,
+        type: TransactionTypeLike = "short",
+        timeout: Duration | None = None,
+    ) -> TransactionContext:
+        """A context that starts a transaction, commits it at its end, and rolls back on an error.
+
+            with client.transaction(rows) as tx:
+                rows.put(b"apple", b"41")
+                tx.publish(orders, "sold one apple")
+
+        `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
+        the server ends it (default: the server's 30; not for a long one).
+
+        Raises, when its block ends:
+            TransactionConflictError: another one committed an equal change; see `run`.
+            OutcomeUnknownError: it may have committed, and nothing was undone.
+            Exception: whatever the block or a participant raised, after all was rolled back.
+        """
+        return self._open(
+            participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
+        ).context
+
+    def run(
+        self,
+        function: Callable[[TransactionContext], T],
+        *participants: TransactionAware,
+        attempts: int = 20,
+    ) -> T:
+        """What `function(tx)` returns, run in a transaction; in a new one after each conflict.
+
+            left = client.run(lambda tx: sell_one(stock, b"apple"), stock)
+
+        It runs up to `attempts` times, after waits that grow from 5 ms to half a second, so what it
+        does outside of the transaction must bear repeating.
+
+        Raises:
+            TransactionConflictError: the last attempt met one too.
+            Exception: as `transaction`.
+        """
+        flow = rerun(
+            lambda: self._open(participants), function, attempts=attempts, backoff=CONFLICT_BACKOFF
+        )
+        result: T = self._driver.run(flow)
+        return result
+
+    def subscriber(
+        self,
+        topic: TopicId,
+        process: Callable[[Sequence[Message], TransactionContext], object],
+        *,
+        positions: Positions,
+        start: Start | None = None,
+        isolation: IsolationLike = "committed",
+        batch: int = 100,
+        wait: Duration = 30.0,
+        attempts: int = 5,
+        dead_letters: TopicId | None = None,
+    ) -> Subscriber:
+        """Processes every message of a topic exactly once, with respect to `positions`.
+
+            def process(messages, tx):
+                for message in messages:
+                    stock.put(message.payload, b"sold")
+
+            positions = tuff.TablePositions(stock, "seller")
+            client.subscriber(orders, process, positions=positions).run()
+
+        Each batch of at most `batch` messages is processed in a transaction that also keeps the new
+        position, in the participant `positions`; so both are done, or neither. `start` is where it
+        begins when there is no position yet; it is that of `subscribe`, as is `isolation`. It waits
+        up to `wait` seconds for messages. An error rolls the batch back; then each message of it
+        is tried alone, with growing waits, and one that has failed `attempts` times (that batch
+        included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
+        as JSON with the reason. `tx.abort()` counts as an error; conflicts and a server that is
+        away count for nothing.
+
+        Raises:
+            ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
+                `positions` are those of another topic.
+            TypeError: a function is a coroutine function, and this client is a blocking one.
+        """
+        wait_s = calls.seconds_of(wait, what="wait")
+        plan = Plan(
+            topic=topic,
+            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
+            process=process,
+            open_one=lambda: self._open((positions,)),
+            load=positions.load,
+            save=positions.save,
+            attempts=attempts,
+            dead_letters=dead_letters,
+        )
+        consumption = Consumption(plan, self._retries)
+        keep_for(topic, positions)
+        return Subscriber(consumption, self._driver)
+
+    def _send(self, call: Call[T]) -> T:
+        return self._driver.run(self._retries.ask(call))
+
+    def _open(
+        self,
+        participants: Collection[TransactionAware],
+        *,
+        type: TransactionTypeLike = "short",
+        timeout_s: float | None = None,
+    ) -> Opened[TransactionContext]:
+        protocol = CommitProtocol(
+            self._retries, participants, type=type, timeout_s=timeout_s, client=self.client_id
+        )
+        return Opened(protocol, TransactionContext(protocol, self._driver))

@@ -1,0 +1,49 @@
+# Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
+"""A subscriber as a program holds it; `tuff.subscriber` does the work."""
+
+from tuff.blocking.context import TransactionContext
+from tuff.blocking.driver import Driver
+from tuff.subscriber import Consumption
+
+
+class Subscriber:
+    """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
+    respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
+
+    def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
+        if not driver.runs_coroutines:
+            consumption.refuse_coroutines()
+        self._consumption = consumption
+        self._driver = driver
+
+    def run(self) -> None:
+        """Work until `stop`; while the server is away it waits for it, and then goes on.
+
+        Raises:
+            OutcomeUnknownError: whether the last batch was committed can't be learned now. Start
+                the program again, or run it again: it goes on with whatever is true then.
+            TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
+                the reason is gone.
+        """
+        self._driver.run(self._consumption.run())
+
+    def step(self) -> int:
+        """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
+
+        A message that keeps failing is one that is done when it is in the dead letters.
+
+        Raises:
+            TuffError: the server is away, or refuses; the same step can be tried again.
+
+        After a `stop` one step returns 0, and the next one works again.
+        """
+        return self._driver.run(self._consumption.step())
+
+    def stop(self) -> None:
+        """Have `run` return after its batch, from any thread or a signal handler; at once where it
+        waits for messages, or for a server that is away.
+
+        It ends one run. Where none is under way, or the one that is raises, that is the next one,
+        which returns at once and logs a warning; the run after it works again.
+        """
+        self._consumption.stop()

@@ -1,0 +1,40 @@
+"""Errors that only the client raises: nobody answered, or it was used in a wrong state."""
+
+from tuff.protocol.errors import TuffError
+
+
+class ConnectionLostError(TuffError):
+    """The server can't be reached, or the connection was lost before its answer came.
+
+    `outcome_unknown`: the server may have done what it was asked.
+    """
+
+    code = "connection_lost"
+
+    def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
+        super().__init__(detail)
+        self.outcome_unknown = outcome_unknown
+        self.retry_safe = not outcome_unknown
+
+
+class ClientClosedError(ConnectionLostError):
+    """The client was closed, so nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed; connect again", outcome_unknown=False)
+        self.retry_safe = False
+
+
+class ServerNotTrustedError(ConnectionLostError):
+    """The server's certificate is none that this machine trusts, so nothing was sent."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, outcome_unknown=False)
+        self.retry_safe = False
+
+
+class OutcomeUnknownError(ConnectionLostError):
+    """Neither `rollback_tx` nor `post_commit` has run: the transaction may have committed."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, outcome_unknown=True)

@@ -9,7 +9,7 @@ import click
 from pipeline import archive, audit, compact, lag, replay, retry
 from pipeline.frames import failure_of_spark
 from pipeline.job import Job
-from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
+from tuff.cli.exit_codes import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    return run_to_end(program, "tuff-pipeline", arguments, tell=_report)
+    return run_to_end(program, "tuff-pipeline", arguments, report=_report)
 
 
 def _report(error: Exception) -> int | None:

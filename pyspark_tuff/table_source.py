@@ -1,6 +1,6 @@
 """`format("tuff-table")`: the stored rows of a message store, decoded, for inspection.
 
-The server's own code decodes them, in a separate process for each task (tuff/inspection.py).
+The server's own code decodes them, in a separate process for each task (tuff/server_commands.py).
 """
 
 import json
@@ -138,7 +138,7 @@ class TableReader(DataSourceReader):
 
     @brief_batches
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        from tuff.inspection import inspect
+        from tuff.server_commands import inspect
 
         # If there is no partition, Spark makes an empty one of its own class.
         if isinstance(partition, Region):
@@ -214,7 +214,7 @@ def _require_copy(path: Path) -> None:
 
 
 def _regions(options: TableOptions) -> list[InputPartition]:
-    from tuff.inspection import inspect
+    from tuff.server_commands import inspect
 
     location: dict[str, object] = {"gateways": list(options.gateways), "prefix": options.prefix}
     found = list(inspect("hbase-regions", json.dumps(location)))

@@ -1,4 +1,4 @@
-"""A backup of a running server, received into a file that is there whole or not at all."""
+"""Downloads a backup of a running server to a file; a failed download leaves no file."""
 
 import os
 from collections.abc import Iterator
@@ -35,18 +35,18 @@ class Downloaded:
     size_bytes: int
 
 
-def download(url: str, target: Path) -> Downloaded:
+def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
     """Receive all that the server at `url` holds at this moment, and read it again from the disk.
 
     Raises:
-        BadRequestError: `url` is no address.
+        ValueError: `url` or `token` is not valid.
         FileExistsError: there is something at `target` already.
         ConnectionLostError: the server can't be reached or trusted, or was lost on the way.
         DamagedRecordError: what came is no whole backup; it says why.
         TuffError: its kind for what the server refused.
         OSError: the file can't be written.
     """
-    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX)
+    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX, token=token)
     if target.exists():
         raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
     part = target.with_name(target.name + PART_SUFFIX)

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import NoReturn
 
 START_TIMEOUT_S = 30.0  # seconds; recovery of a large log takes a few
-STOP_TIMEOUT_S = 15.0  # seconds; a server promises to be gone within 10
+STOP_TIMEOUT_S = 15.0  # seconds; a server stops within 10
 READY = "tuff ready on "
 
 _HERE = Path(__file__).resolve().parent
-_PLACES = (_HERE.parent / "server.py", _HERE.parent / "tuff_server" / "server.py")
+_CANDIDATES = (_HERE.parent / "server.py", _HERE.parent / "tuff_server" / "server.py")
 
 
 class LaunchError(Exception):
@@ -30,14 +30,14 @@ def server_file() -> Path:
     """The server's own file: beside the package in a checkout, in `tuff_server/` as installed.
 
     Raises:
-        LaunchError: it is in neither place.
+        LaunchError: it is in neither directory.
     """
-    for place in _PLACES:
-        # A foreign server.py in site-packages is not ours: ours has its components beside it.
-        if place.is_file() and (place.parent / "process" / "components.py").is_file():
-            return place
+    for file in _CANDIDATES:
+        # Another server.py in site-packages is not ours: ours has its components beside it.
+        if file.is_file() and (file.parent / "process" / "components.py").is_file():
+            return file
     raise LaunchError(
-        f"no server is installed beside {_HERE}; install the tuff-messaging package whole"
+        f"no server is installed beside {_HERE}; install the complete tuff-messaging package"
     )
 
 
@@ -47,7 +47,7 @@ def server_command(arguments: Sequence[str]) -> list[str]:
 
 
 def run_pipeline() -> NoReturn:
-    """Become `tuff-pipeline`, which lies beside the server and is started by its path likewise."""
+    """Run `tuff-pipeline` in this process; like the server, it is started by its path."""
     program = server_file().parent / "pipeline" / "__main__.py"
     os.execv(sys.executable, [sys.executable, "-P", str(program), *sys.argv[1:]])
 
@@ -55,15 +55,15 @@ def run_pipeline() -> NoReturn:
 class ServerProcess:
     """A server on a free port, with all its data in one directory; use it in a `with` block.
 
-    It ends with this process, also where that is killed. What it logs goes to the file `log`.
+    It ends with this process, also if that is killed. Its log is appended to the file `log`.
     """
 
     def __init__(self, data: Path, *, log: Path, arguments: Sequence[str] = ()) -> None:
         given = ["--data", str(data), "--port", "0", "--until-stdin-closes", *arguments]
         command = server_command(given)
         with log.open("ab") as errors:
-            # In a process group of its own: a Ctrl-C at the terminal is for who started it, and who
-            # then still speaks to the server ends it when done.
+            # In a process group of its own: Ctrl-C interrupts only the program that started it,
+            # which may still need the server while it stops.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # never written to: it ends with this process, if killed
@@ -83,7 +83,7 @@ class ServerProcess:
         return self._process.pid
 
     def stop(self) -> int:
-        """Let it finish what is under way; its exit code."""
+        """Let it finish its requests; returns its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -92,7 +92,7 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it, as a crash would."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -112,20 +112,20 @@ class ServerProcess:
 
     def _ready_url(self) -> str:
         assert self._process.stdout is not None, "its standard output is a pipe"
-        descriptor, said = self._process.stdout.fileno(), b""
+        descriptor, printed = self._process.stdout.fileno(), b""
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)
-        while b"\n" not in said:
+        while b"\n" not in printed:
             chunk = os.read(descriptor, 4096) if poller.poll(START_TIMEOUT_S * 1000) else b""
             if not chunk:
-                raise LaunchError(self._why_not())
-            said += chunk
-        line = said.decode("utf-8", "replace").splitlines()[0]
+                raise LaunchError(self._start_failure())
+            printed += chunk
+        line = printed.decode("utf-8", "replace").splitlines()[0]
         if not line.startswith(READY):
-            raise LaunchError(f"the server said {line!r} where it should say {READY!r} and its URL")
+            raise LaunchError(f"the server printed {line!r} instead of {READY!r} and its URL")
         return line.removeprefix(READY).strip()
 
-    def _why_not(self) -> str:
+    def _start_failure(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        return f"the server did not start: {last.strip()} (all it said is in {self._log})"
+        last = next((line for line in reversed(lines) if line.strip()), "its log is empty")
+        return f"the server did not start: {last.strip()} (its log is {self._log})"

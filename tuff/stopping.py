@@ -1,31 +1,31 @@
-"""Has something that waits end at once, from any thread or from a signal handler."""
+"""Ends waits at once, from any thread or from a signal handler."""
 
 import os
 import select
 import weakref
 from contextlib import suppress
 
-_READ_BYTES = 4096  # bytes; more stops than anybody asks for at once
-_WAIT_MS_MAX = 1 << 30  # milliseconds; what poll takes is an int of C
+_READ_BYTES = 4096  # bytes; one for each call of `set`
+_WAIT_MS_MAX = 1 << 30  # milliseconds; poll accepts a C int
 
 
 class StoppedError(Exception):
-    """A wait was given up, as somebody asked for it."""
+    """A wait ended because its `Stop` is set."""
 
 
 class Stop:
     """Set once, it ends every wait that watches it, until it is cleared.
 
-    It is a pipe that has something in it as long as it is set: what waits for a socket can wait for
-    both at once, and writing a byte takes no lock. An Event's `set` takes one, and a signal handler
-    that interrupted a wait on the same event would wait for itself.
+    It is a pipe that contains a byte while it is set. A wait for a socket can watch both at once,
+    and `set` takes no lock: `threading.Event.set` takes one, and a signal handler that interrupts a
+    wait on the same event would deadlock.
 
-    A forked process has a stop of its own, which is not set: it inherits the signal handlers too,
-    and when it is terminated that is no news for its parent.
+    A forked process has a pipe of its own, which is not set: it inherits the signal handlers, and
+    its termination must not stop its parent.
     """
 
     def __init__(self) -> None:
-        self._pipes: dict[int, _Pipe] = {}  # by process id; here only the own is used
+        self._pipes: dict[int, _Pipe] = {}  # by process id; a process uses only its own
         self._own()
 
     @property
@@ -35,18 +35,18 @@ class Stop:
         return bool(poller.poll(0))
 
     def set(self) -> None:
-        """End what waits, and what begins to wait. Repeating it is harmless."""
+        """End all current and later waits. It can be repeated."""
         with suppress(BlockingIOError):  # full, so it is set
             os.write(self._own().write, b"!")
 
     def clear(self) -> None:
-        """Let waits be waits again."""
+        """Let later waits wait again."""
         with suppress(BlockingIOError):  # empty, so it is not set
             while True:
                 os.read(self._own().read, _READ_BYTES)
 
     def fileno(self) -> int:
-        """What can be read from as long as it is set."""
+        """A descriptor that is readable while it is set."""
         return self._own().read
 
     def check(self) -> None:
@@ -55,18 +55,18 @@ class Stop:
             raise StoppedError
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass. Raises: StoppedError: it is set, or is set meanwhile."""
+        """Sleep. Raises: StoppedError: it is set, or is set meanwhile."""
         wait_for(None, self, seconds)
 
     def _own(self) -> "_Pipe":
         process = os.getpid()
         found = self._pipes.get(process)
-        # In one step, as a signal handler may come in between and want it too.
+        # In one step: a signal handler may interrupt this and create it too.
         return self._pipes.setdefault(process, _Pipe()) if found is None else found
 
 
 def wait_for(descriptor: int | None, stop: Stop, seconds: float) -> bool:
-    """Whether there is something to read from a descriptor, after so many seconds at most.
+    """Wait until a descriptor is readable, at most `seconds`; returns whether it is.
 
     Raises:
         StoppedError: `stop` is set, or is set meanwhile.
@@ -81,7 +81,7 @@ def wait_for(descriptor: int | None, stop: Stop, seconds: float) -> bool:
 
 
 class _Pipe:
-    """The two ends of a pipe, neither of which waits; closed when nobody has them any more."""
+    """The two ends of a pipe, both non-blocking; closed when this object is garbage."""
 
     def __init__(self) -> None:
         self.read, self.write = os.pipe()

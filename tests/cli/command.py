@@ -1,7 +1,7 @@
 """The `tuff` command, called as its console script calls it, in the process of the tests.
 
-A Python of its own for each costs more than all that most commands do. Those of the documents, of
-test_terminal.py and all that are interrupted or read by halves have one.
+A process for each would take longer than most commands. The tests of the documents, those of
+test_terminal.py, and those that interrupt a command or close its output start one.
 """
 
 import os
@@ -20,8 +20,8 @@ from tuff.cli import main
 def tuff_command(
     *arguments: str | Path, given: str = "", url: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What `tuff ARGUMENTS` leaves behind. `given` is its standard input, and `url` the server's
-    address in its environment."""
+    """Run `tuff ARGUMENTS`. `given` is its standard input, `url` the server's address in its
+    environment."""
     words = [*map(str, arguments)]
     surroundings = {"NO_COLOR": "1"} if url is None else {"NO_COLOR": "1", "TUFF_URL": url}
     out, errors = _text(), _text()

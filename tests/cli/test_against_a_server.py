@@ -61,7 +61,7 @@ def test_properties_are_changed_one_by_one(run: Tuff, client: tuff.Client) -> No
     assert nothing.stderr.endswith("; next: tuff topics set --help\n")
 
 
-def test_a_ttl_that_nobody_named_stays_what_it_was(run: Tuff, client: tuff.Client) -> None:
+def test_setting_a_property_keeps_the_default_ttl(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("cli", "default-ttl")
     client.topics.create(topic)
     before = client.topics.get(topic).properties["ttl"]
@@ -71,7 +71,7 @@ def test_a_ttl_that_nobody_named_stays_what_it_was(run: Tuff, client: tuff.Clien
     assert client.topics.get(topic).properties == {"ttl": before, "owner": "you"}
 
 
-def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
+def test_published_lines_are_tailed(run: Tuff, client: tuff.Client) -> None:
     client.topics.create(tuff.TopicId("default", "lines"))
 
     published = run("pub", "lines", given="one\n\nthree\n")
@@ -86,7 +86,7 @@ def test_lines_go_in_and_come_out(run: Tuff, client: tuff.Client) -> None:
     assert last.endswith("Z  four")
 
 
-def test_tail_starts_where_it_is_told(run: Tuff, client: tuff.Client) -> None:
+def test_tail_starts_at_the_given_position(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("default", "starts")
     client.topics.create(topic)
     second = client.publish(topic, "one", "two").last_id
@@ -100,7 +100,7 @@ def test_tail_starts_where_it_is_told(run: Tuff, client: tuff.Client) -> None:
     assert tailed("latest") == []
 
 
-def test_a_batch_goes_out_as_one_publish(run: Tuff, client: tuff.Client) -> None:
+def test_a_batch_is_one_publish(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("default", "batches")
     client.topics.create(topic)
 
@@ -120,7 +120,7 @@ def test_a_snapshot_is_taken(run: Tuff, server: ServerProcess) -> None:
     assert run("snapshot", "take").stdout.startswith("wrote snapshot.")
 
 
-def test_a_follower_names_who_holds_it_back_and_goes_on_when_that_ends(
+def test_a_follower_names_the_blocking_transaction_and_continues_after_it(
     server: ServerProcess, client: tuff.Client
 ) -> None:
     topic = tuff.TopicId("default", "followed")
@@ -137,7 +137,7 @@ def test_a_follower_names_who_holds_it_back_and_goes_on_when_that_ends(
         assert follower.stdout is not None
         assert follower.stderr is not None
 
-        assert f"held back by transaction {transaction.transaction_id}," in (
+        assert f"blocked by transaction {transaction.transaction_id}," in (
             follower.stderr.readline()
         )
         client.transactions.commit(transaction)
@@ -163,7 +163,7 @@ def test_transactions_are_listed_and_shown(run: Tuff, client: tuff.Client) -> No
     assert "tuff tx ls" in unknown.stderr
 
 
-def test_a_tail_whose_reader_has_enough_ends_quietly(
+def test_a_tail_whose_output_is_closed_ends_without_an_error(
     server: ServerProcess, client: tuff.Client
 ) -> None:
     topic = tuff.TopicId("default", "long")
@@ -184,7 +184,7 @@ def test_a_tail_whose_reader_has_enough_ends_quietly(
         assert (tail.stderr.read(), tail.wait(10)) == ("", 0)
 
 
-def test_serve_becomes_the_server(tmp_path: Path) -> None:
+def test_serve_runs_the_server_in_its_process(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tuff.cli", "serve", "--port", "0", "--data", str(tmp_path / "d")],
         stdout=subprocess.PIPE,
@@ -196,14 +196,14 @@ def test_serve_becomes_the_server(tmp_path: Path) -> None:
         assert process.wait(15) == 0
 
 
-def test_a_publish_that_failed_says_nothing_of_messages(run: Tuff) -> None:
+def test_a_failed_publish_prints_no_count(run: Tuff) -> None:
     for form in ((), ("--json",)):
         done = run("pub", "nowhere", "m", *form)
 
         assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_what_is_in_before_an_error_is_counted(run: Tuff, client: tuff.Client) -> None:
+def test_messages_published_before_an_error_are_counted(run: Tuff, client: tuff.Client) -> None:
     client.topics.create(tuff.TopicId("default", "partly"))
     lines = "first\n" + "x" * (17 << 20)
 
@@ -212,7 +212,7 @@ def test_what_is_in_before_an_error_is_counted(run: Tuff, client: tuff.Client) -
     assert (done.returncode, done.stdout) == (1, "published 1 message to default:partly\n")
 
 
-def test_one_of_a_thing_is_no_plural(run: Tuff, client: tuff.Client) -> None:
+def test_a_count_of_one_is_singular(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("singular", "one")
     client.topics.create(topic)
     transaction = client.transactions.start()
@@ -230,7 +230,9 @@ def test_one_of_a_thing_is_no_plural(run: Tuff, client: tuff.Client) -> None:
     assert "\n1 message waits, " in said[2]
 
 
-def test_latest_is_behind_what_this_reader_could_read(run: Tuff, client: tuff.Client) -> None:
+def test_latest_is_behind_what_a_committed_reader_can_receive(
+    run: Tuff, client: tuff.Client
+) -> None:
     topic = tuff.TopicId("default", "latest")
     client.topics.create(topic)
 
@@ -248,14 +250,14 @@ def test_latest_is_behind_what_this_reader_could_read(run: Tuff, client: tuff.Cl
     client.publish(topic, "decided later", transaction=transaction)
     with tailed("--isolation", "committed") as follower:
         assert follower.stderr is not None
-        assert "held back by transaction" in follower.stderr.readline()
+        assert "blocked by transaction" in follower.stderr.readline()
         client.transactions.commit(transaction)
         out, _ = follower.communicate(timeout=30)
 
     assert out.endswith("  decided later\n")
 
 
-def test_a_follower_survives_what_a_subscription_does(
+def test_a_follower_survives_a_stopped_transaction_service(
     client: tuff.Client, server: ServerProcess
 ) -> None:
     topic = tuff.TopicId("default", "patient")
@@ -279,7 +281,7 @@ def test_a_follower_survives_what_a_subscription_does(
     assert (rest, follower.returncode) == ("tuff: the server answers again\n", 0)
 
 
-def test_who_does_not_follow_is_told_that_the_service_is_stopped(
+def test_a_tail_without_follow_fails_while_the_service_is_stopped(
     run: Tuff, client: tuff.Client
 ) -> None:
     client.topics.create(tuff.TopicId("default", "impatient"))

@@ -1,4 +1,4 @@
-"""What the command line makes of what people type, before any server is asked."""
+"""Parsing of the command line, and its errors without a server."""
 
 import re
 import subprocess
@@ -10,13 +10,12 @@ import click
 import pytest
 
 from tuff.cli import main
-from tuff.cli.files import difference
-from tuff.cli.options import topic_of
+from tuff.cli.options import Start, TopicEnd, parse_start, topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
-from tuff.cli.places import Latest, Place, parse_place
 from tuff.cli.program import EXIT_CODES, program
-from tuff.cli.publishing import cut, gather, read_lines
-from tuff.protocol.errors import BadRequestError, RequestTooLargeError
+from tuff.cli.pub import cut, gather, read_lines
+from tuff.cli.snapshot_log_table import difference
+from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, TopicId
 
 NOW_MS = 1480000000000
@@ -35,10 +34,10 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "start"),
     [
-        ("earliest", None),
-        ("latest", Latest()),
+        ("earliest", TopicEnd.EARLIEST),
+        ("latest", TopicEnd.LATEST),
         ("0000015896dfd0000005" + "0" * 20, MessageId(NOW_MS, 5)),
         ("10m", NOW_MS - 600_000),
         ("1.5h", NOW_MS - 5_400_000),
@@ -49,14 +48,14 @@ def run(*arguments: str) -> int:
         ("2016-11-24T16:06:40+01:00", NOW_MS),
     ],
 )
-def test_a_place_can_be_said_in_many_ways(text: str, place: Place) -> None:
-    assert parse_place(text, now_ms=NOW_MS) == place
+def test_a_start_position_has_many_forms(text: str, start: Start) -> None:
+    assert parse_start(text, now_ms=NOW_MS) == start
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-1", "10 m", "2016-13-01", "g" * 40])
-def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(BadRequestError):
-        parse_place(text, now_ms=NOW_MS)
+def test_an_invalid_start_position_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_start(text, now_ms=NOW_MS)
 
 
 def test_a_topic_without_a_namespace_is_in_the_default_one() -> None:
@@ -65,24 +64,24 @@ def test_a_topic_without_a_namespace_is_in_the_default_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", "a:", "a:b:c", "a/b", ".."])
-def test_what_is_no_topic_is_refused(text: str) -> None:
+def test_an_illegal_topic_name_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         topic_of(text)
 
 
-def test_lines_go_out_as_they_come_and_lose_nothing_at_the_seams() -> None:
+def test_lines_are_published_as_they_arrive_also_across_reads() -> None:
     batches = cut(read_lines(reads(b"one\ntw", b"o\n\nth", b"ree")))
 
     assert list(batches) == [[b"one"], [b"two", b""], [b"three"]]
 
 
-def test_many_lines_at_once_are_cut_into_publishes() -> None:
+def test_many_lines_at_once_become_several_publishes() -> None:
     lines = read_lines(reads(b"x\n" * 2500))
 
     assert [len(batch) for batch in cut(lines)] == [1000, 1000, 500]
 
 
-def test_a_batch_has_as_many_messages_as_were_asked_for_whatever_came_together() -> None:
+def test_a_batch_has_the_given_number_of_messages() -> None:
     lines = read_lines(reads(b"1\n2\n3\n4\n5\n", b"6\n", b"7"))
 
     assert list(gather(lines, count=3)) == [[b"1", b"2", b"3"], [b"4", b"5", b"6"], [b"7"]]
@@ -95,7 +94,7 @@ def test_a_line_that_never_ends_is_refused() -> None:
         list(read_lines(lambda _size: chunk))
 
 
-def test_a_message_can_not_drive_the_terminal() -> None:
+def test_control_characters_of_a_message_are_escaped() -> None:
     assert payload_text(b"a\x1b[2Jb\r\xff\tc \xc3\xa9") == "a\\x1b[2Jb\\r\\xff\tc é"
 
 
@@ -103,7 +102,7 @@ def test_a_long_cell_is_cut() -> None:
     assert shown("x" * 200) == "x" * 119 + "…"
 
 
-def test_times_and_durations_are_for_people() -> None:
+def test_times_and_durations_are_readable() -> None:
     assert moment(NOW_MS) == "2016-11-24T15:06:40.000Z"
     assert moment((1 << 64) - 1) == "18446744073709551615 ms"
     assert [seconds(ms) for ms in (1499, 61_000, 7_260_000, -2000)] == [
@@ -117,7 +116,7 @@ def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "nothing here\n  none\n"
 
 
-def test_a_table_in_a_pipe_keeps_its_lines_whole_and_plain(
+def test_a_table_in_a_pipe_has_unwrapped_lines_without_colours(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_table(("name", "value"), [("x", "y" * 100), ("[red]z", None)], title="rows")
@@ -126,7 +125,7 @@ def test_a_table_in_a_pipe_keeps_its_lines_whole_and_plain(
     assert lines == ["rows", "name    value", "x       " + "y" * 100, "[red]z  -"]
 
 
-def test_a_difference_names_what_went_and_what_came() -> None:
+def test_a_difference_has_removed_and_added_rows() -> None:
     before: list[dict[str, object]] = [{"kind": "open", "id": "1"}, {"kind": "open", "id": "2"}]
     after: list[dict[str, object]] = [{"kind": "open", "id": "2"}, {"kind": "invalid", "id": "1"}]
 
@@ -139,7 +138,7 @@ def test_a_difference_names_what_went_and_what_came() -> None:
 def test_an_unreachable_server_is_exit_3_and_names_the_command_that_starts_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Port 1 belongs to nobody who speaks HTTP.
+    # No HTTP server listens on port 1.
     assert run("topics", "ls", "--url", "http://127.0.0.1:1") == 3
 
     said = capsys.readouterr().err
@@ -199,7 +198,7 @@ def test_a_wrong_command_line_is_exit_2_and_names_the_help(
     ],
     ids=" ".join,
 )
-def test_what_can_not_be_is_exit_2_before_a_server_is_asked(
+def test_an_impossible_value_is_exit_2_without_a_request(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert run(*arguments, "--url", "http://127.0.0.1:1") == 2
@@ -209,7 +208,7 @@ def test_what_can_not_be_is_exit_2_before_a_server_is_asked(
     assert said.err.count("\n") == 1
 
 
-def test_what_is_no_transaction_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_transaction_id_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tx", "commit", "abc") == 2
 
     assert "'abc' is not a valid transaction id" in capsys.readouterr().err
@@ -230,14 +229,14 @@ def parameters(command: click.Command) -> Iterator[click.Parameter]:
             yield from parameters(below)
 
 
-def test_every_option_says_what_it_is_for() -> None:
+def test_every_option_has_a_help_text() -> None:
     options = [one for one in parameters(program) if isinstance(one, click.Option)]
 
     assert [one.opts for one in options if not one.help] == []
     assert len(options) > 40
 
 
-def test_help_needs_nothing_heavy(tmp_path: Path) -> None:
+def test_help_does_not_load_rich(tmp_path: Path) -> None:
     program = (
         "import sys; from tuff.cli.program import program; "
         "program.main(['--help'], standalone_mode=False); print(*sys.modules)"

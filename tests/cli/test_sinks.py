@@ -28,7 +28,7 @@ def test_sinks_are_listed_shown_and_forgotten(run: Tuff, client: tuff.Client) ->
 
     assert run("sinks", "rm", "b", "--yes").stderr.endswith("; next: tuff tx ls\n")
     assert run("sinks", "rm", "orders/query-7", given="n\n").returncode == 130
-    assert run("sinks", "rm", "orders/query-7", "--yes").stdout == "forgot orders/query-7\n"
+    assert run("sinks", "rm", "orders/query-7", "--yes").stdout == "removed orders/query-7\n"
     gone = run("sinks", "show", "orders/query-7")
     assert (gone.returncode, gone.stdout) == (1, "")
     assert gone.stderr.endswith("; next: tuff sinks ls\n")

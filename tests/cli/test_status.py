@@ -1,4 +1,4 @@
-"""`tuff status` and `tuff --version`: which versions, whether all is well, and what there is."""
+"""`tuff status` and `tuff --version`: versions, health and counts."""
 
 import json
 from importlib.metadata import version
@@ -23,7 +23,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert tuff.__version__ == version("tuff-messaging")
 
 
-def test_what_there_is_is_counted(tmp_path: Path) -> None:
+def test_topics_and_transactions_are_counted(tmp_path: Path) -> None:
     with serve(tmp_path) as server, tuff.Client(server.url) as client:
         for name in ("a:one", "a:two", "b:one"):
             client.topics.create(tuff.TopicId(*name.split(":")))
@@ -53,7 +53,7 @@ def test_what_there_is_is_counted(tmp_path: Path) -> None:
     assert shown.returncode == (0 if health.status == "ok" else 1)
 
 
-def test_what_does_not_work_is_exit_1_with_the_reason(run: Tuff, client: tuff.Client) -> None:
+def test_a_failing_component_is_exit_1_with_the_reason(run: Tuff, client: tuff.Client) -> None:
     address = f"{client.url}/v1/transactions/service"
     urlopen(Request(f"{address}/stop", method="POST")).close()
     shown = run("status")
@@ -68,7 +68,7 @@ def test_what_does_not_work_is_exit_1_with_the_reason(run: Tuff, client: tuff.Cl
     assert json.loads(told.stdout)["topicCount"] is not None
 
 
-def test_a_server_that_is_down_is_told_apart_from_a_proxy_that_finds_none() -> None:
+def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
     address = Address(url="http://x", timeout_s=1, connect_timeout_s=1, token=None)
     body = b'{"status":"down","version":"9","checks":{"disk":{"status":"down","detail":"full"}}}'
 
@@ -84,7 +84,7 @@ def test_a_server_that_is_down_is_told_apart_from_a_proxy_that_finds_none() -> N
         address.answer(calls.health(), Response(503, {}, stopping))
 
 
-def test_an_older_server_tells_no_version() -> None:
+def test_an_older_server_has_no_version() -> None:
     body = b'{"status":"ok","checks":{"clock":{"status":"ok"}}}'
 
     told = calls.health().answer(Response(200, {}, body))
@@ -92,14 +92,14 @@ def test_an_older_server_tells_no_version() -> None:
     assert (told.version, told.checks["clock"].detail) == (None, "")
 
 
-def test_a_server_that_is_not_there_is_exit_3() -> None:
+def test_an_unreachable_server_is_exit_3() -> None:
     done = tuff_command("status", "--json", url="http://127.0.0.1:1")
 
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.count("\n") == 1
 
 
-async def test_both_clients_are_told_how_a_server_does_that_is_not_ready(
+async def test_both_clients_have_the_same_health_checks(
     server: ServerProcess, client: tuff.Client
 ) -> None:
     async with tuff.AsyncClient(server.url) as on_loop:

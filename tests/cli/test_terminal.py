@@ -1,4 +1,4 @@
-"""What only a person at a terminal sees, and a follower whose server goes away."""
+"""Output at a terminal: progress, colours, completion, and a follower during a restart."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def at_terminal(server: ServerProcess, *arguments: str, given: str, **more: str)
     return seen.removesuffix(b"END").decode()
 
 
-def test_a_long_input_shows_how_far_it_is_and_a_short_one_does_not(
+def test_a_long_input_has_a_progress_bar_and_a_short_one_has_none(
     server: ServerProcess, client: tuff.Client
 ) -> None:
     client.topics.create(tuff.TopicId("default", "bars"))
@@ -48,7 +48,7 @@ def test_a_long_input_shows_how_far_it_is_and_a_short_one_does_not(
     assert at_terminal(server, "pub", "bars", given="line\n") == ""
 
 
-def test_a_pipe_is_told_nothing_of_progress(server: ServerProcess, client: tuff.Client) -> None:
+def test_a_pipe_gets_no_progress_bar(server: ServerProcess, client: tuff.Client) -> None:
     client.topics.create(tuff.TopicId("default", "pipes"))
 
     done = subprocess.run(
@@ -77,7 +77,7 @@ def test_colours_are_switched_off_by_the_environment(
     )
 
     client.transactions.abort(transaction)
-    assert "held back by transaction" in said
+    assert "blocked by transaction" in said
     assert ("\x1b[" in said) is is_colored
 
 
@@ -111,7 +111,7 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
 
 
 def test_a_follower_that_never_reached_a_server_does_not_wait_for_one() -> None:
-    # Port 1 belongs to nobody who speaks HTTP.
+    # No HTTP server listens on port 1.
     done = subprocess.run(
         [sys.executable, "-m", "tuff.cli", "tail", "t", "-f", "--url", "http://127.0.0.1:1"],
         capture_output=True,
@@ -124,7 +124,7 @@ def test_a_follower_that_never_reached_a_server_does_not_wait_for_one() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_is_given_its_script(shell: str) -> None:
+def test_each_shell_has_a_completion_script(shell: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tuff.cli", "completion", shell],
         capture_output=True,
@@ -136,7 +136,7 @@ def test_each_shell_is_given_its_script(shell: str) -> None:
     assert f"_TUFF_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_a_shell_that_asks_is_told_what_fits() -> None:
+def test_a_shell_gets_the_matching_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tuff.cli"],
         env={

@@ -1,4 +1,4 @@
-"""`tuff tx`: transactions that are started, published in and ended by hand."""
+"""`tuff tx`: transactions by hand."""
 
 import json
 from urllib.request import Request, urlopen
@@ -36,9 +36,7 @@ def test_a_script_publishes_in_a_transaction(run: Tuff, client: tuff.Client) -> 
     assert late.stderr.endswith(f"; next: tuff tx show {transaction}\n")
 
 
-def test_what_an_aborted_transaction_published_is_taken_back(
-    run: Tuff, client: tuff.Client
-) -> None:
+def test_an_abort_rolls_published_messages_back(run: Tuff, client: tuff.Client) -> None:
     topic = topic_of(client, "aborted")
     started = json.loads(run("tx", "start", "--type", "long", "--json").stdout)
     assert started["state"] == "in_progress"
@@ -46,12 +44,12 @@ def test_what_an_aborted_transaction_published_is_taken_back(
 
     aborted = run("tx", "abort", started["transactionId"], "--json")
 
-    # Nobody tracked what a long one wrote elsewhere, so that it stays on the invalid list.
+    # The writes of a long one elsewhere are unknown, so it stays on the invalid list.
     assert json.loads(aborted.stdout) == {**started, "state": "invalid"}
     assert payloads(client, topic) == []
 
 
-def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
+def test_a_blocking_transaction_is_shown_with_the_command_that_ends_it(
     run: Tuff, client: tuff.Client
 ) -> None:
     topic = topic_of(client, "held")
@@ -67,7 +65,7 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
     said = run("tx", "blockers", "held")
     told = json.loads(run("tx", "blockers", "held", "--json").stdout)
 
-    assert free.stdout == "nobody holds the readers of default:held back\n"
+    assert free.stdout == "no transaction blocks the readers of default:held\n"
     assert "the slow one" in said.stdout
     *_, counted, command = said.stdout.splitlines()
     assert counted.startswith("4 messages wait")
@@ -87,7 +85,7 @@ def test_who_holds_readers_back_is_named_with_the_way_to_free_them(
     ("published", "said"),
     [pytest.param(9_999, "10,000", marks=pytest.mark.slow), (10_000, "10,000 or more")],
 )
-def test_more_messages_than_are_counted_are_not_told_as_a_count(
+def test_waiting_messages_above_the_bound_are_not_counted(
     run: Tuff, client: tuff.Client, published: int, said: str
 ) -> None:
     topic = topic_of(client, f"crowd-{published}")
@@ -101,9 +99,7 @@ def test_more_messages_than_are_counted_are_not_told_as_a_count(
     assert told.splitlines()[-2].startswith(f"{said} messages wait")
 
 
-def test_a_stopped_service_is_told_with_the_place_that_says_why(
-    run: Tuff, client: tuff.Client
-) -> None:
+def test_a_stopped_service_names_the_status_command(run: Tuff, client: tuff.Client) -> None:
     address = f"{client.url}/v1/transactions/service"
     urlopen(Request(f"{address}/stop", method="POST")).close()
     stopped = run("tx", "ls")
@@ -114,7 +110,7 @@ def test_a_stopped_service_is_told_with_the_place_that_says_why(
     assert run("tx", "ls").returncode == 0
 
 
-def test_a_lease_is_shown_wherever_its_transaction_is(run: Tuff, client: tuff.Client) -> None:
+def test_a_lease_is_shown_in_each_view_of_its_transaction(run: Tuff, client: tuff.Client) -> None:
     topic = topic_of(client, "leased")
     one = run("tx", "start", "--type", "long", "--lease", "600").stdout.strip()
     client.publish(topic, "held", transaction=int(one))
@@ -129,7 +125,7 @@ def test_a_lease_is_shown_wherever_its_transaction_is(run: Tuff, client: tuff.Cl
         assert (told["lease"], told["leaseExpiresAt"]) == (600, renewed["leaseExpiresAt"])
     assert "600 s, " in run("tx", "ls").stdout
     assert "600 s, " in blockers
-    assert run("tx", "renew", one).stdout.startswith("leased until 20")
+    assert run("tx", "renew", one).stdout.startswith("the lease ends at 20")
     assert run("tx", "start", "--lease", "5").returncode == 2
     run("tx", "invalidate", one)
     assert json.loads(run("tx", "show", one, "--json").stdout)["lease"] is None

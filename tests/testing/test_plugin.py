@@ -154,7 +154,7 @@ def test_a_server_that_does_not_start_is_told_in_one_sentence(pytester: pytest.P
         import tuff.launch
         from pathlib import Path
 
-        tuff.launch._PLACES = (Path("nowhere/server.py"),)
+        tuff.launch._CANDIDATES = (Path("nowhere/server.py"),)
         """
     )
     pytester.makepyfile("def test_it(tuff_server): pass")

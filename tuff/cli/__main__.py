@@ -1,4 +1,4 @@
-"""`python -m tuff.cli`, where the command itself is not on the path."""
+"""`python -m tuff.cli`: the command, if `tuff` is not on the path."""
 
 from tuff.cli.program import main
 

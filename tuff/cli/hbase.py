@@ -3,17 +3,14 @@
 The server's own code does it, in a process of its own (`server.py hbase …`).
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
+from tuff.cli.fsck_and_backup import refusal, run_server
 from tuff.cli.options import SECONDS, output_options
 from tuff.cli.output import notice, print_json
-from tuff.cli.repair import run_server
-from tuff.launch import server_command
+from tuff.server_commands import ServerCommandError, server_rows
 
 _CONFIG = click.option(
     "--config",
@@ -37,7 +34,7 @@ _TABLES = click.argument(
 
 @click.group()
 def hbase() -> None:
-    """The tables of a message store in HBase."""
+    """Create, check, flush and compact the tables of a message store in HBase."""
 
 
 @hbase.command()
@@ -46,9 +43,9 @@ def hbase() -> None:
 @click.option("--yes", is_flag=True, help="Also change existing tables that differ.")
 @output_options
 def deploy(*, config: Path | None, assignments: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Create missing tables; show what differs in existing ones.
+    """Create missing tables, and show the differences of existing ones.
 
-    Nothing is removed, and repeating it is harmless.
+    No data is removed, and the command can be repeated.
     """
     flags = ["--yes"] if yes else []
     run_server(["hbase", "deploy", *_settings(config, assignments), *flags], as_json=as_json)
@@ -59,7 +56,7 @@ def deploy(*, config: Path | None, assignments: tuple[str, ...], yes: bool, as_j
 @_SET
 @output_options
 def status(*, config: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Show the tables: missing, enabled or disabled, and the attributes that they lack."""
+    """Show whether each table exists and is enabled, and the attributes that it lacks."""
     run_server(["hbase", "status", *_settings(config, assignments)], as_json=as_json)
 
 
@@ -71,7 +68,7 @@ def status(*, config: Path | None, assignments: tuple[str, ...], as_json: bool) 
 def flush(
     *, config: Path | None, assignments: tuple[str, ...], tables: tuple[str, ...], as_json: bool
 ) -> None:
-    """Have HBase write the memory of the tables to files."""
+    """Flush the memory of the tables to files."""
     _follow(["hbase", "flush", *_settings(config, assignments), *tables], as_json=as_json)
 
 
@@ -80,7 +77,12 @@ def flush(
 @_SET
 @_TABLES
 @click.option(
-    "--within", type=SECONDS, default=3_600.0, show_default=True, help="Seconds to wait at most."
+    "--within",
+    type=SECONDS,
+    default=3_600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait.",
 )
 @output_options
 def compact(
@@ -91,9 +93,9 @@ def compact(
     within: float,
     as_json: bool,
 ) -> None:
-    """Flush the tables and have HBase rewrite their files without deleted rows; wait until it ends.
+    """Flush and compact the tables, and wait until HBase has rewritten their files.
 
-    It reads and writes all files, and shows how many regions are left.
+    All files are read and written. The number of remaining regions is shown.
     """
     flags = ["--within", str(within)]
     given = [*_settings(config, assignments), *flags, *tables]
@@ -101,19 +103,15 @@ def compact(
 
 
 def _follow(arguments: list[str], *, as_json: bool) -> None:
-    """Print each row of the server's code as soon as it comes."""
-    with subprocess.Popen(
-        server_command(arguments), stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            row = json.loads(line)
+    """Print each row as soon as it arrives."""
+    try:
+        for row in server_rows(arguments):
             if as_json:
                 print_json(row)
             else:
                 notice(", ".join(f"{name} {value}" for name, value in row.items()))
-    if process.returncode:
-        sys.exit(process.returncode)
+    except ServerCommandError as error:
+        raise refusal(error, subject="HBase") from None
 
 
 def _settings(config: Path | None, assignments: tuple[str, ...]) -> list[str]:

@@ -1,11 +1,15 @@
-"""What the commands share: the server they speak to, the form of their output, a topic's name."""
+"""Options and parameter types that several commands share, and the client that they configure."""
 
 import math
 import os
+import re
 import shlex
 import socket
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
 from typing import TypeVar
 
 import click
@@ -14,13 +18,75 @@ from click.core import ParameterSource
 from tuff.address import DEFAULT_URL
 from tuff.blocking.client import Client
 from tuff.cli.output import notice
-from tuff.protocol.errors import InvalidNameError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.errors import BadRequestError, InvalidNameError
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
 from tuff.protocol.pointers import POINTER_MAX
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(slots=True)
+class Session:
+    """The server to talk to. `typed_url`: its address if it was typed on the command line."""
+
+    url: str = DEFAULT_URL
+    token: str | None = None
+    typed_url: str | None = None
+
+    def client(self) -> Client:
+        """A client of the server. Raises: BadParameter: the address or the token is not valid."""
+        name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
+        try:
+            # No retries: at a terminal, an unreachable server is reported at once.
+            return Client(self.url, client_id=name, retries=0, token=self.token)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+
+session = click.make_pass_decorator(Session)
+
+
+def _set_url(context: click.Context, parameter: click.Parameter, url: str | None) -> None:
+    if url is not None:
+        is_typed = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
+        current = context.ensure_object(Session)
+        current.url, current.typed_url = url, url if is_typed else None
+
+
+def _set_token(context: click.Context, _: click.Parameter, token: str | None) -> None:
+    if token is not None:
+        context.ensure_object(Session).token = token
+
+
+def server_options(
+    function: Function, *, url_variable: str | None = None, token_variable: str | None = None
+) -> Function:
+    """`--url` and `--token`, which set the session. Before the command they have environment
+    variables, which must not override an option that was typed there."""
+    url = click.option(
+        "--url",
+        envvar=url_variable,
+        expose_value=False,
+        callback=_set_url,
+        help="The server's address (TUFF_URL).",
+    )
+    token = click.option(
+        "--token",
+        envvar=token_variable,
+        expose_value=False,
+        callback=_set_token,
+        help="The bearer token to send (TUFF_TOKEN).",
+    )
+    return url(token(function))
+
+
+def output_options(function: Function) -> Function:
+    """`--json`, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(
+        function
+    )
 
 
 class WholeNumber(click.IntRange):
@@ -39,7 +105,7 @@ TRANSACTION = TransactionParameter(min=0, max=POINTER_MAX)
 
 
 class SecondsParameter(click.FloatRange):
-    """A time above 0, in seconds; one that is not finite is none."""
+    """A finite time above 0, in seconds."""
 
     name = "number of seconds"
 
@@ -55,58 +121,8 @@ class SecondsParameter(click.FloatRange):
 SECONDS = SecondsParameter(min=0, min_open=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The address and the token given before the command, or None."""
-
-    url: str | None
-    token: str | None = None
-
-    def client(self, url: str | None) -> Client:
-        """A client of the address given with the command, before it, or of the default one.
-
-        Raises:
-            BadParameter: it is no address.
-        """
-        name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
-        try:
-            # Who types a command wants to hear at once that nobody answers.
-            return Client(
-                url or self.url or DEFAULT_URL, client_id=name, retries=0, token=self.token
-            )
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    def address(self, url: str | None) -> str:
-        """The address that `client` speaks to. Raises: BadParameter."""
-        with self.client(url) as client:
-            return client.url
-
-
-def command_line(words: Iterable[object], context: click.Context | None = None) -> str:
-    """A command that a person can type next, to the server that this one spoke to."""
-    context = context or click.get_current_context()
-    root = context.find_root()
-    url = context.params.get("url")
-    if url is None and root.get_parameter_source("url") is ParameterSource.COMMANDLINE:
-        url = root.params["url"]
-    return shlex.join([*map(str, words), *([] if url is None else ["--url", url])])
-
-
-def confirm(question: str) -> None:
-    """Ask before something is gone. Raises: Abort: the answer is no, or nobody can be asked."""
-    try:
-        is_wanted = click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)  # the line of the question is still open
-        is_wanted = False
-    if not is_wanted:
-        notice("nothing was done; --yes does it without a question")
-        raise click.Abort
-
-
 def topic_of(text: str) -> TopicId:
-    """`namespace:name`, or `name` in namespace default. Raises: BadParameter: no legal name."""
+    """`namespace:name`, or `name` in namespace default. Raises: BadParameter: not a legal name."""
     namespace, colon, name = text.partition(":")
     try:
         return TopicId(namespace, name) if colon else TopicId(DEFAULT_NAMESPACE, namespace)
@@ -114,16 +130,74 @@ def topic_of(text: str) -> TopicId:
         raise click.BadParameter(error.detail) from None
 
 
-session = click.make_pass_decorator(Session)
+class TopicEnd(Enum):
+    """The oldest message of a topic, or the position behind its newest one."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
-def server_options(function: Function) -> Function:
-    """`--url`, as it stands behind the command."""
-    return click.option("--url", help="The server's address (TUFF_URL).")(function)
+# Where to start to read; an int is a publish time in ms since the epoch.
+Start = MessageId | int | TopicEnd
+
+_MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
+_MILLISECONDS = re.compile(r"[0-9]{1,19}")
 
 
-def output_options(function: Function) -> Function:
-    """`--json`, as `as_json`."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="JSON for programs instead of tables for people."
-    )(function)
+def start_of(text: str) -> Start:
+    """The value of `--from`, relative to now. Raises: BadParameter: it has none of the forms."""
+    return parse_start(text, now_ms=time.time_ns() // 1_000_000)
+
+
+def parse_start(text: str, *, now_ms: int) -> Start:
+    """Where to start to read: `earliest`, `latest`, a message id, `10m` (ago), or a time.
+
+    Raises:
+        BadParameter: the text has none of the forms.
+    """
+    if text in {"earliest", "latest"}:
+        return TopicEnd(text)
+    if len(text) == 2 * MESSAGE_ID_SIZE:
+        return _message_id(text)
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return max(0, now_ms - round(float(ago[1]) * _MS_PER[ago[2]]))
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    return _time_ms(text)
+
+
+def _message_id(text: str) -> MessageId:
+    try:
+        return MessageId.from_hex(text)
+    except BadRequestError as error:
+        raise click.BadParameter(error.detail) from None
+
+
+def _time_ms(text: str) -> int:
+    try:
+        # Without a zone it is in local time, as a wall clock shows it.
+        return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"can't start from {text!r}: use earliest, latest, a message id of 40 hex digits, a "
+            "time ago like 10m or 2h, ms since the epoch, or a time like 2026-01-31T12:00:00"
+        ) from None
+
+
+def command_line(words: Iterable[object], context: click.Context | None = None) -> str:
+    """A command to type next, for the server of this command."""
+    typed_url = (context or click.get_current_context()).ensure_object(Session).typed_url
+    return shlex.join([*map(str, words), *([] if typed_url is None else ["--url", typed_url])])
+
+
+def confirm(question: str) -> None:
+    """Ask before something is removed. Raises: Abort: the answer is no, or there is no answer."""
+    try:
+        is_wanted = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)  # ends the line of the question
+        is_wanted = False
+    if not is_wanted:
+        notice("nothing was done; --yes does it without a question")
+        raise click.Abort

@@ -1,13 +1,21 @@
-"""Tables for people, JSON for programs; what came from strangers never drives the terminal."""
+"""Output of the commands: tables or JSON, notices and a progress bar on standard error.
+
+Text from messages and names is escaped, so that it can't control the terminal.
+"""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
-CELL_LENGTH_MAX = 120  # characters; a longer one drowns the table, and --json has it whole
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+CELL_LENGTH_MAX = 120  # characters; keeps a table readable, and --json prints all of a value
+LONG_COUNT = 5_000  # messages; publishing fewer takes no noticeable time
 
 
 def print_json(value: object) -> None:
@@ -22,13 +30,13 @@ def print_table(
     title: str,
     cell_length_max: int = CELL_LENGTH_MAX,
 ) -> None:
-    """A table with a title line; where there are no rows, a line that says so."""
-    # Loading it takes longer than most commands run, and --json does without.
+    """A table with a title line; without rows, a line that says so."""
+    # Loading it takes longer than most commands run, and --json does not need it.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    # A pipe has no width of its own, and a script that reads a table wants its lines whole.
+    # A pipe has no width, and a script that reads a table needs unwrapped lines.
     width = None if sys.stdout.isatty() else cell_length_max * len(columns)
     console = Console(width=width, highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -41,7 +49,7 @@ def print_table(
 
 
 def notice(sentence: str) -> None:
-    """Something the person should know, beside the output and not in it."""
+    """Print a sentence to standard error."""
     click.secho(f"tuff: {sentence}", err=True, fg="yellow")
 
 
@@ -51,7 +59,7 @@ def counted(count: int, what: str) -> str:
 
 
 def shown(cell: object, *, length_max: int = CELL_LENGTH_MAX) -> str:
-    """A cell's text: None is a dash, a list its items, and nothing in it controls the terminal."""
+    """A cell's text: None is a dash, a list its items, and control characters are escaped."""
     match cell:
         case None:
             return "-"
@@ -67,7 +75,7 @@ def shown(cell: object, *, length_max: int = CELL_LENGTH_MAX) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped, since a message must not drive the terminal."""
+    """The text with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -77,7 +85,7 @@ def printable(text: str) -> str:
 
 
 def payload_text(payload: bytes) -> str:
-    """A payload for people: its text, with what is not printable escaped."""
+    """A payload as text; bytes that are not printable are escaped."""
     return printable(payload.decode("utf-8", errors="backslashreplace"))
 
 
@@ -88,12 +96,12 @@ def moment(time_ms: int | None) -> str | None:
     try:
         time = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"  # an id may hold any 64 bits, a calendar may not
+        return f"{time_ms} ms"  # an id has 64 bits for it, more than a calendar date can have
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds(duration_ms: int) -> str:
-    """A duration for people."""
+    """A duration in hours and minutes, minutes and seconds, or seconds."""
     whole_s = round(duration_ms / 1000)
     minutes, rest_s = divmod(abs(whole_s), 60)
     hours, minutes = divmod(minutes, 60)
@@ -101,3 +109,47 @@ def seconds(duration_ms: int) -> str:
     if hours:
         return f"{sign}{hours} h {minutes} min"
     return f"{sign}{minutes} min {rest_s} s" if minutes else f"{sign}{rest_s} s"
+
+
+class Progress:
+    """A progress bar on standard error, shown once an input is long; only at a terminal."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._bar: Bar | None = None
+        # If the lines are typed, a bar would appear between them.
+        is_typed = sys.stdin is not None and sys.stdin.isatty()
+        self._is_wanted = sys.stderr.isatty() and not is_typed
+
+    def update(self, count: int, *, read_bytes: int) -> None:
+        """Show how many messages were published, and how many bytes of the input were read."""
+        if not self._is_wanted or count < LONG_COUNT:
+            return
+        if self._bar is None:
+            self._bar = _bar(self._size_bytes)
+        task = self._bar.task_ids[0]
+        self._bar.update(task, completed=read_bytes, description=f"{count} messages", refresh=True)
+
+    def close(self) -> None:
+        """Remove the bar from the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar(size_bytes: int) -> "Bar":
+    # Loading it takes longer than most commands run.
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TransferSpeedColumn())
+    bar = Bar(
+        *columns,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    bar.add_task("", total=size_bytes or None)
+    bar.start()
+    return bar

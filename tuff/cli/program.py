@@ -1,4 +1,4 @@
-"""The command line as a whole, and how an error of any part of it is told."""
+"""The command `tuff`: its groups, and the messages and exit codes of errors."""
 
 import os
 import sys
@@ -7,29 +7,29 @@ from functools import partial, wraps
 from typing import NoReturn
 
 import click
+from click.shell_completion import get_completion_class, shell_complete
 
-from tuff.cli.blockers import blockers
-from tuff.cli.bookmarks import holds, positions
-from tuff.cli.completion import VARIABLE, complete, completion
-from tuff.cli.ending import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
-from tuff.cli.files import log, snapshot, table
+from tuff.cli.exit_codes import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
+from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.hbase import hbase
-from tuff.cli.options import Session, command_line
-from tuff.cli.publishing import pub
-from tuff.cli.repair import backup, fsck, restore, salvage
-from tuff.cli.serving import serve
+from tuff.cli.holds_and_positions import holds, positions
+from tuff.cli.options import Session, command_line, server_options
+from tuff.cli.pub import pub
 from tuff.cli.sinks import sinks
+from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.status import status
-from tuff.cli.tailing import tail
+from tuff.cli.tail import tail
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
 from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
-from tuff.launch import LaunchError
+from tuff.launch import LaunchError, server_command
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.version import __version__
 
-# By the code of the error: the command that leads on. A word in capitals is a parameter of the
-# command that failed, or a member of the error; where there is none, its help leads on.
+COMPLETION_VARIABLE = "_TUFF_COMPLETE"  # click's protocol: a shell asks for completions with it
+
+# By the code of the error: the command to run next. A word in capitals is a parameter of the
+# command that failed, or a member of the error; if it has no value, the help is named instead.
 _NEXT = {
     "topic_not_found": "tuff topics ls",
     "topic_already_exists": "tuff topics show TOPIC",
@@ -56,7 +56,7 @@ _NEXT = {
     "connection_lost": "tuff status",
     "damaged_record": "tuff tail TOPIC --from NEXT",
 }
-# The sentence about the files says what to do.
+# Errors about files: the sentence itself says what to do.
 _OFFLINE = {
     "command_refused",
     "wrong_file",
@@ -71,50 +71,68 @@ _OFFLINE = {
 EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    refused by the server, not all is well (tuff status), or a file is damaged
-  2    the command line is wrong, or asks for what can't be
+  1    refused by the server, degraded or down (tuff status), or a file is corrupt
+  2    the command line is wrong, or asks for something impossible
   3    the server can't be reached
   130  interrupted, or a question was answered with no
 
 \b
-TUFF_URL and TUFF_TOKEN are used where --url and --token are not given.
+TUFF_URL and TUFF_TOKEN set --url and --token.
+SSL_CERT_FILE names the certificate authorities for https, if not the system's.
 NO_COLOR switches colours off.
 """
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
-@click.option("--token", envvar="TUFF_TOKEN", help="A bearer token to send (TUFF_TOKEN).")
+@partial(server_options, url_variable="TUFF_URL", token_variable="TUFF_TOKEN")
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
-def program(context: click.Context, url: str | None, token: str | None) -> None:
-    """Publish a message if, and only if, your own change commits."""
-    context.obj = Session(url, token)
+def program(context: click.Context) -> None:
+    """Topics, messages and transactions of a Tuff server, and the files of a stopped one."""
+    context.ensure_object(Session)
     if os.environ.get("NO_COLOR"):
         context.color = False
 
 
-tx.add_command(blockers)
-FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (
-    serve,
-    status,
-    topics,
-    pub,
-    tail,
-    tx,
-    sinks,
-    holds,
-    positions,
-    *FILES,
-    hbase,
-    completion,
-):
+@program.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(*, arguments: tuple[str, ...]) -> None:
+    """Run a server in this process.
+
+    Its options: --config FILE.toml, --data DIR, --host H, --port N (0: a free port),
+    --set section.key=value (may be repeated), and --until-stdin-closes, which stops the server when
+    its standard input is closed.
+    """
+    command = server_command(arguments)
+    sys.stdout.flush()
+    # The server replaces this process: signals reach it, and its exit code is that of the command.
+    os.execv(command[0], command)
+
+
+@program.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, *, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash: eval "$(tuff completion bash)"        in ~/.bashrc
+    zsh:  eval "$(tuff completion zsh)"         in ~/.zshrc
+    fish: tuff completion fish | source         in ~/.config/fish/config.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None, "click knows each of them"
+    click.echo(found(context.find_root().command, {}, "tuff", COMPLETION_VARIABLE).source())
+
+
+OF_TOPICS = (status, topics, pub, tail, tx, sinks, holds, positions)
+OF_FILES = (snapshot, log, table, fsck, salvage, backup, restore)
+for command in (*OF_TOPICS, *OF_FILES, hbase):
     program.add_command(command)
 
 
 class CommandFailedError(Exception):
-    """An error of a command, and the context that it was run in."""
+    """An error of a command, and the context in which the command ran."""
 
     def __init__(self, error: TuffError | LaunchError, context: click.Context) -> None:
         super().__init__(str(error))
@@ -123,8 +141,8 @@ class CommandFailedError(Exception):
 
 
 def _keep_context(command: click.Command) -> None:
-    """Have the errors of a command, and of those below it, keep the context: what was typed is read
-    there, wherever on the line it stood."""
+    """Make the errors of a command, and of its subcommands, keep the context: it has the parameters
+    and the address that the next command needs."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             _keep_context(below)
@@ -144,40 +162,41 @@ _keep_context(program)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
     sys.exit(_run(given))
 
 
 def _open_closed_streams() -> None:
-    """Where a shell closed a standard stream, Python has none, and no command reckons with that."""
+    """Replace standard streams that the shell closed: Python has None for them."""
     if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: SIM115 - as long as the process
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
 
 
 def _run(arguments: list[str]) -> int:
-    if instruction := os.environ.get(VARIABLE):
-        return complete(program, instruction)
-    return run_to_end(program, "tuff", arguments, tell=partial(_told, arguments))
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        return shell_complete(program, {}, "tuff", COMPLETION_VARIABLE, instruction)
+    return run_to_end(program, "tuff", arguments, report=partial(_report, arguments))
 
 
-def _told(arguments: list[str], error: Exception) -> int | None:
+def _report(arguments: list[str], error: Exception) -> int | None:
     match error:
         case click.ClickException():
-            return _usage(error, arguments)
+            return _report_usage(error, arguments)
         case CommandFailedError(error=LaunchError() as failed):
             command = "pip install --force-reinstall tuff-messaging"
-            return _tell(str(failed), command, EXIT_REFUSED)
+            return _print_error(str(failed), command, EXIT_REFUSED)
         case CommandFailedError(error=TuffError() as failed):
-            return _tell(failed.detail, _next_command(failed, error.context), _exit_code(failed))
+            next_command = _next_command(failed, error.context)
+            return _print_error(failed.detail, next_command, _exit_code(failed))
         case OSError(strerror=str() as reason):
-            # Files that are named on the command line are looked at before; what is left is a disk
-            # that is full, or a terminal that is gone.
+            # The files on the command line were checked before. This is a full disk, or a closed
+            # terminal.
             what = "the input or output" if error.filename is None else error.filename
-            return _tell(f"{what} failed: {reason}", None, EXIT_REFUSED)
+            return _print_error(f"{what} failed: {reason}", None, EXIT_REFUSED)
         case _:
             return None
 
@@ -192,15 +211,16 @@ def _exit_code(error: TuffError) -> int:
             return EXIT_REFUSED
 
 
-def _usage(error: click.ClickException, arguments: list[str]) -> int:
+def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
     message = error.format_message()
-    if "\n" in message:
+    if message.startswith("Usage: "):
         click.echo(message, err=True)  # a group without a command: its help
         return EXIT_USAGE
-    # Of the errors of usage not all have a context: an option without its value has none.
+    message = " ".join(message.split())  # click lists the choices of an argument in lines
+    # Not every usage error has a context: that of an option without its value has none.
     context: click.Context | None = getattr(error, "ctx", None)
     path = _command_path(arguments) if context is None else context.command_path
-    return _tell(message, f"{path} --help", EXIT_USAGE)
+    return _print_error(message, f"{path} --help", EXIT_USAGE)
 
 
 def _next_command(error: TuffError, context: click.Context) -> str | None:
@@ -222,7 +242,7 @@ def _next_command(error: TuffError, context: click.Context) -> str | None:
 
 
 def _command_path(arguments: list[str]) -> str:
-    """The command that the words name, where they could not be parsed."""
+    """The command that a command line names which could not be parsed."""
     found: click.Command = program
     names = ["tuff"]
     for word in arguments:
@@ -232,8 +252,8 @@ def _command_path(arguments: list[str]) -> str:
     return " ".join(names)
 
 
-def _tell(sentence: str, command: str | None, code: int) -> int:
-    said = sentence.rstrip(" .")
-    leads_on = command is None or "`tuff " in said
-    click.echo(f"tuff: {said}" if leads_on else f"tuff: {said}; next: {command}", err=True)
+def _print_error(sentence: str, next_command: str | None, code: int) -> int:
+    line = sentence.rstrip(" .")
+    has_advice = next_command is None or "`tuff " in line
+    click.echo(f"tuff: {line}" if has_advice else f"tuff: {line}; next: {next_command}", err=True)
     return code

@@ -1,4 +1,4 @@
-"""`tuff sinks`: how far writers are, and how to give one up (protocol §5.3)."""
+"""`tuff sinks`: the epochs that exactly-once writers have committed (protocol §5.3)."""
 
 import click
 
@@ -9,16 +9,16 @@ from tuff.replies import Sink
 
 @click.group()
 def sinks() -> None:
-    """Sinks, the newest epochs of writers: ls, show, rm."""
+    """List, show and remove sinks: the newest epochs of exactly-once writers."""
 
 
 @sinks.command("ls")
 @server_options
 @output_options
 @session
-def list_sinks(session: Session, *, url: str | None, as_json: bool) -> None:
+def list_sinks(session: Session, *, as_json: bool) -> None:
     """List all sinks."""
-    with session.client(url) as client:
+    with session.client() as client:
         found = client.sinks.list()
     if as_json:
         print_json([_form(one) for one in found])
@@ -36,21 +36,21 @@ def list_sinks(session: Session, *, url: str | None, as_json: bool) -> None:
 @server_options
 @output_options
 @session
-def show(session: Session, *, sink: str, url: str | None, as_json: bool) -> None:
+def show(session: Session, *, sink: str, as_json: bool) -> None:
     """Show the newest epoch of SINK."""
-    with session.client(url) as client:
+    with session.client() as client:
         found = client.sinks.get(sink)
     if as_json:
         print_json(_form(found))
         return
-    facts = {
+    fields = {
         "epoch": found.epoch,
         "state": found.state,
         "run": found.run_id,
         "transaction": found.transaction_id,
         "since": moment(found.updated_at_ms),
     }
-    print_table(("fact", "value"), facts.items(), title=f"sink {found.sink}")
+    print_table(("field", "value"), fields.items(), title=f"sink {found.sink}")
 
 
 @sinks.command("rm")
@@ -59,19 +59,19 @@ def show(session: Session, *, sink: str, url: str | None, as_json: bool) -> None
 @server_options
 @output_options
 @session
-def remove(session: Session, *, sink: str, yes: bool, url: str | None, as_json: bool) -> None:
-    """Forget SINK and its epochs.
+def remove(session: Session, *, sink: str, yes: bool, as_json: bool) -> None:
+    """Remove SINK and its epochs.
 
-    A writer that replays an epoch which it has committed then writes it once more.
+    If its writer then replays a committed epoch, the epoch is written a second time.
     """
     if not yes:
-        confirm(f"Forget {sink} and which epochs it committed?")
-    with session.client(url) as client:
+        confirm(f"Remove {sink} and its record of committed epochs?")
+    with session.client() as client:
         client.sinks.delete(sink)
     if as_json:
         print_json({"sink": sink, "removed": True})
     else:
-        click.echo(f"forgot {sink}")
+        click.echo(f"removed {sink}")
 
 
 def _form(sink: Sink) -> dict[str, object]:

@@ -1,11 +1,11 @@
-"""`tuff status`: whether the server does its work, and what it holds (protocol §7)."""
+"""`tuff status`: health, versions and counts of a server (protocol §7)."""
 
 from dataclasses import dataclass
 
 import click
 
 from tuff.blocking.client import Client
-from tuff.cli.ending import EXIT_REFUSED
+from tuff.cli.exit_codes import EXIT_REFUSED
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, print_json, print_table
 from tuff.protocol.errors import UnavailableError
@@ -13,12 +13,12 @@ from tuff.replies import Health, Overview
 from tuff.version import __version__
 
 OK = "ok"
-REASON_LENGTH_MAX = 2_000  # characters; the reason why something does not work is shown whole
+REASON_LENGTH_MAX = 2_000  # characters; the reason of a failure is not cut off
 
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """How many topics there are, in how many namespaces."""
+    """The number of topics and namespaces."""
 
     count: int
     namespace_count: int
@@ -29,23 +29,24 @@ class _Topics:
 @output_options
 @session
 @click.pass_context
-def status(context: click.Context, session: Session, *, url: str | None, as_json: bool) -> None:
-    """Show whether the server does its work: its parts, topics, transactions, versions.
+def status(context: click.Context, session: Session, *, as_json: bool) -> None:
+    """Show the health of the server's components, the versions, and the numbers of topics and
+    transactions.
 
-    Exit code 0: all is well. 1: a part is degraded or down, and the reason is shown. 3: the server
-    can't be reached.
+    Exit code 0: every component is ok. 1: one is degraded or down, and the reason is shown. 3: the
+    server can't be reached.
     """
-    with session.client(url) as client:
+    with session.client() as client:
         health = client.health()
         topics, overview = _topics(client), _overview(client)
         address = client.url
     if as_json:
         print_json(_form(address, health, topics, overview))
     else:
-        facts = _facts(health, topics, overview)
+        fields = _fields(health, topics, overview)
         title = f"{address} is {health.status}"
         print_table(
-            ("fact", "value"), facts.items(), title=title, cell_length_max=REASON_LENGTH_MAX
+            ("field", "value"), fields.items(), title=title, cell_length_max=REASON_LENGTH_MAX
         )
     if health.status != OK:
         context.exit(EXIT_REFUSED)
@@ -68,13 +69,15 @@ def _overview(client: Client) -> Overview | None:
         return None
 
 
-def _facts(health: Health, topics: _Topics | None, overview: Overview | None) -> dict[str, object]:
+def _fields(health: Health, topics: _Topics | None, overview: Overview | None) -> dict[str, object]:
     checks = {name: f"{check.status}: {check.detail}" for name, check in health.checks.items()}
-    facts: dict[str, object] = {"server": health.version, "client": __version__, **checks}
-    facts["topics"] = topics and f"{topics.count} in {counted(topics.namespace_count, 'namespace')}"
-    facts["open transactions"] = overview and len(overview.in_progress)
-    facts["invalid transactions"] = overview and overview.invalid_count
-    return facts
+    fields: dict[str, object] = {"server": health.version, "client": __version__, **checks}
+    fields["topics"] = (
+        topics and f"{topics.count} in {counted(topics.namespace_count, 'namespace')}"
+    )
+    fields["open transactions"] = overview and len(overview.in_progress)
+    fields["invalid transactions"] = overview and overview.invalid_count
+    return fields
 
 
 def _form(

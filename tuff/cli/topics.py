@@ -20,13 +20,16 @@ _PROPERTY = click.option(
     "properties",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A property of your own, as often as needed.",
+    help="A property of your own; may be repeated.",
 )
 
 
 @click.group()
 def topics() -> None:
-    """Topics: ls, show, create, set, rm. TOPIC is namespace:name, or name in namespace default."""
+    """List, show, create, change and remove topics.
+
+    TOPIC is namespace:name, or name in namespace default.
+    """
 
 
 @topics.command("ls")
@@ -34,9 +37,9 @@ def topics() -> None:
 @server_options
 @output_options
 @session
-def list_topics(session: Session, *, namespace: str | None, url: str | None, as_json: bool) -> None:
-    """List the topics of NAMESPACE, or of all."""
-    with session.client(url) as client:
+def list_topics(session: Session, *, namespace: str | None, as_json: bool) -> None:
+    """List the topics of NAMESPACE, or of all namespaces."""
+    with session.client() as client:
         namespaces = client.topics.namespaces() if namespace is None else [namespace]
         found = [TopicId(one, name) for one in namespaces for name in client.topics.list(one)]
     if as_json:
@@ -51,25 +54,25 @@ def list_topics(session: Session, *, namespace: str | None, url: str | None, as_
 @server_options
 @output_options
 @session
-def show(session: Session, *, topic: TopicId, url: str | None, as_json: bool) -> None:
-    """Show the properties of TOPIC, and where it begins and ends."""
-    with session.client(url) as client:
+def show(session: Session, *, topic: TopicId, as_json: bool) -> None:
+    """Show the properties of TOPIC, and the ids of its first message and its end."""
+    with session.client() as client:
         info = client.topics.get(topic)
         offsets = client.offsets(topic)
-    places = {
+    ids = {
         "earliest": None if offsets.earliest is None else offsets.earliest.hex(),
         "end": None if offsets.end is None else offsets.end.hex(),
     }
     if as_json:
-        print_json({**_form(info), **places})
+        print_json({**_form(info), **ids})
     else:
-        facts = {"generation": info.generation, **info.properties, **places}
-        print_table(("property", "value"), facts.items(), title=str(topic))
+        rows = {"generation": info.generation, **info.properties, **ids}
+        print_table(("property", "value"), rows.items(), title=str(topic))
 
 
 @topics.command()
 @click.argument("topic", type=topic_of)
-@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that a message lives.")
+@click.option("--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of messages.")
 @_PROPERTY
 @server_options
 @output_options
@@ -80,11 +83,10 @@ def create(
     topic: TopicId,
     ttl: int | None,
     properties: tuple[str, ...],
-    url: str | None,
     as_json: bool,
 ) -> None:
     """Create TOPIC."""
-    with session.client(url) as client:
+    with session.client() as client:
         client.topics.create(topic, properties=_given(properties, ttl=ttl))
         info = client.topics.get(topic)
     if as_json:
@@ -95,9 +97,11 @@ def create(
 
 @topics.command("set")
 @click.argument("topic", type=topic_of)
-@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that a message lives.")
+@click.option("--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of messages.")
 @_PROPERTY
-@click.option("--unset", "gone", multiple=True, metavar="NAME", help="Remove a property.")
+@click.option(
+    "--unset", "gone", multiple=True, metavar="NAME", help="Remove a property; may be repeated."
+)
 @server_options
 @output_options
 @session
@@ -108,19 +112,18 @@ def set_properties(
     ttl: int | None,
     properties: tuple[str, ...],
     gone: tuple[str, ...],
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Change properties of TOPIC, and leave the others as they are.
+    """Change properties of TOPIC, and keep the others.
 
-    --unset ttl gives it the ttl that a topic created now would get.
+    --unset ttl sets the ttl that a new topic would have.
     """
     given = _given(properties, ttl=ttl)
     if not given and not gone:
         raise click.UsageError("nothing to set; give --ttl, --property or --unset")
     if both := sorted(given.keys() & set(gone)):
         raise click.UsageError(f"{both[0]} can't be set and unset at once")
-    with session.client(url) as client:
+    with session.client() as client:
         held = {**client.topics.get(topic).properties, **given}
         kept = {name: value for name, value in held.items() if name not in gone}
         client.topics.update(topic, properties=kept)
@@ -137,11 +140,11 @@ def set_properties(
 @server_options
 @output_options
 @session
-def remove(session: Session, *, topic: TopicId, yes: bool, url: str | None, as_json: bool) -> None:
-    """Remove TOPIC and every message in it."""
+def remove(session: Session, *, topic: TopicId, yes: bool, as_json: bool) -> None:
+    """Remove TOPIC and all of its messages."""
     if not yes:
-        confirm(f"Remove {topic} and every message in it?")
-    with session.client(url) as client:
+        confirm(f"Remove {topic} and all of its messages?")
+    with session.client() as client:
         client.topics.delete(topic)
     if as_json:
         print_json({"namespace": topic.namespace, "name": topic.name, "removed": True})
@@ -150,7 +153,7 @@ def remove(session: Session, *, topic: TopicId, yes: bool, url: str | None, as_j
 
 
 def _given(properties: tuple[str, ...], *, ttl: int | None) -> dict[str, str]:
-    """The properties as they were given; each of them once."""
+    """The properties on the command line. Raises: UsageError: one is given twice."""
     pairs = [_pair(one) for one in properties]
     if ttl is not None:
         pairs.append(("ttl", str(ttl)))

@@ -1,4 +1,4 @@
-"""`tuff pub`: put messages in (protocol §3.1)."""
+"""`tuff pub`: publish messages (protocol §3.1)."""
 
 import os
 import sys
@@ -16,16 +16,15 @@ from tuff.cli.options import (
     session,
     topic_of,
 )
-from tuff.cli.output import counted, print_json
-from tuff.cli.progress import Progress
+from tuff.cli.output import Progress, counted, print_json
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import TopicId
 from tuff.replies import Published
 
-CHUNK_BYTES = 1 << 20  # bytes read from standard input at once, and about what one publish holds
-LINE_BYTES_MAX = 16 << 20  # bytes; the server takes no larger request, so waiting on is in vain
-BATCH_COUNT_MAX = 1_000  # messages of one publish, where nobody says how many
-GIVEN_BATCH_COUNT_MAX = 100_000  # messages held for one publish; the server bounds their bytes
+CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
+LINE_BYTES_MAX = 16 << 20  # bytes; no server accepts a larger request
+BATCH_COUNT_MAX = 1_000  # messages of one publish without --batch
+GIVEN_BATCH_COUNT_MAX = 100_000  # messages of --batch in memory; the server limits their bytes
 
 Batches = Iterator[list[bytes]]
 
@@ -33,12 +32,14 @@ Batches = Iterator[list[bytes]]
 @click.command()
 @click.argument("topic", type=topic_of)
 @click.argument("messages", nargs=-1)
-@click.option("--ttl", type=WholeNumber(min=1), help="Seconds that these messages live.")
+@click.option(
+    "--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of these messages."
+)
 @click.option(
     "--batch",
     type=WholeNumber(1, GIVEN_BATCH_COUNT_MAX),
     metavar="N",
-    help="Publish N messages at a time, all or none of them; wait for that many.",
+    help="Collect N messages, and publish all or none of them.",
 )
 @click.option(
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
@@ -54,10 +55,9 @@ def pub(
     ttl: int | None,
     batch: int | None,
     transaction: int | None,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Publish MESSAGES to TOPIC, or else each line of standard input as it comes."""
+    """Publish MESSAGES to TOPIC; without MESSAGES, each line of standard input as it arrives."""
     given = [message.encode("utf-8", "surrogateescape") for message in messages]
     source = _Input()
     size_bytes = 0 if given else source.size_bytes()
@@ -65,40 +65,40 @@ def pub(
     done: list[Published] = []
     count = 0
     try:
-        with session.client(url) as client, closing(Progress(size_bytes)) as progress:
+        with session.client() as client, closing(Progress(size_bytes)) as progress:
             for some in cut(lines) if batch is None else gather(lines, count=batch):
                 done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
                 count += len(some)
-                progress.tell(count, read_bytes=source.read_bytes)
+                progress.update(count, read_bytes=source.read_bytes)
     except BaseException:
-        if count:  # what feeds a pipe must know how much of it is in
-            _tell_published(topic, count, done, as_json=as_json)
+        if count:  # the writer of a pipe must know how much was published
+            _print_published(topic, count, done, as_json=as_json)
         raise
-    _tell_published(topic, count, done, as_json=as_json)
+    _print_published(topic, count, done, as_json=as_json)
 
 
 class _Input:
-    """Standard input, and how much of it was read."""
+    """Standard input, and how many bytes of it were read."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
 
     def read(self, size: int) -> bytes:
-        # What is there now, not all of that size: a line of a slow pipe goes out when it comes.
+        # Only what is available now: a line of a slow pipe is published when it arrives.
         chunk = os.read(sys.stdin.fileno(), size)
         self.read_bytes += len(chunk)
         return chunk
 
     def size_bytes(self) -> int:
-        """How long a file is; 0 where that can't be known."""
+        """The size of a file; 0 of a pipe."""
         return os.fstat(sys.stdin.fileno()).st_size
 
 
 def read_lines(read: Callable[[int], bytes]) -> Batches:
-    """Lines without their ends, those together that one read brought.
+    """Lines without their ends, grouped by the read that completed them.
 
     Raises:
-        RequestTooLargeError: a line is longer than any server takes.
+        RequestTooLargeError: a line is longer than any server accepts.
     """
     rest = b""
     while chunk := read(CHUNK_BYTES):
@@ -106,20 +106,20 @@ def read_lines(read: Callable[[int], bytes]) -> Batches:
         if lines:
             yield lines
         if len(rest) > LINE_BYTES_MAX:
-            raise RequestTooLargeError(f"a line has more than {LINE_BYTES_MAX} bytes; cut it")
+            raise RequestTooLargeError(f"a line has more than {LINE_BYTES_MAX} bytes; split it")
     if rest:
         yield [rest]
 
 
 def cut(groups: Iterable[list[bytes]]) -> Batches:
-    """Each group at once, in as many publishes as it takes."""
+    """Each group as one publish, or several if it is large."""
     for group in groups:
         for start in range(0, len(group), BATCH_COUNT_MAX):
             yield group[start : start + BATCH_COUNT_MAX]
 
 
 def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
-    """So many messages at a time, whatever came together; last what is left."""
+    """`count` messages at a time, and the rest at the end."""
     held: list[bytes] = []
     for group in groups:
         held += group
@@ -130,7 +130,7 @@ def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
         yield held
 
 
-def _tell_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
+def _print_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
     if as_json:
         first = done[0].first_id.hex() if done else None
         last = done[-1].last_id.hex() if done else None

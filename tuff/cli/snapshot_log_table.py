@@ -1,7 +1,7 @@
-"""`tuff snapshot`, `tuff log`, `tuff table`: the server's files, decoded for people.
+"""`tuff snapshot`, `tuff log`, `tuff table`: print the content of the server's files.
 
 Only `tuff snapshot take` needs a running server. The server's own code reads the files, in a
-process of its own (tuff/inspection.py).
+process of its own (tuff/server_commands.py).
 """
 
 import json
@@ -12,12 +12,12 @@ import click
 
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import moment, notice, print_json, print_table, shown
-from tuff.inspection import DAMAGE, Row, inspect
 from tuff.protocol.errors import DamagedRecordError
+from tuff.server_commands import DAMAGE, Row, inspect
 
 MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # suffixes of members that are times
 UNSEEN = {"key"}  # not shown: a row's key repeats its members in hex
-EDIT_LENGTH_MAX = 2_000  # characters of a cell with members of an edit; each is cut by itself
+EDIT_LENGTH_MAX = 2_000  # characters of a cell with members of an edit; each member is cut alone
 FEW = 4  # columns; a single object with more of them is shown as a vertical table
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -26,26 +26,26 @@ _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def snapshot() -> None:
-    """State snapshots of the transaction service: take, ls, show, diff."""
+    """Take, list, show and compare snapshots of the transaction state."""
 
 
 @click.group()
 def log() -> None:
-    """Transaction logs: show."""
+    """Show a write-ahead log of the transaction service."""
 
 
 @click.group()
 def table() -> None:
-    """The tables of a message store that no server has open: show."""
+    """Show the rows of a message store that no server has open."""
 
 
 @snapshot.command()
 @server_options
 @output_options
 @session
-def take(session: Session, *, url: str | None, as_json: bool) -> None:
-    """Have the server write a snapshot now, and show its name."""
-    with session.client(url) as client:
+def take(session: Session, *, as_json: bool) -> None:
+    """Make the server write a snapshot now, and print its name."""
+    with session.client() as client:
         written = client.transactions.take_snapshot()
     if as_json:
         print_json({"file": written.file, "bytes": written.size_bytes})
@@ -65,7 +65,7 @@ def list_snapshots(*, directory: Path, as_json: bool) -> None:
 @click.argument("file", type=_FILE)
 @output_options
 def show_snapshot(*, file: Path, as_json: bool) -> None:
-    """Show the state in FILE."""
+    """Show the transaction state in FILE."""
     _print(inspect("snapshot", str(file)), as_json=as_json, title=file.name)
 
 
@@ -74,11 +74,11 @@ def show_snapshot(*, file: Path, as_json: bool) -> None:
 @click.argument("after", type=_FILE)
 @output_options
 def diff(*, before: Path, after: Path, as_json: bool) -> None:
-    """Show what only AFTER contains (+), and what only BEFORE contains (-)."""
+    """Show what only the snapshot AFTER contains (+), and what only BEFORE contains (-)."""
     old, new = (list(inspect("snapshot", str(file))) for file in (before, after))
     for file, rows in ((before, old), (after, new)):
         # Two corrupt snapshots would compare as equal: both have no rows.
-        _require_whole([row.get("reason") for row in rows if _kind(row) == DAMAGE], file.name)
+        _require_intact([row.get("reason") for row in rows if _kind(row) == DAMAGE], file.name)
     changes = list(difference(old, new))
     if changes or as_json:
         _print(changes, as_json=as_json, title=f"{before.name} → {after.name}")
@@ -90,7 +90,7 @@ def diff(*, before: Path, after: Path, as_json: bool) -> None:
 @click.argument("file", type=_FILE)
 @output_options
 def show_log(*, file: Path, as_json: bool) -> None:
-    """Show the edits in FILE, in the order of the log."""
+    """Show the edits in FILE, in their order."""
     _print(inspect("log", str(file)), as_json=as_json, title=file.name, in_order=True)
 
 
@@ -98,7 +98,7 @@ def show_log(*, file: Path, as_json: bool) -> None:
 @click.argument("directory", type=_DIRECTORY)
 @output_options
 def show_tables(*, directory: Path, as_json: bool) -> None:
-    """Show every row in DIRECTORY (a server's data/messages, while no server has it open)."""
+    """Show every row in DIRECTORY, the messages/ of a stopped server's --data."""
     _print(inspect("tables", str(directory)), as_json=as_json, title=str(directory))
 
 
@@ -132,10 +132,10 @@ def _print(rows: Iterable[Row], *, as_json: bool, title: str, in_order: bool = F
             print_json(row)
     else:
         _print_tables(list(noted()), title=title, in_order=in_order)
-    _require_whole(damages, title)
+    _require_intact(damages, title)
 
 
-def _require_whole(damages: list[object], title: str) -> None:
+def _require_intact(damages: list[object], title: str) -> None:
     if damages:
         reason = str(damages[0])
         sentence = reason if title in reason else f"{title} is damaged: {reason}"
@@ -150,7 +150,7 @@ def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
         print_table([*shared, ""], lines, title=title, cell_length_max=EDIT_LENGTH_MAX)
         return
     if not rows:
-        notice(f"{title} is empty")
+        notice(f"there is nothing to show in {title}")
     by_kind: dict[str, list[Row]] = {}
     for row in rows:
         by_kind.setdefault(_kind(row), []).append(row)
@@ -161,8 +161,8 @@ def _print_tables(rows: list[Row], *, title: str, in_order: bool) -> None:
 def _print_kind(kind: str, rows: list[Row]) -> None:
     columns = [name for name in _columns(rows) if name != "kind"]
     if len(rows) == 1 and len(columns) > FEW:
-        facts = zip(columns, _cells(rows[0], columns), strict=True)
-        print_table(("fact", "value"), facts, title=kind)
+        fields = zip(columns, _cells(rows[0], columns), strict=True)
+        print_table(("field", "value"), fields, title=kind)
     else:
         print_table(columns, (_cells(row, columns) for row in rows), title=kind)
 

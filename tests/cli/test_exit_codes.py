@@ -1,4 +1,4 @@
-"""How both command lines end where no command answers: who reads them stops, or a pipe of ours."""
+"""Exit codes of both command lines after closed pipes, closed streams and full disks."""
 
 import os
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 import pytest
 
-from tuff.cli.ending import run_to_end
+from tuff.cli.exit_codes import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("program", ["tuff/cli/__main__.py", "pipeline/__main__.py"])
-def test_who_has_read_enough_ends_it_in_silence(program: str) -> None:
+def test_a_closed_output_ends_the_command_without_an_error(program: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `head` does, once it has its lines
     with os.fdopen(writing, "wb") as output:
@@ -30,9 +30,9 @@ def test_who_has_read_enough_ends_it_in_silence(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full is one of Linux")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux only")
 @pytest.mark.parametrize("arguments", ["--version", "completion bash"])
-def test_an_output_that_can_not_be_written_is_told_in_one_sentence(arguments: str) -> None:
+def test_an_output_that_can_not_be_written_is_one_sentence(arguments: str) -> None:
     with Path("/dev/full").open("wb") as output:
         done = subprocess.run(
             [sys.executable, "-m", "tuff.cli", *arguments.split()],
@@ -47,7 +47,7 @@ def test_an_output_that_can_not_be_written_is_told_in_one_sentence(arguments: st
     assert (done.returncode, done.stderr) == (1, expected)
 
 
-def test_streams_that_a_shell_has_closed_end_no_command() -> None:
+def test_a_command_runs_with_closed_standard_streams() -> None:
     command = f"{sys.executable} -m tuff.cli completion bash <&- >&-"
     done = subprocess.run(
         ["sh", "-c", command], stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
@@ -56,9 +56,7 @@ def test_streams_that_a_shell_has_closed_end_no_command() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_pipe_that_breaks_elsewhere_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_broken_pipe_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @click.group
     def program() -> None:
         pass
@@ -75,6 +73,6 @@ def test_a_pipe_that_breaks_elsewhere_is_an_error(
 
     with (tmp_path / "output").open("w") as output, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", output)
-        code = run_to_end(program, "program", ["work"], tell=tell)
+        code = run_to_end(program, "program", ["work"], report=tell)
 
     assert (code, [str(error) for error in told]) == (7, ["to a program of ours"])

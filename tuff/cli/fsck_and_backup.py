@@ -1,13 +1,10 @@
 """`tuff fsck`, `salvage`, `backup`, `restore`: check and copy a server's data.
 
-The files of a stopped server are read by `server.py fsck …`, a process of its own, which prints one
-JSON object per line (admin/commands.py). A running server sends its backup over HTTP.
+`server.py fsck …` reads the files of a stopped server in a process of its own (admin/commands.py).
+A running server sends its backup over HTTP.
 """
 
-import json
 import shlex
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,25 +12,24 @@ import click
 from tuff.backups import download
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, notice, print_json, print_table
-from tuff.launch import server_command
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
-
-Row = dict[str, object]
+from tuff.server_commands import EXIT_USAGE, Row, ServerCommandError, server_rows
 
 EXIT_CORRUPT = 1
-EXIT_USAGE = 2
-# The kinds of the last row, which counts the others.
+# The kinds of the summary, which is the last row and counts the others.
 SUMMARIES = ("checked", "salvaged", "backed up", "restored", "looked at", "deployed")
-REASON_LENGTH_MAX = 2_000  # characters; no sentence about what was lost is cut off
+REASON_LENGTH_MAX = 2_000  # characters; the reason of a finding is not cut off
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
 _SNAPSHOTS = click.option(
-    "--snapshots", type=_DATA, help="The snapshots, if they are neither in nor beside DIRECTORY."
+    "--snapshots",
+    type=_DATA,
+    help="The transaction files, if they are neither in nor beside DIRECTORY.",
 )
 _WITHOUT_MESSAGES = click.option(
     "--without-messages",
     is_flag=True,
-    help="There is no message store: it is in HBase, was in memory, or is lost.",
+    help="Expect no message store: it is in HBase, was in memory, or is lost.",
 )
 
 
@@ -43,7 +39,7 @@ _WITHOUT_MESSAGES = click.option(
 @_WITHOUT_MESSAGES
 @output_options
 def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_json: bool) -> None:
-    """Check all files in DIRECTORY (a stopped server's --data), and show what is corrupt."""
+    """Check all files in DIRECTORY (--data of a stopped server), and show what is corrupt."""
     flags = _flags(snapshots, without_messages=without_messages)
     summary = run_server(["fsck", str(directory), *flags], as_json=as_json)
     if damage_count := int(str(summary["damages"])):
@@ -64,7 +60,7 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
 def salvage(
     *, directory: Path, new: Path, snapshots: Path | None, without_messages: bool, as_json: bool
 ) -> None:
-    """Write what can be read in DIRECTORY to NEW, from which a server can start; show what is lost.
+    """Copy everything readable in DIRECTORY to NEW, from which a server can start; show the rest.
 
     DIRECTORY is not changed.
     """
@@ -85,24 +81,23 @@ def backup(
     paths: tuple[Path, ...],
     snapshots: Path | None,
     without_messages: bool,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Write all data of the running server, as of this moment, to the file TARGET.
+    """Write a consistent backup of the running server to the file TARGET.
 
-    With DIRECTORY, a stopped server's --data: copy that to TARGET, a new directory. Either way
-    TARGET is verified, and is a complete backup or does not exist.
+    With DIRECTORY, the --data of a stopped server: copy it to TARGET, a new directory. TARGET is
+    verified; if the command fails, TARGET does not exist.
     """
     flags = _flags(snapshots, without_messages=without_messages)
     match paths:
         case (target,) if not flags:
-            _download(session.address(url), target, as_json=as_json)
-        case (directory, target) if url is None:
+            _download(session, target, as_json=as_json)
+        case (directory, target) if session.typed_url is None:
             run_server(["backup", str(directory), str(target), *flags], as_json=as_json)
         case _:
             raise click.UsageError(
-                "name TARGET, and before it DIRECTORY if the server is stopped; --snapshots and "
-                "--without-messages need DIRECTORY, --url is for a running server"
+                "give TARGET for a running server, and DIRECTORY and TARGET for a stopped one, to "
+                "which --snapshots and --without-messages apply, and --url does not"
             )
 
 
@@ -112,14 +107,16 @@ def backup(
 @_WITHOUT_MESSAGES
 @output_options
 def restore(*, source: Path, directory: Path, without_messages: bool, as_json: bool) -> None:
-    """Make DIRECTORY, for a server's --data, from the backup SOURCE, and verify it."""
+    """Create the data directory DIRECTORY (for --data) from the backup SOURCE, and verify it."""
     flags = _flags(None, without_messages=without_messages)
     run_server(["restore", str(source), str(directory), *flags], as_json=as_json)
 
 
-def _download(url: str, target: Path, *, as_json: bool) -> None:
+def _download(session: Session, target: Path, *, as_json: bool) -> None:
+    with session.client() as client:
+        url = client.url
     try:
-        downloaded = download(url, target)
+        downloaded = download(url, target, token=session.token)
     except FileExistsError:
         raise click.UsageError(f"{target} exists already; name a new file") from None
     except OSError as error:
@@ -138,8 +135,12 @@ def _flags(snapshots: Path | None, *, without_messages: bool) -> list[str]:
 
 
 def run_server(arguments: list[str], *, as_json: bool) -> Row:
-    """Print the rows of a command of server.py; returns its last row, the summary."""
-    rows = list(_rows(arguments))
+    """Print the rows of an offline command; returns its last row, the summary.
+
+    Raises:
+        TuffError: the command failed before it had one; the kind depends on its exit code.
+    """
+    rows = _rows(arguments)
     if as_json:
         for row in rows:
             print_json(row)
@@ -154,17 +155,29 @@ def run_server(arguments: list[str], *, as_json: bool) -> Row:
     return summary
 
 
-def _rows(arguments: list[str]) -> Iterator[Row]:
-    done = subprocess.run(
-        server_command(arguments), capture_output=True, text=True, encoding="utf-8", check=False
-    )
-    rows: list[Row] = [json.loads(line) for line in done.stdout.splitlines()]
-    if not rows or rows[-1].get("kind") not in SUMMARIES:
-        lines = done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"]
-        sentence = lines[-1].removeprefix("tuff: ")
-        if done.returncode == EXIT_CORRUPT:
-            raise DamagedRecordError(sentence, code="damaged_files")
-        if done.returncode == EXIT_USAGE:
-            raise BadRequestError(sentence, code="command_refused")
-        raise TuffError(f"{arguments[1]} can't be read: {sentence}", code="unreadable_files")
-    yield from rows
+def _rows(arguments: list[str]) -> list[Row]:
+    rows: list[Row] = []
+    try:
+        rows.extend(server_rows(arguments))
+    except ServerCommandError as error:
+        # Exit code 1 of a complete run means that corruption was found, and the rows report it.
+        if not _is_complete(rows):
+            raise refusal(error, subject=arguments[1]) from None
+    if not _is_complete(rows):
+        raise TuffError(f"{arguments[1]} can't be read: no summary", code="unreadable_files")
+    return rows
+
+
+def _is_complete(rows: list[Row]) -> bool:
+    return bool(rows) and rows[-1].get("kind") in SUMMARIES
+
+
+def refusal(error: ServerCommandError, *, subject: str) -> TuffError:
+    """The error of a failed offline command, by its exit code."""
+    match error.exit_code:
+        case code if code == EXIT_USAGE:
+            return BadRequestError(str(error), code="command_refused")
+        case 1:
+            return DamagedRecordError(str(error), code="damaged_files")
+        case _:
+            return TuffError(f"{subject} can't be read: {error}", code="unreadable_files")

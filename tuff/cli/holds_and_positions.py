@@ -1,23 +1,32 @@
-"""`tuff holds` and `tuff positions`: what readers leave with a topic (protocol §3.8, §3.9)."""
+"""`tuff holds` and `tuff positions`: retention holds and the positions of readers (protocol §3.8,
+§3.9)."""
 
-import time
 from collections.abc import Mapping
 
 import click
 
 from tuff.blocking.client import Client
-from tuff.cli.options import SECONDS, Session, output_options, server_options, session, topic_of
+from tuff.cli.options import (
+    SECONDS,
+    Session,
+    Start,
+    TopicEnd,
+    output_options,
+    server_options,
+    session,
+    start_of,
+    topic_of,
+)
 from tuff.cli.output import moment, print_json, print_table
-from tuff.cli.places import Latest, parse_place
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.replies import Hold, NamedPosition
 
-MAX_AGE_S = 86_400.0  # of a hold whose age nobody names; a day is noticed before it is over
+MAX_AGE_S = 86_400.0  # of a hold without --max-age; a day, so that a forgotten hold ends soon
 
 
 @click.group()
 def holds() -> None:
-    """Holds keep messages from a topic's ttl: ls, set, rm."""
+    """List, set and remove holds, which keep messages beyond the ttl of their topic."""
 
 
 @holds.command("ls")
@@ -25,9 +34,9 @@ def holds() -> None:
 @server_options
 @output_options
 @session
-def list_holds(session: Session, *, topic: TopicId, url: str | None, as_json: bool) -> None:
-    """List the holds of TOPIC that are not over."""
-    with session.client(url) as client:
+def list_holds(session: Session, *, topic: TopicId, as_json: bool) -> None:
+    """List the holds of TOPIC that have not expired."""
+    with session.client() as client:
         found = client.topics.holds(topic)
     if as_json:
         print_json([_hold_form(each) for each in found])
@@ -39,8 +48,21 @@ def list_holds(session: Session, *, topic: TopicId, url: str | None, as_json: bo
 @holds.command("set")
 @click.argument("topic", type=topic_of)
 @click.argument("name")
-@click.option("--from", "start", default="earliest", help="As of tuff tail. [default: earliest]")
-@click.option("--max-age", type=SECONDS, default=MAX_AGE_S, help="Seconds. [default: a day]")
+@click.option(
+    "--from",
+    "start",
+    type=start_of,
+    default="earliest",
+    metavar="START",
+    help="As of tuff tail. [default: earliest]",
+)
+@click.option(
+    "--max-age",
+    type=SECONDS,
+    default=MAX_AGE_S,
+    metavar="SECONDS",
+    help="When the hold expires. [default: a day]",
+)
 @server_options
 @output_options
 @session
@@ -49,14 +71,13 @@ def set_hold(
     *,
     topic: TopicId,
     name: str,
-    start: str,
+    start: Start,
     max_age: float,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Keep what TOPIC holds from a place on under NAME, or renew it, or move it."""
-    with session.client(url) as client:
-        hold = client.topics.hold(topic, name, _place(client, topic, start), max_age=max_age)
+    """Keep the messages of TOPIC from START on under NAME; set again, renew or move the hold."""
+    with session.client() as client:
+        hold = client.topics.hold(topic, name, _first_kept(client, topic, start), max_age=max_age)
     if as_json:
         print_json(_hold_form(hold))
     else:
@@ -69,18 +90,16 @@ def set_hold(
 @server_options
 @output_options
 @session
-def remove_hold(
-    session: Session, *, topic: TopicId, name: str, url: str | None, as_json: bool
-) -> None:
-    """End the hold NAME of TOPIC."""
-    with session.client(url) as client:
+def remove_hold(session: Session, *, topic: TopicId, name: str, as_json: bool) -> None:
+    """Remove the hold NAME of TOPIC."""
+    with session.client() as client:
         client.topics.release(topic, name)
-    _say_removed(topic, name, as_json=as_json)
+    _print_removed(topic, name, as_json=as_json)
 
 
 @click.group()
 def positions() -> None:
-    """Named positions: how far readers say to have read: ls, set, rm."""
+    """List, set and remove the named positions that readers store."""
 
 
 @positions.command("ls")
@@ -88,9 +107,9 @@ def positions() -> None:
 @server_options
 @output_options
 @session
-def list_positions(session: Session, *, topic: TopicId, url: str | None, as_json: bool) -> None:
-    """List the positions of TOPIC, and its end."""
-    with session.client(url) as client:
+def list_positions(session: Session, *, topic: TopicId, as_json: bool) -> None:
+    """List the positions of TOPIC, and the end of TOPIC."""
+    with session.client() as client:
         found = client.topics.positions(topic)
         end = client.offsets(topic).end
     if as_json:
@@ -109,10 +128,10 @@ def list_positions(session: Session, *, topic: TopicId, url: str | None, as_json
 @output_options
 @session
 def set_position(
-    session: Session, *, topic: TopicId, name: str, position: str, url: str | None, as_json: bool
+    session: Session, *, topic: TopicId, name: str, position: str, as_json: bool
 ) -> None:
     """Record that NAME has read TOPIC up to the message id POSITION."""
-    with session.client(url) as client:
+    with session.client() as client:
         found = client.topics.set_position(topic, name, MessageId.from_hex(position))
     if as_json:
         print_json(_position_form(found))
@@ -126,26 +145,24 @@ def set_position(
 @server_options
 @output_options
 @session
-def remove_position(
-    session: Session, *, topic: TopicId, name: str, url: str | None, as_json: bool
-) -> None:
-    """Forget the position NAME of TOPIC."""
-    with session.client(url) as client:
+def remove_position(session: Session, *, topic: TopicId, name: str, as_json: bool) -> None:
+    """Remove the position NAME of TOPIC."""
+    with session.client() as client:
         client.topics.delete_position(topic, name)
-    _say_removed(topic, name, as_json=as_json)
+    _print_removed(topic, name, as_json=as_json)
 
 
-def _place(client: Client, topic: TopicId, text: str) -> MessageId | int:
-    match parse_place(text, now_ms=time.time_ns() // 1_000_000):
-        case None:
+def _first_kept(client: Client, topic: TopicId, start: Start) -> MessageId | int:
+    match start:
+        case TopicEnd.EARLIEST:
             return FIRST_ID
-        case Latest():
+        case TopicEnd.LATEST:
             return client.offsets(topic).end or FIRST_ID
-        case place:
-            return place
+        case _:
+            return start
 
 
-def _say_removed(topic: TopicId, name: str, *, as_json: bool) -> None:
+def _print_removed(topic: TopicId, name: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"namespace": topic.namespace, "name": topic.name, "removed": name})
     else:

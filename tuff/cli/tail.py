@@ -1,4 +1,4 @@
-"""`tuff tail`: look at messages, and follow them (protocol §3.4)."""
+"""`tuff tail`: print the messages of a topic, and follow it (protocol §3.4)."""
 
 import random
 import time
@@ -10,18 +10,20 @@ import click
 from tuff.blocking.client import Client
 from tuff.cli.options import (
     Session,
+    Start,
+    TopicEnd,
     WholeNumber,
     command_line,
     output_options,
     server_options,
     session,
+    start_of,
     topic_of,
 )
 from tuff.cli.output import moment, notice, payload_text, print_json
-from tuff.cli.places import Latest, Place, parse_place
 from tuff.client_errors import ConnectionLostError
 from tuff.flows import Backoff
-from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.json_forms import payload_to_json
 from tuff.protocol.requests import Isolation, Message
@@ -40,18 +42,20 @@ T = TypeVar("T")
 @click.option(
     "--from",
     "start",
-    metavar="PLACE",
-    help="earliest, latest, a message id, 10m (ago), ms, or an ISO time; "
-    "earliest where it is left out, with --follow latest.",
+    type=start_of,
+    metavar="START",
+    help="earliest, latest, a message id, 10m (ago), ms since the epoch, or an ISO time. "
+    "[default: earliest; with --follow: latest]",
 )
 @click.option(
     "--isolation",
     type=click.Choice(["all", "committed"]),
     default="all",
-    help="Everything as it comes, or what a committed reader is handed.",
+    help="all: also messages of open and aborted transactions; committed: only committed ones. "
+    "[default: all]",
 )
-@click.option("--follow", "-f", is_flag=True, help="Wait for more.")
-@click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after that many messages.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more messages.")
+@click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after so many messages.")
 @click.option("--ids", is_flag=True, help="Show message ids.")
 @server_options
 @output_options
@@ -60,32 +64,27 @@ def tail(
     session: Session,
     *,
     topic: TopicId,
-    start: str | None,
+    start: Start | None,
     isolation: str,
     follow: bool,
     limit: int | None,
     ids: bool,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC. It moves nothing: no reader's place, no message."""
-    said = start or ("latest" if follow else "earliest")
-    try:
-        place = parse_place(said, now_ms=int(time.time() * 1000))
-    except BadRequestError as error:
-        raise click.BadParameter(error.detail) from None
-    with session.client(url) as client:
+    """Print the messages of TOPIC. No position changes, and no message is removed."""
+    if start is None:
+        start = TopicEnd.LATEST if follow else TopicEnd.EARLIEST
+    with session.client() as client:
         reader = _Reader(client, topic, isolation=Isolation(isolation), follow=follow)
-        for message in reader.messages(place, limit=limit):
+        for message in reader.messages(start, limit=limit):
             _print_message(message, ids=ids, as_json=as_json)
 
 
 class _Reader:
-    """Reads on from a place, and says on standard error what it waits for.
+    """Reads a topic from a start position, and prints to standard error what it waits for.
 
-    `tuff.subscriber` reads on, too, but in silence, and to no end. Here a person is told who
-    holds messages back and that the server is away; and the reading ends where nothing is left, or
-    at a number of messages, which each poll asks for.
+    `tuff.subscriber` reads without end, and reports neither the transaction that blocks it nor that
+    the server can't be reached. This reader ends after a number of messages, or when all are read.
     """
 
     def __init__(
@@ -95,34 +94,34 @@ class _Reader:
         self._topic = topic
         self._isolation = isolation
         self._follow = follow
-        self._told_blocker: int | None = None
+        self._reported_blocker: int | None = None
         self._was_answered = False
-        self._failed_count = 0  # of the tries since the last answer
+        self._failed_count = 0  # attempts since the last answer
         self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, random.random)
 
-    def messages(self, place: Place, *, limit: int | None) -> Iterator[Message]:
+    def messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
         left = limit
-        start, inclusive = self._begin(place)
+        at, inclusive = self._first_position(start)
         wait_s = 0.0
         while left is None or left > 0:
             count = BATCH_COUNT_MAX if left is None else min(left, BATCH_COUNT_MAX)
-            poll = self._poll(start, inclusive=inclusive, limit=count, wait_s=wait_s)
+            poll = self._poll(at, inclusive=inclusive, limit=count, wait_s=wait_s)
             yield from poll
             left = None if left is None else left - len(poll)
-            self._tell(poll)
+            self._report(poll)
             if not self._follow and (poll.caught_up or not poll):
                 return
-            # The first poll of a stretch never waits, so that a blocker is named at once.
-            wait_s = 0.0 if poll or self._is_news(poll) else WAIT_S
-            start, inclusive = poll.next_id, False
+            # The next poll does not wait, so that a blocking transaction is reported at once.
+            wait_s = 0.0 if poll or self._is_new_blocker(poll) else WAIT_S
+            at, inclusive = poll.next_id, False
 
     def _poll(
-        self, start: MessageId | int | None, *, inclusive: bool, limit: int, wait_s: float
+        self, at: MessageId | int | None, *, inclusive: bool, limit: int, wait_s: float
     ) -> Poll:
-        return self._answer(
+        return self._retried(
             lambda: self._client.poll(
                 self._topic,
-                start,
+                at,
                 inclusive=inclusive,
                 limit=limit,
                 isolation=self._isolation,
@@ -130,15 +129,15 @@ class _Reader:
             )
         )
 
-    def _answer(self, ask: Callable[[], T]) -> T:
-        """What the server answers; a follower waits for whatever passes."""
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """Ask the server; with --follow, again until a temporary failure is over."""
         while True:
             try:
                 answer = ask()
             except TuffError as error:
-                # That nobody was ever there is more likely a wrong address than a restart.
-                was_there = self._was_answered or not isinstance(error, ConnectionLostError)
-                if not (self._follow and was_there and is_passing(error)):
+                # If no server ever answered, the address is probably wrong.
+                is_server_known = self._was_answered or not isinstance(error, ConnectionLostError)
+                if not (self._follow and is_server_known and is_passing(error)):
                     raise
                 self._wait_for_server(error)
             else:
@@ -148,32 +147,35 @@ class _Reader:
                 return answer
 
     def _wait_for_server(self, error: TuffError) -> None:
-        # The same is asked again, so that nothing is skipped or shown twice.
+        # The same request is sent again, so that no message is skipped or shown twice.
         if not self._failed_count:
             notice(f"waiting for the server: {error.detail}")
         self._failed_count += 1
         at_least_s = min(error.retry_after_s, AWAY_MOST_S)
         time.sleep(self._backoff.pause(self._failed_count, at_least_s=at_least_s).seconds)
 
-    def _begin(self, place: Place) -> tuple[MessageId | int | None, bool]:
-        if not isinstance(place, Latest):
-            return place, True
+    def _first_position(self, start: Start) -> tuple[MessageId | int | None, bool]:
+        """The position of the first poll, and whether a message at it counts."""
+        if start is TopicEnd.EARLIEST:
+            return None, True
+        if not isinstance(start, TopicEnd):
+            return start, True
         isolation = self._isolation
-        end = self._answer(lambda: self._client.offsets(self._topic, isolation=isolation)).end
+        end = self._retried(lambda: self._client.offsets(self._topic, isolation=isolation)).end
         return end, end is None
 
-    def _is_news(self, poll: Poll) -> bool:
-        return poll.blocked_by is not None and poll.blocked_by != self._told_blocker
+    def _is_new_blocker(self, poll: Poll) -> bool:
+        return poll.blocked_by is not None and poll.blocked_by != self._reported_blocker
 
-    def _tell(self, poll: Poll) -> None:
+    def _report(self, poll: Poll) -> None:
         if poll.expired:
-            notice("messages between the start and the oldest one here have expired")
-        if self._is_news(poll):
+            notice("messages between the start and the oldest existing one have expired")
+        if self._is_new_blocker(poll):
             notice(
-                f"held back by transaction {poll.blocked_by}, which has not ended: "
+                f"blocked by transaction {poll.blocked_by}, which is in progress: "
                 f"{command_line(['tuff', 'tx', 'show', poll.blocked_by])}"
             )
-        self._told_blocker = poll.blocked_by
+        self._reported_blocker = poll.blocked_by
 
 
 def _print_message(message: Message, *, ids: bool, as_json: bool) -> None:

@@ -81,14 +81,14 @@ def test_a_log_is_shown_in_its_order(files: Files) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == kinds
 
 
-def test_the_rows_of_a_store_are_shown_and_drive_no_terminal(files: Files) -> None:
+def test_the_rows_of_a_store_are_shown_with_control_characters_escaped(files: Files) -> None:
     done = run("table", "show", files.messages)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "sold\\x1b one apple" in done.stdout
 
 
-def test_damage_is_told_with_its_file_and_is_exit_1(files: Files, tmp_path: Path) -> None:
+def test_corruption_names_its_file_and_is_exit_1(files: Files, tmp_path: Path) -> None:
     damaged = tmp_path / files.after.name
     data = bytearray(files.after.read_bytes())
     data[len(data) // 2] ^= 1
@@ -121,7 +121,7 @@ def test_a_file_of_another_kind_is_not_called_damaged(
     assert "salvage" not in done.stderr
 
 
-def test_a_log_that_is_taken_for_a_snapshot_is_shown_by_the_command_that_is_named(
+def test_a_log_given_as_a_snapshot_names_the_right_command(
     files: Files,
 ) -> None:
     for wrong, file, right in (
@@ -149,7 +149,7 @@ def test_a_directory_without_a_store_is_not_called_damaged(
     assert (str(files.messages) in done.stderr) is (place == "data")
 
 
-def test_a_snapshot_holds_the_same_as_itself(files: Files) -> None:
+def test_a_snapshot_equals_itself(files: Files) -> None:
     done = run("snapshot", "diff", files.after, files.after)
 
     name = files.after.name
@@ -157,7 +157,7 @@ def test_a_snapshot_holds_the_same_as_itself(files: Files) -> None:
     assert done.stderr == ""
 
 
-def test_two_damaged_snapshots_do_not_hold_the_same(files: Files, tmp_path: Path) -> None:
+def test_two_corrupt_snapshots_are_not_equal(files: Files, tmp_path: Path) -> None:
     damaged = tmp_path / files.after.name
     damaged.write_bytes(files.after.read_bytes()[:-1])
 

@@ -1,4 +1,4 @@
-"""How a command line ends: its exit codes, and the endings that no command answers by itself."""
+"""Exit codes, and running a command line to one, also if it is interrupted or its output closed."""
 
 import os
 import select
@@ -18,12 +18,12 @@ def run_to_end(
     name: str,
     arguments: Sequence[str],
     *,
-    tell: Callable[[Exception], int | None],
+    report: Callable[[Exception], int | None],
 ) -> int:
-    """Run a command line; its exit code. `tell` says what an error is and gives its code, or None
-    for a bug, which is raised."""
+    """Run a command line; returns its exit code. `report` prints an error and returns its code, or
+    None for a bug, which is raised."""
     try:
-        # `program.main` would answer a broken pipe by itself, as a failure.
+        # `program.main` would handle a broken pipe itself, as a failure.
         with program.make_context(name, list(arguments)) as context:
             program.invoke(context)
         sys.stdout.flush()
@@ -32,27 +32,27 @@ def run_to_end(
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _is_unread():
-            _drop_output()  # the reader, `head` for one, has enough
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            _discard_output()  # its reader, for example `head`, has exited
             return 0
-        code = tell(error)
+        code = report(error)
         if code is None:
             raise
         try:
             sys.stdout.flush()
         except OSError:
-            _drop_output()  # the disk behind it is full, which `error` has said
+            _discard_output()  # the disk is full, as `error` has reported
         return code
     return 0
 
 
-def _drop_output() -> None:
-    """What Python still holds of our output goes nowhere; else the end of the process fails."""
+def _discard_output() -> None:
+    """Discard what Python has buffered; flushing it at exit would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_unread() -> bool:
-    """Whether the pipe that broke was our output: it may have been one to a program of ours."""
+def _is_output_closed() -> bool:
+    """Whether the broken pipe is our standard output, and not one to a process that we started."""
     poller = select.poll()
     poller.register(sys.stdout.fileno(), 0)
     return bool(poller.poll(0))

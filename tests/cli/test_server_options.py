@@ -1,0 +1,130 @@
+"""`--url`, `--token` and a certificate authority of one's own, for each command with a server."""
+
+import ssl
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import click
+import pytest
+import trustme
+
+from tests.cli.command import tuff_command
+from tuff.cli.program import program
+
+ID = "0" * 40
+COMMANDS = [
+    ("status",),
+    ("topics", "ls"),
+    ("topics", "show", "t"),
+    ("topics", "create", "t"),
+    ("topics", "set", "t", "--ttl", "5"),
+    ("topics", "rm", "t", "--yes"),
+    ("pub", "t", "m"),
+    ("tail", "t"),
+    ("tx", "ls"),
+    ("tx", "show", "1"),
+    ("tx", "blockers", "t"),
+    ("tx", "start"),
+    ("tx", "renew", "1"),
+    ("tx", "commit", "1"),
+    ("tx", "abort", "1"),
+    ("tx", "invalidate", "1"),
+    ("sinks", "ls"),
+    ("sinks", "show", "s"),
+    ("sinks", "rm", "s", "--yes"),
+    ("holds", "ls", "t"),
+    ("holds", "set", "t", "n"),
+    ("holds", "rm", "t", "n"),
+    ("positions", "ls", "t"),
+    ("positions", "set", "t", "n", ID),
+    ("positions", "rm", "t", "n"),
+    ("snapshot", "take"),
+    ("backup", "FILE"),
+]
+
+
+class Refusing(HTTPServer):
+    """A server with TLS that refuses each request, and records its token."""
+
+    def __init__(self, authority: trustme.CA) -> None:
+        super().__init__(("127.0.0.1", 0), Refusal)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.tokens: list[str | None] = []
+
+
+class Refusal(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Refusing)
+        self.server.tokens.append(self.headers["Authorization"])
+        body = b'{"status":403,"code":"forbidden","detail":"this user may not do that"}'
+        self.send_response(403)
+        self.send_header("Content-Type", "application/problem+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server asks for these names
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def refusing(authority: trustme.CA) -> Iterator[Refusing]:
+    with Refusing(authority) as server:
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def commands(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from commands(below, *names, name)
+    elif any("--url" in parameter.opts for parameter in command.params):
+        yield names
+
+
+def test_every_command_with_a_server_is_listed_here() -> None:
+    listed = [
+        words[: 2 if isinstance(program.commands[words[0]], click.Group) else 1]
+        for words in COMMANDS
+    ]
+
+    assert sorted(listed) == sorted(commands(program))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_sends_the_token_to_a_server_with_a_private_authority(
+    refusing: Refusing,
+    authority: trustme.CA,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    certificates = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(certificates))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
+    monkeypatch.setenv("TUFF_TOKEN", "of the environment")
+    url = f"https://127.0.0.1:{refusing.server_port}"
+    typed = [str(tmp_path / word) if word == "FILE" else word for word in words]
+    refusing.tokens.clear()
+
+    behind = tuff_command(*typed, "--token", "secret", "--url", url)
+    before = tuff_command("--token", "secret", *typed, url=url)
+
+    for done in (behind, before):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("tuff: this user may not do that")
+    assert set(refusing.tokens) == {"Bearer secret"}

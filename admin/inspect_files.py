@@ -13,8 +13,7 @@ from admin.findings import RefusedError
 from tuff.disk.records import Damage, read_frames
 from tuff.protocol.json_forms import payload_to_json, pointer_to_json
 from tuff.protocol.pointers import PointerList
-from tx.edits import Edit, decode_edit
-from tx.encoding import MalformedError
+from tx.edits import Edit, MalformedError, decode_edit
 from tx.files import (
     DamagedFilesError,
     FileKind,
@@ -23,8 +22,8 @@ from tx.files import (
     list_files,
     read_header,
 )
+from tx.outcomes import OpenTransaction
 from tx.snapshot_file import read_snapshot
-from tx.transactions import OpenTransaction
 from tx.wal import is_proof
 
 Row = dict[str, object]

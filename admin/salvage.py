@@ -30,7 +30,7 @@ from admin.salvage_transactions import (
 )
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
-from tx.transactions import EndedState
+from tx.outcomes import EndedState
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ from tx.edits import (
     EpochBegun,
     Invalidated,
     InvalidReason,
+    MalformedError,
+    NewerError,
     PointerRange,
     Refused,
     Restarted,
@@ -35,7 +37,6 @@ from tx.edits import (
     Truncated,
     decode_edit,
 )
-from tx.encoding import MalformedError, NewerError
 from tx.files import (
     HEAD_SIZE,
     DamagedFilesError,
@@ -48,12 +49,11 @@ from tx.files import (
     newer,
     read_header,
 )
+from tx.outcomes import EndedState, OpenTransaction
 from tx.recovery import StoreMark
 from tx.settings import BLOCK_COUNT_MAX
-from tx.sinks import Sink
 from tx.snapshot_file import read_snapshot, write_snapshot
-from tx.state import StateImage, TransactionState, fresh_image
-from tx.transactions import EndedState, OpenTransaction
+from tx.state import Sink, StateImage, TransactionState, fresh_image
 from tx.wal import DiskFile, create_log, proofs_behind
 
 _OF_ONE_TRANSACTION = (Checkpointed, Committing, Refused, Committed, Aborted, Invalidated)

@@ -154,7 +154,7 @@ class Components:
             await self.messaging.ownership.check()
             self._spawn(self.messaging.ownership.run())
         self._spawn_writer(self.messaging.run())
-        self._spawn_writer(self.transactions.run())
+        self._spawn_writer(self.transactions.durable.run())
         await self._link.tick()
         await self._create_system_topics()
         self._is_open = True

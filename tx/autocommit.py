@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from tuff.protocol.errors import EmptyPublishError, TuffError
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
-from tx import decisions
 from tx.commit_and_abort import CommitRequest, Completion
 from tx.durable_state import DurableState
+from tx.outcomes import Outcome
 from tx.start_and_checkpoint import Starts
-from tx.transactions import Outcome
 
 
 class Runs:
@@ -29,8 +28,6 @@ class Runs:
         """Start, publish and commit in one; a repeated request id gives the first outcome of a run
         that committed. A run that fails ends as aborted. Raises: as `Completion.commit`."""
         self._durable.require_running()
-        if request_id is not None:
-            decisions.check_request_id(request_id)
         if not publish:
             raise EmptyPublishError("a run publishes something; name at least one entry")
         return await self._durable.within_time(self._run_for(publish, client, request_id))

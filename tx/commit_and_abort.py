@@ -6,12 +6,13 @@ for a commit whose rows are being written, which has passed its check and holds 
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
-from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.values import value
-from tx import decisions
+from tx.conflicts import all_changes, can_commit, conflict_error, loses_changes
 from tx.durable_state import DurableState
 from tx.edits import (
     Aborted,
@@ -22,12 +23,12 @@ from tx.edits import (
     InvalidReason,
     Refused,
 )
-from tx.in_flight_writes import EndedRows, InFlightWrites
-from tx.message_rows import MessageRows
+from tx.locks import TransactionLocks
+from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.monitoring import TransactionCounters
+from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.settings import TransactionSettings
 from tx.timeouts import Leases
-from tx.transactions import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
 
 
 @value(kw_only=True)
@@ -51,7 +52,7 @@ class Completion:
     def __init__(
         self,
         durable: DurableState,
-        in_flight: InFlightWrites,
+        locks: TransactionLocks,
         ended_rows: EndedRows,
         leases: Leases,
         rows: MessageRows,
@@ -59,15 +60,17 @@ class Completion:
         counters: TransactionCounters,
         *,
         now_ms: Callable[[], int],
+        spawn: Spawn,
     ) -> None:
         self._durable = durable
-        self._in_flight = in_flight
+        self._locks = locks
         self._ended_rows = ended_rows
         self._leases = leases
         self._rows = rows
         self._settings = settings
         self._counters = counters
         self._now_ms = now_ms
+        self._spawn = spawn
 
     async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
         """Check these changes, and those named before, and remember them. Waits for no disk, unless
@@ -80,9 +83,8 @@ class Completion:
         opened = await self.open_now(pointer)
         self._durable.require_room()
         named = frozenset(changes)
-        edit = decisions.can_commit(
-            self._durable.state, opened, named, settings=self._settings, now_ms=self._now_ms()
-        )
+        committers, now_ms = self._durable.state.committers, self._now_ms()
+        edit = can_commit(committers, opened, named, settings=self._settings, now_ms=now_ms)
         if isinstance(edit, Committing):
             lsn = self._durable.record(edit)
             if opened.changes is not None and edit.changes:
@@ -107,9 +109,9 @@ class Completion:
         while True:
             opened = await self._require_open(pointer)
             await self._require_unrefused(opened)
-            if not self._in_flight.has_ending(opened.transaction_id):
+            if not self._locks.has_ending(opened.transaction_id):
                 return opened
-            await self._durable.within_time(self._in_flight.reopened(opened.transaction_id))
+            await self._durable.within_time(self._locks.reopened(opened.transaction_id))
 
     async def commit(
         self,
@@ -137,8 +139,8 @@ class Completion:
 
     async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
         """As `commit`, without a bound on the time it waits."""
-        if not self._in_flight.close_now(transaction_id):
-            await self._in_flight.close(transaction_id)
+        if not self._locks.close_now(transaction_id):
+            await self._locks.close(transaction_id)
         try:
             found = self._durable.state.find(transaction_id)
             if isinstance(found, Outcome):
@@ -148,7 +150,7 @@ class Completion:
                 raise ended_error(found)
             return await self._commit(transaction_id, request)
         finally:
-            self._in_flight.reopen(transaction_id)
+            self._locks.reopen(transaction_id)
 
     async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
         while True:
@@ -156,16 +158,16 @@ class Completion:
             if opened is None:
                 opened = await self._require_open(transaction_id)
                 await self._require_unrefused(opened)
-            if decisions.loses_changes(opened, names_changes=request.names_changes):
+            if loses_changes(opened, names_changes=request.names_changes):
                 await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
             entries, changes = self._check(opened, request)
-            holder = self._in_flight.claimed_by(changes)
+            holder = self._locks.claimed_by(changes)
             if holder is None:
                 break
             # Whether these changes conflict is decided when the other commit's rows are written.
-            await self._in_flight.released(holder)
+            await self._locks.released(holder)
         conflict = self._durable.state.committers.conflict(opened.transaction, changes)
-        if conflict is not None and opened.is_short:
+        if conflict is not None:
             self._record_refusal(Refused(self._now_ms(), transaction_id, conflict))
             await self._raise_conflict(transaction_id, conflict)
         self._durable.require_room()
@@ -173,7 +175,7 @@ class Completion:
             return await self._publish_and_commit(opened, changes, entries, request)
         lsn = self._record_commit(opened, changes, (), request)
         if request.is_read_only:
-            self._ended_rows.ended_unwritten(opened.pointers, lsn=lsn)
+            self._wake_readers_soon(opened.pointers, lsn)
         else:
             await self._durable.synced(lsn)
         return self._outcome(transaction_id)
@@ -185,14 +187,9 @@ class Completion:
         refused for before a row is written, except for a conflict."""
         named = request.changes
         if request.is_read_only:
-            decisions.check_read_only(
-                opened,
-                changes=named or frozenset(),
-                publish=request.publish,
-                is_carried=self._rows.is_carried,
-            )
-        entries = decisions.resolve_entries(opened, request.publish)
-        changes = decisions.all_changes(opened, named or frozenset(), settings=self._settings)
+            _check_read_only(opened, request, has_rows=self._has_rows(opened))
+        entries = _resolve_entries(opened, request.publish)
+        changes = all_changes(opened, named or frozenset(), settings=self._settings)
         if entries:
             self._rows.check_entries(entries)
         return entries, changes
@@ -205,7 +202,7 @@ class Completion:
         request: CommitRequest,
     ) -> Outcome:
         transaction_id, epoch = opened.transaction_id, self._durable.epoch
-        self._in_flight.claim(transaction_id, pointers=opened.pointers, changes=changes)
+        self._locks.claim(transaction_id, pointers=opened.pointers, changes=changes)
         try:
             written = await self._write_rows(transaction_id, entries)
             if self._durable.epoch != epoch:
@@ -219,7 +216,7 @@ class Completion:
             else:
                 lsn = self._record_commit(opened, changes, tuple(written), request)
         finally:
-            self._in_flight.release(transaction_id)
+            self._locks.release(transaction_id)
         await self._durable.synced(lsn)
         outcome = self._outcome(transaction_id)
         if isinstance(written, Exception):
@@ -232,13 +229,13 @@ class Completion:
     ) -> list[RollbackDetail] | Exception:
         # Counted as a write, so that rows are not marked before it is done, even if the service
         # goes down meanwhile.
-        self._in_flight.enter(transaction_id)
+        self._locks.enter(transaction_id)
         try:
             return await self._rows.publish_final(entries)
         except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be marked
             return error
         finally:
-            self._in_flight.leave(transaction_id)
+            self._locks.leave(transaction_id)
 
     def _record_commit(
         self,
@@ -248,17 +245,29 @@ class Completion:
         request: CommitRequest,
     ) -> int:
         self._counters.commits += 1
-        return self._record_ending(
-            Committed(
-                self._now_ms(),
-                opened.transaction_id,
-                changes - opened.changes if opened.changes else changes,
-                request.is_read_only,
-                published,
-                tuple(self._rows.topics(opened.pointers)),
-                request.request_id,
-            )
+        edit = Committed(
+            self._now_ms(),
+            opened.transaction_id,
+            changes - opened.changes if opened.changes else changes,
+            request.is_read_only,
+            published,
+            tuple(self._rows.topics(opened.pointers)),
+            request.request_id,
         )
+        return self._record_ending(opened, edit)
+
+    def _wake_readers_soon(self, pointers: Sequence[int], lsn: int) -> None:
+        """Readers in the snapshot of a transaction that has committed without writes, by the edit
+        of this LSN, are refused from now on. They are woken once the edit is durable, since a
+        refusal speaks of nothing that a crash could still undo."""
+        read_in = self._rows.reading_pointers()
+        if any(pointer in read_in for pointer in pointers):
+            self._spawn(self._wake_once_durable(pointers, lsn))
+
+    async def _wake_once_durable(self, pointers: Sequence[int], lsn: int) -> None:
+        with suppress(TransactionsUnavailableError):  # recovery of the log wakes them
+            await self._durable.synced(lsn)
+            self._rows.wake_readers(pointers)
 
     async def abort(self, pointer: int) -> Outcome:
         """End without committing; rows that were published are marked before this returns. The
@@ -272,17 +281,13 @@ class Completion:
 
     async def abort_unbounded(self, transaction_id: int) -> Outcome:
         """As `abort`, without a bound on the time it waits."""
-        async with self._in_flight.ending(transaction_id):
+        async with self._locks.ending(transaction_id):
             found = self._durable.state.find(transaction_id)
             if isinstance(found, OpenTransaction):
                 self._counters.note_abort(is_short=found.is_short)
+                has_rows, topics = self._has_rows(found), self._rows.topics(found.pointers)
                 self._record_ending(
-                    decisions.abort(
-                        found,
-                        is_carried=self._rows.is_carried,
-                        topics=self._topics,
-                        now_ms=self._now_ms(),
-                    )
+                    found, abort_edit(found, topics, has_rows=has_rows, now_ms=self._now_ms())
                 )
             outcome = self._outcome(transaction_id)
             await self._durable.synced(outcome.lsn)
@@ -291,7 +296,7 @@ class Completion:
             if outcome.state is EndedState.ABORTED:
                 return outcome
             is_marked = await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
-            if not is_marked or not decisions.may_be_aborted(outcome):
+            if not is_marked or not may_be_aborted(outcome):
                 return outcome
             # Only now: a pointer that is off the invalid list no longer hides its rows.
             lsn = self._durable.record(
@@ -312,8 +317,8 @@ class Completion:
         return await self._durable.within_time(self._invalidate_now(transaction_id, reason))
 
     async def _invalidate_now(self, transaction_id: int, reason: InvalidReason) -> Outcome:
-        while self._in_flight.has_claim(transaction_id):
-            await self._in_flight.released(transaction_id)
+        while self._locks.has_claim(transaction_id):
+            await self._locks.released(transaction_id)
         found = self._durable.state.find(transaction_id)
         if isinstance(found, OpenTransaction):
             self._invalidate(found, reason)
@@ -338,10 +343,8 @@ class Completion:
         """Invalidate what has not ended in its time. A commit whose rows are being written has
         passed its check in time, and is looked at again once it is through."""
         state = self._durable.state
-        late = state.expired(self._now_ms())
-        self._counters.timeouts += len(self._invalidate_soon(late, InvalidReason.TIMED_OUT))
-        lapsed = self._leases.lapsed(state.open)
-        self._counters.lapses += len(self._invalidate_soon(lapsed, InvalidReason.LEASE_EXPIRED))
+        self._invalidate_soon(state.expired(self._now_ms()), InvalidReason.TIMED_OUT)
+        self._invalidate_soon(self._leases.lapsed(state.open), InvalidReason.LEASE_EXPIRED)
 
     def release_readers(self, pointers: Iterable[int]) -> list[int]:
         """Invalidate the transactions of these pointers, whose rows have held readers back for too
@@ -354,7 +357,7 @@ class Completion:
 
     def _invalidate_soon(self, late: Iterable[OpenTransaction], reason: InvalidReason) -> list[int]:
         # One sync for all of them: ten thousand that are late together must not wait in a row.
-        ended = [one for one in late if not self._in_flight.has_claim(one.transaction_id)]
+        ended = [one for one in late if not self._locks.has_claim(one.transaction_id)]
         for opened in ended:
             self._durable.sync_soon(self._invalidate(opened, reason))
         return [opened.transaction_id for opened in ended]
@@ -380,8 +383,15 @@ class Completion:
         found = self._durable.state.find(pointer)
         if isinstance(found, Outcome) or found.conflict is not None:
             return None
-        is_over = self._now_ms() >= found.expires_at_ms or self._leases.is_over(found)
-        return None if is_over else found
+        return found if self._overdue(found) is None else None
+
+    def _overdue(self, opened: OpenTransaction) -> InvalidReason | None:
+        """Why the transaction's time is over; None while it is not."""
+        if self._now_ms() >= opened.expires_at_ms:
+            return InvalidReason.TIMED_OUT
+        if opened.lease_ms is not None and self._leases.is_over(opened):
+            return InvalidReason.LEASE_EXPIRED
+        return None
 
     async def _require_open(self, pointer: int) -> OpenTransaction:
         found = self._durable.state.find(pointer)
@@ -389,15 +399,9 @@ class Completion:
             await self._durable.synced(found.lsn)
             raise ended_error(found)
         # The tick may come late; no decision is made for a transaction whose time is over.
-        is_late = self._now_ms() >= found.expires_at_ms
-        if self._in_flight.has_claim(found.transaction_id):
-            return found
-        if is_late:
-            self._counters.timeouts += 1
-            await self._fail_as(found, InvalidReason.TIMED_OUT)
-        if self._leases.is_over(found):
-            self._counters.lapses += 1
-            await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
+        reason = self._overdue(found)
+        if reason is not None and not self._locks.has_claim(found.transaction_id):
+            await self._fail_as(found, reason)
         return found
 
     async def _require_unrefused(self, opened: OpenTransaction) -> None:
@@ -419,14 +423,17 @@ class Completion:
         raise ended_error(self._outcome(opened.transaction_id))
 
     def _invalidate(self, opened: OpenTransaction, reason: InvalidReason) -> int:
-        self._counters.invalidations += 1
-        now_ms = self._now_ms()
-        edit = decisions.invalidated(opened, reason, topics=self._topics, now_ms=now_ms)
-        return self._record_ending(edit)
+        self._counters.note_invalidation(reason)
+        topics = tuple(self._rows.topics(opened.pointers))
+        edit = Invalidated(self._now_ms(), opened.transaction_id, reason, topics)
+        return self._record_ending(opened, edit)
 
-    def _record_ending(self, edit: Committed | Aborted | Invalidated) -> int:
+    def _record_ending(
+        self, opened: OpenTransaction, edit: Committed | Aborted | Invalidated
+    ) -> int:
         lsn = self._durable.record(edit)
-        self._leases.forget(edit.transaction_id)
+        if opened.lease_ms is not None:
+            self._leases.forget(opened.transaction_id)
         return lsn
 
     def _outcome(self, transaction_id: int) -> Outcome:
@@ -436,5 +443,60 @@ class Completion:
         assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
         return found
 
-    def _topics(self, pointers: Iterable[int]) -> list[str]:
-        return self._rows.topics(tuple(pointers))
+    def _has_rows(self, opened: OpenTransaction) -> bool:
+        return any(map(self._rows.is_carried, opened.pointers))
+
+
+def abort_edit(
+    opened: OpenTransaction, topics: Sequence[str], *, has_rows: bool, now_ms: int
+) -> Aborted | Invalidated:
+    """The first step of an abort. A long transaction ends as invalid, since its changes were not
+    tracked. One with rows is invalid until they are marked, since they must not become visible in
+    between."""
+    if opened.is_short and not has_rows:
+        return Aborted(now_ms, opened.transaction_id, tuple(topics))
+    reason = InvalidReason.INVALIDATED if opened.is_short else InvalidReason.ABORT_OF_LONG
+    return Invalidated(now_ms, opened.transaction_id, reason, tuple(topics))
+
+
+def may_be_aborted(outcome: Outcome) -> bool:
+    """Whether an abort turns this invalid transaction into an aborted one."""
+    return (
+        outcome.state is EndedState.INVALID
+        and outcome.is_short
+        and outcome.reason is not InvalidReason.LOST_IN_CRASH
+    )
+
+
+def _check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:
+    """Raises: BadRequestError: the transaction wrote, or names, something to commit."""
+    name = f"transaction {opened.transaction_id}"
+    if request.publish or request.changes or opened.changes:
+        raise BadRequestError(f"readOnly says that {name} wrote nothing, but it names writes")
+    if opened.transaction.checkpoint_write_pointers:
+        raise BadRequestError(f"{name} has a checkpoint, and can't be committed as readOnly")
+    if has_rows:
+        raise BadRequestError(f"{name} has published or stored, and can't be committed as readOnly")
+
+
+def _resolve_entries(
+    opened: OpenTransaction, publish: Sequence[PublishEntry]
+) -> list[PublishEntry]:
+    """The entries, each with its pointer: the current write pointer where none is named.
+
+    Raises:
+        BadRequestError: a pointer is not one of the transaction's.
+    """
+    for entry in publish:
+        if entry.pointer is not None and entry.pointer not in opened.pointers:
+            raise BadRequestError(
+                f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
+            )
+    pointer = opened.transaction.write_pointer
+    return [
+        entry if entry.pointer is not None
+        else PublishEntry(
+            topic=entry.topic, payloads=entry.payloads, ttls_s=entry.ttls_s, pointer=pointer
+        )
+        for entry in publish
+    ]  # fmt: skip

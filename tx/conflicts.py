@@ -1,5 +1,5 @@
-"""Conflict detection: the last committer of each change, and whether a transaction sees it (design
-§4, Conflicts).
+"""Conflict detection: which changes of a transaction another one has committed, which it can't see
+(design §4, Conflicts).
 
 A check costs one look-up for each change of the transaction at hand. Comparing pointers with a
 "commit pointer" would miss a commit that was decided, and not yet durable, when the transaction
@@ -9,9 +9,13 @@ started; so the rule asks for visibility and nothing else.
 from collections import deque
 from collections.abc import Iterable
 
+from tuff.protocol.errors import ChangeSetTooLargeError, TransactionConflictError
+from tuff.protocol.json_forms import payload_to_json, pointer_to_json
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
-from tx.edits import Conflict
+from tx.edits import Committing, Conflict, Refused
+from tx.outcomes import OpenTransaction
+from tx.settings import TransactionSettings
 
 
 @value()
@@ -68,3 +72,80 @@ class Committers:
     def in_order(self) -> tuple[CommittedChanges, ...]:
         """Every commit that is remembered, in commit order."""
         return tuple(self._in_order)
+
+
+def can_commit(
+    committers: Committers,
+    opened: OpenTransaction,
+    changes: frozenset[bytes],
+    *,
+    settings: TransactionSettings,
+    now_ms: int,
+) -> Committing | Refused:
+    """Note the changes, unless a transaction that this one can't see committed one of them.
+
+    Raises:
+        TransactionConflictError: it was refused before.
+        ChangeSetTooLargeError: with those named before, there are too many, or too large ones.
+    """
+    if not opened.is_short:
+        # Long transactions take no part in conflict detection.
+        return Committing(now_ms, opened.transaction_id, frozenset())
+    every = all_changes(opened, changes, settings=settings)
+    conflict = committers.conflict(opened.transaction, every)
+    if conflict is not None:
+        return Refused(now_ms, opened.transaction_id, conflict)
+    return Committing(now_ms, opened.transaction_id, changes - (opened.changes or frozenset()))
+
+
+def all_changes(
+    opened: OpenTransaction, changes: frozenset[bytes], *, settings: TransactionSettings
+) -> frozenset[bytes]:
+    """All changes that the transaction has named, before and now; none of a long one.
+
+    Raises:
+        TransactionConflictError: the transaction was refused before.
+        ChangeSetTooLargeError: too many changes, or too large ones.
+    """
+    if opened.conflict is not None:
+        raise conflict_error(opened.transaction_id, opened.conflict)
+    if not opened.is_short:
+        return frozenset()
+    every = changes if not opened.changes else changes | opened.changes
+    if len(every) > settings.change_set_count_max:
+        raise ChangeSetTooLargeError(
+            f"transaction {opened.transaction_id} names {len(every)} changes; it may name "
+            f"{settings.change_set_count_max}, so change less, or use a long transaction"
+        )
+    size_bytes = sum(map(len, every))
+    if size_bytes > settings.change_set_bytes_max:
+        raise ChangeSetTooLargeError(
+            f"the changes of transaction {opened.transaction_id} have {size_bytes} bytes; they may "
+            f"have {settings.change_set_bytes_max}, so change less, or use a long transaction"
+        )
+    return every
+
+
+def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
+    """Whether a commit would skip the check of changes that a crash made the service forget.
+
+    A can-commit waits for no disk. If a crash lost its changes, a commit that leaves its changes to
+    the can-commit would pass unchecked, and overwrite another transaction's update.
+    """
+    return (
+        opened.survived_crash and opened.is_short and opened.changes is None and not names_changes
+    )
+
+
+def conflict_error(transaction_id: int, conflict: Conflict) -> TransactionConflictError:
+    """The refusal for a conflict; every call gets the same."""
+    return TransactionConflictError(
+        f"transaction {transaction_id} conflicts with transaction {conflict.committer} of "
+        f"{conflict.committer_client!r}, which committed the same change after this one started; "
+        "undo its writes, abort it, and run it again",
+        members={
+            "key": payload_to_json(conflict.key),
+            "conflictingTransaction": pointer_to_json(conflict.committer),
+            "conflictingClient": conflict.committer_client,
+        },
+    )

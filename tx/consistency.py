@@ -27,8 +27,8 @@ from tx.edits import (
     Started,
     Truncated,
 )
+from tx.outcomes import EndedState, OpenTransaction
 from tx.state import StateImage, TransactionState
-from tx.transactions import EndedState, OpenTransaction
 
 # Pointers of one edit; far more than a block ever has, and few enough to be listed in memory.
 POINTERS_MAX = 1 << 22

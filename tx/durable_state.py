@@ -28,6 +28,7 @@ from tx.files import (
     stored_id,
     superfluous,
 )
+from tx.message_rows import EndedRows
 from tx.recovery import Recovered, StoreMark, recover_durably
 from tx.settings import (
     PENDING_EDITS_MAX,
@@ -37,7 +38,6 @@ from tx.settings import (
 )
 from tx.snapshot_file import write_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
-from tx.view import ViewChange
 from tx.wal import LogFile, OpenFile, WriteAheadLog, create_log
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class ServiceStatus:
 
 
 class Listener(Protocol):
-    """What the service does as its durable state comes up and gets on."""
+    """The rest of the service, while its durable state comes up."""
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
         """The first edits after a recovered state. Each is applied before the next one is asked
@@ -70,10 +70,6 @@ class Listener(Protocol):
 
     def came_up(self, state: TransactionState) -> None:
         """Edits are taken from now on, and all that the state holds is durable."""
-
-    def synced(self, lsn: int, changes: list[ViewChange]) -> None:
-        """Edits up to this LSN are durable, and these changes are in the view now, in log order.
-        Called before any caller that waits for an edit is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +101,7 @@ class DurableState:
         self,
         directory: Path,
         settings: TransactionSettings,
+        ended_rows: EndedRows,
         *,
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
@@ -118,6 +115,7 @@ class DurableState:
     ) -> None:
         self._directory = directory
         self._settings = settings
+        self._ended_rows = ended_rows
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
         # Two threads, so that the log does not wait behind a snapshot that is being packed.
@@ -503,8 +501,7 @@ class DurableState:
 
     def _reached(self, lsn: int) -> None:
         assert self._state is not None
-        changes = self._state.advance_view(lsn)
-        self._listener.synced(lsn, changes)
+        self._ended_rows.synced(lsn, self._state.advance_view(lsn))
 
     def _note_snapshot(self, known: KnownFile) -> None:
         self.snapshot_name = known.path.name

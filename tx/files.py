@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tuff.disk.records import Damage, pack_frame, read_frame
-from tx.encoding import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
+from tx.edits import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
 
 HEADER_BYTES_MAX = 4096  # bytes that are read of a file to get its header
 

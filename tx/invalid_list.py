@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from tx import decisions
+from tuff.protocol.errors import TransactionsInProgressError
 from tx.durable_state import DurableState
-from tx.edits import InvalidReason
-from tx.in_flight_writes import InFlightWrites
+from tx.edits import InvalidReason, Truncated
+from tx.locks import TransactionLocks
 from tx.message_rows import MessageRows
+from tx.state import TransactionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,14 @@ class InvalidList:
     def __init__(
         self,
         durable: DurableState,
-        in_flight: InFlightWrites,
+        locks: TransactionLocks,
         rows: MessageRows,
         *,
         now_ms: Callable[[], int],
         last_sweep: Callable[[], SweepMark | None],
     ) -> None:
         self._durable = durable
-        self._in_flight = in_flight
+        self._locks = locks
         self._rows = rows
         self._now_ms = now_ms
         self._last_sweep = last_sweep
@@ -70,8 +71,8 @@ class InvalidList:
         state = self._durable.state
         named = list(pointers)
         if before_ms is not None:
-            named += decisions.invalid_before(state, before_ms)
-        edit, kept = decisions.truncate(state, named, keeps=self._is_needed, now_ms=self._now_ms())
+            named += invalid_before(state, before_ms)
+        edit, kept = truncate(state, named, keeps=self._is_needed, now_ms=self._now_ms())
         if edit.pointers:
             self._durable.record(edit)
         await self._durable.synced_in_time(self._durable.state.lsn)
@@ -83,7 +84,7 @@ class InvalidList:
         # Only durably invalid ones: the rows of the others are still to be marked.
         state = self._durable.state
         listed = [each for each in self._listed() if also_lost or each in state.outcomes]
-        edit, _ = decisions.truncate(state, listed, keeps=self._is_needed, now_ms=self._now_ms())
+        edit, _ = truncate(state, listed, keeps=self._is_needed, now_ms=self._now_ms())
         if edit.pointers:
             self._durable.sync_soon(self._durable.record(edit))
 
@@ -95,4 +96,36 @@ class InvalidList:
         """Whether a pointer on the invalid list may still hide a row, or a write in flight."""
         if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):
             return True
-        return self._in_flight.has_writes(self._durable.state.find(pointer).transaction_id)
+        return self._locks.has_writes(self._durable.state.find(pointer).transaction_id)
+
+
+def truncate(
+    state: TransactionState, pointers: Collection[int], *, keeps: Callable[[int], bool], now_ms: int
+) -> tuple[Truncated, list[int]]:
+    """Take these pointers off the invalid list, except those for which `keeps` says that rows still
+    carry them: the second part of the answer. Pointers that are not on the list are ignored."""
+    listed = sorted({pointer for pointer in pointers if pointer in state.invalid})
+    kept = [pointer for pointer in listed if keeps(pointer)]
+    return Truncated(now_ms, tuple(sorted(set(listed) - set(kept)))), kept
+
+
+def invalid_before(state: TransactionState, before_ms: int) -> list[int]:
+    """The pointers on the invalid list of transactions that started before that time.
+
+    Raises:
+        TransactionsInProgressError: one that started before is still in progress: what it reads
+            may need the list.
+    """
+    # The record says when a transaction started; a pointer comes from a block reserved earlier.
+    for opened in state.open.values():
+        if opened.started_at_ms < before_ms:
+            raise TransactionsInProgressError(
+                f"transaction {opened.transaction_id} started at {opened.started_at_ms}, before "
+                f"{before_ms}, and is still in progress; wait until it has ended"
+            )
+    return [pointer for pointer in state.invalid if _started_at_ms(state, pointer) < before_ms]
+
+
+def _started_at_ms(state: TransactionState, pointer: int) -> int:
+    known = state.outcomes.started_at_ms(pointer)
+    return state.find(pointer).started_at_ms if known is None else known

@@ -1,7 +1,8 @@
-"""The transaction service as a whole: makes its parts, and opens, runs and closes them.
+"""The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
+work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
 Callers use the parts: `starts` and `completion` for single transactions, `runs`, `epochs`,
-`invalid_list`, `maintenance` and `monitoring`; the message store uses `write_permits`.
+`invalid_list` and `monitoring`; the message store uses `write_permits`.
 """
 
 import logging
@@ -14,19 +15,22 @@ from tx.autocommit import Runs
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
-from tx.in_flight_writes import EndedRows, InFlightWrites, Spawn
 from tx.invalid_list import InvalidList, SweepMark
-from tx.maintenance import Maintenance
-from tx.message_rows import MessageRows
+from tx.locks import TransactionLocks
+from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.monitoring import Monitoring, TransactionCounters
+from tx.pointer_blocks import ReservedPointers
 from tx.recovery import StoreMark
-from tx.settings import TransactionSettings
-from tx.sink_fencing import Epochs
+from tx.settings import (
+    FULL_LOG_INTERVAL_MS,
+    LOGGED_COUNT_MAX,
+    PRUNE_INTERVAL_MS,
+    TransactionSettings,
+)
+from tx.sinks import Epochs
 from tx.start_and_checkpoint import Starts
 from tx.state import TransactionState
 from tx.timeouts import Leases
-from tx.transactions import EndedState, lost_outcome
-from tx.view import ViewChange
 from tx.wal import DiskFile, OpenFile
 from tx.write_permits import WritePermits
 
@@ -57,13 +61,21 @@ class TransactionManager:
         open_file: OpenFile = DiskFile,
     ) -> None:
         self._settings = settings
+        self._rows = rows
         self._now_ms = now_ms
+        self._spawn = spawn
         # Not before `open`: until then it is not known what the message store remembers, nor which
         # pointers its rows carry, and the invalid list would be pruned of them.
         self._may_recover = False
+        self._pruned_at_ms = 0
+        self._up_since_ms = 0
+        self._snapshot_tried_at_ms = 0
+        self._locks = TransactionLocks()
+        self._ended_rows = EndedRows(self._locks, rows, spawn=spawn)
         self.durable = DurableState(
             directory,
             settings,
+            self._ended_rows,
             now_ms=now_ms,
             elapsed_s=elapsed_s,
             in_thread_log=in_thread_log,
@@ -74,33 +86,28 @@ class TransactionManager:
             status_changed=status_changed,
             observe=observe,
         )
-        self._make_parts(rows, spawn=spawn, last_sweep=last_sweep)
+        self.counters = TransactionCounters()
+        self.leases = Leases(now_ms=now_ms)
+        self._make_parts(last_sweep)
 
-    def _make_parts(
-        self, rows: MessageRows, *, spawn: Spawn, last_sweep: Callable[[], SweepMark | None]
-    ) -> None:
-        settings, now_ms = self._settings, self._now_ms
-        durable, in_flight = self.durable, InFlightWrites()
-        self.counters = counters = TransactionCounters()
-        self.leases = leases = Leases(now_ms=now_ms)
-        ended_rows = EndedRows(durable, in_flight, rows, spawn=spawn)
+    def _make_parts(self, last_sweep: Callable[[], SweepMark | None]) -> None:
+        durable, locks, rows, leases = self.durable, self._locks, self._rows, self.leases
+        settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
         self.completion = completion = Completion(
-            durable, in_flight, ended_rows, leases, rows, settings, counters, now_ms=now_ms
-        )
+            durable, locks, self._ended_rows, leases, rows, settings, counters,
+            now_ms=now_ms, spawn=spawn,
+        )  # fmt: skip
+        self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
         self.starts = starts = Starts(
-            durable, completion, leases, rows, settings, counters, now_ms=now_ms, spawn=spawn
+            durable, completion, pointers, leases, settings, counters, now_ms=now_ms
         )
         self.runs = Runs(durable, starts, completion)
-        self.epochs = Epochs(durable, completion, starts, settings, counters, now_ms=now_ms)
-        self.invalid_list = InvalidList(
-            durable, in_flight, rows, now_ms=now_ms, last_sweep=last_sweep
+        self.epochs = Epochs(
+            durable, completion, starts, pointers, settings, counters, now_ms=now_ms
         )
-        self.maintenance = Maintenance(
-            durable, self.invalid_list, rows, settings, counters, now_ms=now_ms, spawn=spawn
-        )
+        self.invalid_list = InvalidList(durable, locks, rows, now_ms=now_ms, last_sweep=last_sweep)
         self.monitoring = Monitoring(durable, leases, now_ms=now_ms)
-        self.write_permits = WritePermits(durable, in_flight)
-        self._resumption = Resumption(in_flight, ended_rows, starts, leases, rows, now_ms=now_ms)
+        self.write_permits = WritePermits(durable, locks)
 
     @property
     def status(self) -> ServiceStatus:
@@ -124,11 +131,28 @@ class TransactionManager:
             self.durable.disable("transactions are switched off (tx.enabled=false)")
             return
         self._may_recover = True
-        await self.durable.open(mark, self._resumption)
+        await self.durable.open(mark, self)
 
-    async def run(self) -> None:
-        """Write the log, until `close`."""
-        await self.durable.run()
+    def first_edits(self, state: TransactionState) -> Iterator[Edit]:
+        """The edits with which the log goes on after a recovered state; each is asked for when the
+        one before was applied."""
+        now_ms = self._now_ms()
+        yield Restarted(now_ms, not state.is_clean, state.blocks)
+        # A commit that was cut off: its rows are there, or on their way, and its record is not.
+        cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()
+        for opened in list(state.open.values()):
+            if not cut_off.isdisjoint(opened.pointers):
+                topics = tuple(self._rows.topics(opened.pointers))
+                reason = InvalidReason.LOST_IN_CRASH
+                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
+        yield self._pointers.next_block(state)
+
+    def came_up(self, state: TransactionState) -> None:
+        """The service is up, and all that the state holds is durable."""
+        self._up_since_ms = self._now_ms()
+        self._ended_rows.came_up(state)
+        self._pointers.came_up(state)
+        self.leases.begin_all(state.open.values())
 
     async def tick(self) -> None:
         """What is due: time-outs, forgetting, pruning, snapshots, and coming back from a failure.
@@ -140,12 +164,71 @@ class TransactionManager:
         if self.status.state is not ServiceState.RUNNING:
             return
         self.completion.expire()
-        self.starts.tick()
-        self.maintenance.tick()
+        self._pointers.tick()
+        self._forget_outcomes()
+        self._prune_if_due()
+        self._snapshot_if_due()
+
+    def _forget_outcomes(self) -> None:
+        state = self.durable.state
+
+        def is_needed(lsn: int, pointers: tuple[int, ...]) -> bool:
+            return lsn > state.seen or any(
+                pointer in state.invalid or self._rows.is_carried(pointer) for pointer in pointers
+            )
+
+        ended_before_ms = self._now_ms() - self._outcomes_kept_ms
+        state.outcomes.forget(ended_before_ms=ended_before_ms, is_needed=is_needed)
+
+    @property
+    def _outcomes_kept_ms(self) -> int:
+        return round(self._settings.outcome_retention_s * 1000)
+
+    def _prune_if_due(self) -> None:
+        now_ms = self._now_ms()
+        if self._settings.prune_invalid and now_ms - self._pruned_at_ms >= PRUNE_INTERVAL_MS:
+            self._pruned_at_ms = now_ms
+            # Clients can ask for a transaction that a crash lost for as long as for any other
+            # outcome.
+            is_past_crash = now_ms - self._up_since_ms >= self._outcomes_kept_ms
+            self.invalid_list.prune(also_lost=is_past_crash)
+
+    def _snapshot_if_due(self) -> None:
+        now_ms = self._now_ms()
+        interval_ms = round(self._settings.snapshot_interval_s * 1000)
+        if self.durable.logged_count > LOGGED_COUNT_MAX:
+            interval_ms = min(interval_ms, FULL_LOG_INTERVAL_MS)
+        is_due = now_ms - self._snapshot_tried_at_ms >= interval_ms
+        if is_due and self.durable.is_snapshot_due(interval_ms=interval_ms):
+            # Each attempt begins a new log, so one that fails is not repeated at every tick.
+            self._snapshot_tried_at_ms = now_ms
+            self._spawn(self._snapshot_in_background())
+
+    async def _snapshot_in_background(self) -> None:
+        try:
+            name, size = await self.durable.snapshot()
+            self.counters.snapshots += 1
+            log.info("wrote %s, %d bytes", name, size)
+        except (TransactionsUnavailableError, OSError) as error:
+            log.warning("no snapshot was written: %s", error)
+
+    async def take_snapshot(self) -> tuple[str, int]:
+        """Write the state to a file, durably: its name, and its size in bytes.
+
+        Raises:
+            TransactionsUnavailableError: the service is down, or the file can't be written.
+        """
+        self.durable.require_running()
+        try:
+            taken = await self.durable.snapshot()
+        except OSError as error:
+            raise TransactionsUnavailableError(f"the snapshot can't be written: {error}") from error
+        self.counters.snapshots += 1
+        return taken
 
     async def close(self) -> None:
         """A clean stop: give back what was reserved, write a snapshot, let go of the files. Needs
-        `run` to be running."""
+        `durable.run` to be running."""
         if self.status.state is not ServiceState.DOWN:
             self.durable.stop("the server is stopping")
             try:
@@ -178,67 +261,3 @@ class TransactionManager:
             # While it was stopped no lease could be renewed.
             self.leases.begin_all(self.durable.state.open.values())
         self.completion.expire()
-
-
-class Resumption:
-    """Between a recovered state and the first call: what the log goes on with, and what is made
-    good for transactions that ended while the service was down. Lives on one event loop."""
-
-    def __init__(
-        self,
-        in_flight: InFlightWrites,
-        ended_rows: EndedRows,
-        starts: Starts,
-        leases: Leases,
-        rows: MessageRows,
-        *,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._in_flight = in_flight
-        self._ended_rows = ended_rows
-        self._starts = starts
-        self._leases = leases
-        self._rows = rows
-        self._now_ms = now_ms
-
-    def first_edits(self, state: TransactionState) -> Iterator[Edit]:
-        """The edits with which the log goes on; each is asked for when the one before was
-        applied."""
-        now_ms = self._now_ms()
-        yield Restarted(now_ms, not state.is_clean, state.blocks)
-        # A commit that was cut off: its rows are there, or on their way, and its record is not.
-        cut_off = self._rows.final_pointers() | self._in_flight.claimed_pointers()
-        for opened in list(state.open.values()):
-            if not cut_off.isdisjoint(opened.pointers):
-                topics = tuple(self._rows.topics(opened.pointers))
-                reason = InvalidReason.LOST_IN_CRASH
-                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
-        yield self._starts.first_block(state)
-
-    def came_up(self, state: TransactionState) -> None:
-        """The service is up, and all that the state holds is durable."""
-        self._rows.note_durable(state.lsn)
-        self._starts.came_up(state)
-        self._leases.begin_all(state.open.values())
-        # A crash may have kept the rows of ended transactions from being settled or marked, and
-        # readers from being woken. This looks at the rows, since few have any left, and a million
-        # transactions may have ended.
-        ended: set[int] = set()
-        for pointer in self._ended_rows.concerned():
-            outcome = state.outcomes.find(pointer)
-            if outcome is None and pointer in state.invalid:
-                outcome = lost_outcome(pointer)
-            if outcome is None:
-                continue
-            ended.update(outcome.pointers)
-            if outcome.state is EndedState.COMMITTED:
-                self._rows.settle(outcome.pointers)
-            else:
-                self._ended_rows.mark_if_needed(outcome.transaction_id, outcome.pointers)
-        # A log that failed, and has an ending all the same, left readers asleep behind it.
-        self._rows.wake_readers(ended)
-
-    def synced(self, lsn: int, changes: list[ViewChange]) -> None:
-        """Edits up to this LSN are durable, and these ends of transactions are in the view."""
-        self._rows.note_durable(lsn)
-        self._ended_rows.ended(changes)

@@ -1,17 +1,28 @@
-"""What the transaction service may ask of the message store (design §6).
-
-`server.py` hands an implementation over, which this package never imports. All methods run on the
-event loop. `transaction_pointers` are the transaction id and its checkpoint pointers.
+"""The interface to the message store, and what happens to message rows once their transaction has
+ended: those of a commit are settled, all others are marked rolled back (design §6).
 """
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
 
+from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tx.locks import TransactionLocks
+from tx.outcomes import EndedState, lost_outcome
+from tx.state import TransactionState
+from tx.view import ViewChange
+
+log = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]  # starts background work
 
 
 class MessageRows(Protocol):
-    """The message store, as narrow as transactions need it."""
+    """What the transaction service may ask of the message store. `server.py` passes an
+    implementation in, which this package never imports. All methods run on the event loop.
+    `transaction_pointers` are the transaction id and its checkpoint pointers."""
 
     def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise what a publish of these entries would be refused with: TopicNotFoundError,
@@ -62,3 +73,97 @@ class MessageRows(Protocol):
     def note_reserved(self, highest_pointer: int) -> None:
         """Pointers up to this one are durably reserved, and may be handed out; the message store
         records it, so that missing transaction files are not taken for an empty beginning."""
+
+
+class EndedRows:
+    """What happens to the rows of transactions that have durably ended: those of a commit are
+    settled, all others are marked rolled back in the background, and readers look again.
+
+    A marking waits for the writes under way. There is one at a time for each transaction.
+    """
+
+    def __init__(self, locks: TransactionLocks, rows: MessageRows, *, spawn: Spawn) -> None:
+        self._locks = locks
+        self._rows = rows
+        self._spawn = spawn
+        self._under_way: dict[int, asyncio.Future[bool]] = {}
+
+    def synced(self, lsn: int, changes: Iterable[ViewChange]) -> None:
+        """Edits up to this LSN are durable, and these changes are in the view now, in log order.
+        Called before any caller that waits for an edit is answered."""
+        self._rows.note_durable(lsn)
+        for change in changes:
+            if change.state is None:
+                continue
+            pointers = change.ended or change.cleared
+            if change.state is EndedState.COMMITTED:
+                self._rows.settle(pointers)
+            elif change.state is EndedState.INVALID:
+                self._mark_if_needed(change.transaction_id, pointers)
+            self._rows.wake_readers(pointers)
+
+    def came_up(self, state: TransactionState) -> None:
+        """The service came up, and all that the state holds is durable. A crash may have kept the
+        rows of ended transactions from being settled or marked, and readers from being woken."""
+        self._rows.note_durable(state.lsn)
+        ended: set[int] = set()
+        # This looks at the rows: few have any left, and a million transactions may have ended.
+        for pointer in self._concerned():
+            outcome = state.outcomes.find(pointer)
+            if outcome is None and pointer in state.invalid:
+                outcome = lost_outcome(pointer)
+            if outcome is None:
+                continue
+            ended.update(outcome.pointers)
+            if outcome.state is EndedState.COMMITTED:
+                self._rows.settle(outcome.pointers)
+            else:
+                self._mark_if_needed(outcome.transaction_id, outcome.pointers)
+        # A log that failed, and has an ending all the same, left readers asleep behind it.
+        self._rows.wake_readers(ended)
+
+    def _concerned(self) -> set[int]:
+        """Every pointer that rows carry, or that a write under way may yet give rows, or in whose
+        snapshot a reader reads."""
+        rows = self._rows
+        return {*rows.indexed_pointers(), *self._locks.writing(), *rows.reading_pointers()}
+
+    def _mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
+        # Also what a write under way is about to publish.
+        if self._locks.has_writes(transaction_id) or self._is_carried(pointers):
+            self._begin(transaction_id, pointers)
+
+    async def marked(self, transaction_id: int, pointers: Sequence[int]) -> bool:
+        """Mark the rows of these pointers; whether none is left unmarked."""
+        marking = self._under_way.get(transaction_id)
+        if marking is None:
+            if not self._is_carried(pointers):
+                return True
+            marking = self._begin(transaction_id, pointers)
+        return await asyncio.shield(marking)
+
+    def _is_carried(self, pointers: Sequence[int]) -> bool:
+        return any(map(self._rows.is_carried, pointers))
+
+    def _begin(self, transaction_id: int, pointers: Sequence[int]) -> asyncio.Future[bool]:
+        marking = self._under_way.get(transaction_id)
+        if marking is None:
+            marking = asyncio.get_running_loop().create_future()
+            self._under_way[transaction_id] = marking
+            self._spawn(self._mark(transaction_id, pointers, marking))
+        return marking
+
+    async def _mark(
+        self, transaction_id: int, pointers: Sequence[int], marking: asyncio.Future[bool]
+    ) -> None:
+        is_marked = False
+        try:
+            await self._locks.writes_done(transaction_id)
+            await self._rows.mark_rolled_back(pointers)
+            is_marked = True
+        except TuffError as error:
+            # The message store tries again, from its index.
+            log.warning("rows of transaction %d are not marked yet: %s", transaction_id, error)
+        finally:
+            del self._under_way[transaction_id]
+            marking.set_result(is_marked)

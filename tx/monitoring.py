@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tx.durable_state import DurableState, ServiceState
+from tx.edits import InvalidReason
+from tx.outcomes import OpenTransaction
 from tx.state import TransactionState
 from tx.timeouts import Leases
-from tx.transactions import OpenTransaction
 
 
 @dataclass(slots=True)
@@ -31,6 +32,14 @@ class TransactionCounters:
             self.aborts += 1
         else:
             self.invalidations += 1
+
+    def note_invalidation(self, reason: InvalidReason) -> None:
+        """Count a transaction that became invalid."""
+        self.invalidations += 1
+        if reason is InvalidReason.TIMED_OUT:
+            self.timeouts += 1
+        elif reason is InvalidReason.LEASE_EXPIRED:
+            self.lapses += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

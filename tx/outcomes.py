@@ -1,5 +1,6 @@
-"""How transactions ended, for as long as a client may ask (protocol §5.2, Commit after a lost
-reply).
+"""Transactions as values, in progress and ended, with the errors that an end means for later calls;
+and the memory of those that ended, for as long as a client may ask (protocol §5.2, Commit after a
+lost reply).
 
 The memory is bounded by time, by count and by size. Dropping is no edit: after a replay more is
 remembered, and the next tick drops it again.
@@ -11,14 +12,30 @@ every snapshot packed them anew (decision 0026).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import overload
 
-from tx.edits import PUBLISHED, REASON, TOPICS, TYPE, InvalidReason
-from tx.encoding import (
+from tuff.protocol.errors import (
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionInvalidatedError,
+    TransactionNotInProgressError,
+    TransactionTimedOutError,
+)
+from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from tuff.protocol.values import value
+from tx.edits import (
     COUNT,
     POINTER,
+    PUBLISHED,
+    REASON,
     TEXT,
     TIME_MS,
+    TOPICS,
+    TYPE,
+    Conflict,
+    InvalidReason,
     check_rows,
     enum_of,
     from_bytes,
@@ -29,12 +46,143 @@ from tx.encoding import (
     to_bytes,
     tuple_of,
 )
-from tx.transactions import EndedState, Outcome
 
+UNKNOWN_CLIENT = "unknown"
 OUTCOME_COUNT_MAX = 1_000_000  # outcomes
 OUTCOME_BYTES_MAX = 64 * 1024 * 1024  # bytes, as they are packed
 LOOKED_AT_COUNT_MAX = 2_000  # outcomes of one pass; keeps a tick to a few milliseconds
 NEWEST_COUNT_MAX = 256  # outcomes that are kept as values, since a commit that waited reads its own
+
+
+class EndedState(Enum):
+    """How a transaction ended; the values are the protocol's."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    INVALID = "invalid"
+
+
+@value(kw_only=True)
+class OpenTransaction:
+    """A transaction in progress.
+
+    `transaction` holds the snapshot it reads in; `seen` is the LSN up to which ends of
+    transactions are in it.
+    `changes` is the union of what its can-commits named, None before the first one. `conflict` is
+    why it was refused: it can't commit any more. `survived_crash`: it was open when the service
+    crashed, so a can-commit of it may have been lost. `lease_ms` is how long it lives without being
+    renewed, None for as long as its time-out.
+    """
+
+    transaction: Transaction
+    seen: int
+    client: str
+    timeout_ms: int
+    started_at_ms: int
+    expires_at_ms: int
+    changes: frozenset[bytes] | None = None
+    conflict: Conflict | None = None
+    survived_crash: bool = False
+    lease_ms: int | None = None
+
+    @property
+    def transaction_id(self) -> int:
+        return self.transaction.transaction_id
+
+    @property
+    def is_short(self) -> bool:
+        return self.transaction.type is TransactionType.SHORT
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The transaction id and its checkpoint pointers, ascending."""
+        transaction = self.transaction
+        return (transaction.transaction_id, *transaction.checkpoint_write_pointers)
+
+    @property
+    def state(self) -> str:
+        """As the protocol names it."""
+        return "in_progress" if self.changes is None else "committing"
+
+
+@value(kw_only=True)
+class Outcome:
+    """A transaction that has ended, by the edit of this `lsn`. `reason` is None unless it is
+    invalid; `published` is what its commit answers."""
+
+    transaction_id: int
+    state: EndedState
+    reason: InvalidReason | None
+    type: TransactionType
+    client: str
+    started_at_ms: int
+    expires_at_ms: int
+    ended_at_ms: int
+    checkpoints: tuple[int, ...]
+    published: tuple[RollbackDetail, ...]
+    topics: tuple[str, ...]
+    request_id: str | None
+    lsn: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.type is TransactionType.SHORT
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The transaction id and its checkpoint pointers, ascending."""
+        return (self.transaction_id, *self.checkpoints)
+
+
+def lost_outcome(pointer: int) -> Outcome:
+    """The outcome of a pointer that may have been handed out to a start that did not reach the
+    log."""
+    at_ms = pointer // POINTERS_PER_MS
+    return Outcome(
+        transaction_id=pointer,
+        state=EndedState.INVALID,
+        reason=InvalidReason.LOST_IN_CRASH,
+        type=TransactionType.SHORT,
+        client=UNKNOWN_CLIENT,
+        started_at_ms=at_ms,
+        expires_at_ms=at_ms,
+        ended_at_ms=at_ms,
+        checkpoints=(),
+        published=(),
+        topics=(),
+        request_id=None,
+        lsn=0,
+    )
+
+
+def ended_error(outcome: Outcome) -> TransactionNotInProgressError:
+    """The error of a call that needs this transaction in progress."""
+    name = f"transaction {outcome.transaction_id}"
+    match outcome.state:
+        case EndedState.COMMITTED:
+            return TransactionCommittedError(f"{name} has committed; start another one")
+        case EndedState.ABORTED:
+            return TransactionAbortedError(f"{name} was aborted; start another one")
+        case EndedState.INVALID:
+            return _invalid_error(outcome, name)
+
+
+def _invalid_error(outcome: Outcome, name: str) -> TransactionNotInProgressError:
+    assert outcome.reason is not None
+    members = {"reason": outcome.reason.value}
+    if outcome.reason is InvalidReason.TIMED_OUT:
+        seconds = (outcome.expires_at_ms - outcome.started_at_ms) / 1000
+        return TransactionTimedOutError(
+            f"{name} did not end within its {seconds:g} seconds; undo its other writes, abort it, "
+            "and start another one",
+            members=members,
+        )
+    return TransactionInvalidatedError(
+        f"{name} is invalid ({outcome.reason.value}); undo its other writes, abort it, and start "
+        "another one",
+        members=members,
+    )
+
 
 STATE = enum_of(EndedState)
 _FORMS = (

@@ -24,9 +24,9 @@ from tx.files import (
     known_file,
     list_files,
 )
+from tx.outcomes import EndedState, Outcome
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
-from tx.transactions import EndedState, Outcome
 from tx.wal import LogContents, read_log
 
 BEFORE_ALL = Offset(0, 0)  # of messages

@@ -1,6 +1,6 @@
-"""The HTTP routes of transactions and sinks (protocol §5)."""
+"""The HTTP routes of transactions and sinks, and the JSON of their replies (protocol §5)."""
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from sys import float_info
 
 from tuff.protocol import json_forms
@@ -15,16 +15,24 @@ from tuff.protocol.exchange import (
     read_object,
     read_query,
 )
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_forms import (
+    payload_to_json,
+    pointer_to_json,
+    rollback_detail_to_json,
+    shown,
+    transaction_to_json,
+)
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
-from tx import replies
-from tx.decisions import check_client, check_request_id
 from tx.durable_state import ServiceState
+from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
+from tx.monitoring import Overview
+from tx.outcomes import UNKNOWN_CLIENT, OpenTransaction, Outcome
+from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest
-from tx.transactions import UNKNOWN_CLIENT, OpenTransaction
+from tx.state import Sink, StateImage
 
 _ROOT = "/v1/transactions"
 _ONE = f"{_ROOT}/{{tx}}"
@@ -108,7 +116,7 @@ class _TransactionRoutes:
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return json_reply(replies.committed_object(outcome))
+        return json_reply(committed_object(outcome))
 
     async def run(self, request: Request) -> Reply:
         body = members_of(request, {"publish", "client", "requestId"}, what="a run")
@@ -120,7 +128,7 @@ class _TransactionRoutes:
             client=client_of(body),
             request_id=None if request_id is None else check_request_id(request_id),
         )
-        return json_reply(replies.committed_object(outcome))
+        return json_reply(committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
         members_of(request, (), what="an abort")
@@ -140,14 +148,14 @@ class _TransactionRoutes:
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.completion.outcome(_pointer(request))
-        shown = replies.outcome_object(found, self._manager.completion.topics(found))
+        shown = outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
-            shown |= replies.lease_members(found, self._manager.leases.ends_at_ms(found))
+            shown |= lease_members(found, self._manager.leases.ends_at_ms(found))
         return json_reply(shown)
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
         ends_at_ms = self._manager.leases.ends_at_ms(opened)
-        return replies.transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
+        return transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
 
 
 class _ServiceRoutes:
@@ -158,18 +166,18 @@ class _ServiceRoutes:
         read_query(request.query, parameters=())
         overview = await self._manager.monitoring.overview()
         shown = (
-            replies.open_object(
+            open_object(
                 opened,
                 self._manager.completion.topics(opened),
                 self._manager.leases.ends_at_ms(opened),
             )
             for opened in overview.open
         )
-        return json_reply(replies.overview_object(overview, shown))
+        return json_reply(overview_object(overview, shown))
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply(replies.invalids_object(await self._manager.invalid_list.shown()))
+        return json_reply(invalids_object(await self._manager.invalid_list.shown()))
 
     async def truncate(self, request: Request) -> Reply:
         body = members_of(request, {"ids", "before"}, what="a truncation")
@@ -183,17 +191,17 @@ class _ServiceRoutes:
             if before_ms < 0:
                 raise BadRequestError(f"before is a time in ms, and not {before_ms}")
             removed_count, kept = await self._manager.invalid_list.truncate(before_ms=before_ms)
-        answer = {"removed": removed_count, "kept": list(map(json_forms.pointer_to_json, kept))}
+        answer = {"removed": removed_count, "kept": list(map(pointer_to_json, kept))}
         return json_reply(answer)
 
     async def take_snapshot(self, request: Request) -> Reply:
         members_of(request, (), what="a snapshot")
-        name, size = await self._manager.maintenance.take_snapshot()
+        name, size = await self._manager.take_snapshot()
         return json_reply({"file": name, "bytes": size})
 
     async def snapshot_state(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply(replies.state_object(await self._manager.durable.durable_image()))
+        return json_reply(state_object(await self._manager.durable.durable_image()))
 
     async def stop(self, request: Request) -> Reply:
         members_of(request, (), what="a stop")
@@ -270,18 +278,18 @@ class _SinkRoutes:
         if opened is None:
             return json_reply({**answer, "state": "committed", "transaction": None})
         ends_at_ms = self._manager.leases.ends_at_ms(opened)
-        shown_object = replies.transaction_object(opened, lists=True, lease_ends_at_ms=ends_at_ms)
+        shown_object = transaction_object(opened, lists=True, lease_ends_at_ms=ends_at_ms)
         return json_reply({**answer, "state": "begun", "transaction": shown_object})
 
     async def show(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         shown_sink = await self._manager.epochs.show(request.parameters["sink"])
-        return json_reply(replies.sink_object(*shown_sink))
+        return json_reply(sink_object(*shown_sink))
 
     async def show_all(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.epochs.show_all()
-        return json_reply({"sinks": [replies.sink_object(*each) for each in found]})
+        return json_reply({"sinks": [sink_object(*each) for each in found]})
 
     async def forget(self, request: Request) -> Reply:
         members_of(request, (), what="the forgetting of a sink")
@@ -319,3 +327,176 @@ def client_of(body: Mapping[str, object]) -> str:
     if not isinstance(client, str):
         raise BadRequestError(f"client is a string, not {shown(client)}")
     return check_client(client)
+
+
+def check_client(client: str) -> str:
+    """The client's name itself. Raises: BadRequestError: too long, or no Unicode text."""
+    return _check_text(client, what="client", length_max=CLIENT_LENGTH_MAX)
+
+
+def check_request_id(request_id: str) -> str:
+    """The id itself. Raises: BadRequestError: empty, too long, or no Unicode text."""
+    if not request_id:
+        raise BadRequestError("requestId is empty; leave it out, or name the request")
+    return _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
+
+
+def _check_text(text: str, *, what: str, length_max: int) -> str:
+    if len(text) > length_max:
+        raise BadRequestError(f"{what} has {len(text)} characters; it takes at most {length_max}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRequestError(f"{what} has half a surrogate pair") from None
+    return text
+
+
+def transaction_object(
+    opened: OpenTransaction, *, lists: bool, lease_ends_at_ms: int | None = None
+) -> dict[str, object]:
+    """The transaction object of protocol §5.1."""
+    form = transaction_to_json(opened.transaction, lists=lists)
+    form["state"] = opened.state
+    form["client"] = opened.client
+    form["timeout"] = _seconds(opened.timeout_ms)
+    form["startedAt"] = opened.started_at_ms
+    form["expiresAt"] = opened.expires_at_ms
+    if opened.lease_ms is not None:
+        form |= lease_members(opened, lease_ends_at_ms)
+    return form
+
+
+def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
+    """The members for a lease; none without one."""
+    if opened.lease_ms is None:
+        return {}
+    return {"lease": _seconds(opened.lease_ms), "leaseExpiresAt": ends_at_ms}
+
+
+def _seconds(duration_ms: int) -> float:
+    seconds, rest_ms = divmod(duration_ms, 1000)
+    return duration_ms / 1000 if rest_ms else seconds
+
+
+def committed_object(outcome: Outcome) -> dict[str, object]:
+    """The reply to a commit and to every repetition of it."""
+    return {
+        "state": outcome.state.value,
+        "published": [rollback_detail_to_json(detail) for detail in outcome.published],
+    }
+
+
+def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[str, object]:
+    """What became of a transaction."""
+    if isinstance(found, OpenTransaction):
+        state, reason, kind = found.state, None, found.transaction.type
+    else:
+        state, kind = found.state.value, found.type
+        reason = found.reason.value if found.reason is not None else None
+    return {
+        "transactionId": pointer_to_json(found.transaction_id),
+        "state": state,
+        "type": kind.value,
+        "client": found.client,
+        "startedAt": found.started_at_ms,
+        "expiresAt": found.expires_at_ms,
+        "reason": reason,
+        "topics": topics,
+    }
+
+
+def open_object(
+    opened: OpenTransaction, topics: list[str], lease_ends_at_ms: int | None
+) -> dict[str, object]:
+    """One line of the overview."""
+    return {
+        "transactionId": pointer_to_json(opened.transaction_id),
+        "type": opened.transaction.type.value,
+        "client": opened.client,
+        "startedAt": opened.started_at_ms,
+        "expiresAt": opened.expires_at_ms,
+        "topics": topics,
+        **lease_members(opened, lease_ends_at_ms),
+    }
+
+
+def overview_object(
+    overview: Overview, in_progress: Iterable[dict[str, object]]
+) -> dict[str, object]:
+    oldest = overview.oldest_in_progress
+    return {
+        "readPointer": pointer_to_json(overview.read_pointer),
+        "writePointer": pointer_to_json(overview.write_pointer),
+        "inProgress": list(in_progress),
+        "visibilityUpperBound": pointer_to_json(overview.visibility_upper_bound),
+        "invalidCount": overview.invalid_count,
+        "committingCount": overview.committing_count,
+        "oldestInProgress": None if oldest is None else pointer_to_json(oldest),
+    }
+
+
+def sink_object(sink: Sink, state: str) -> dict[str, object]:
+    """A sink, with the state of its epoch's transaction."""
+    return {
+        "sink": sink.name,
+        "epoch": sink.epoch,
+        "runId": sink.run_id,
+        "state": state,
+        "transactionId": pointer_to_json(sink.transaction_id),
+        "updatedAt": sink.updated_ms,
+    }
+
+
+def invalids_object(invalids: Invalids) -> dict[str, object]:
+    swept = invalids.swept
+    return {
+        "invalids": list(map(pointer_to_json, invalids.pointers)),
+        "reasons": {
+            reason.value: list(map(pointer_to_json, pointers))
+            for reason, pointers in invalids.by_reason.items()
+        },
+        "prunable": list(map(pointer_to_json, invalids.prunable)),
+        "sweptAt": None if swept is None else swept.at_ms,
+        "sweptWith": None if swept is None else swept.source,
+    }
+
+
+def state_object(image: StateImage) -> dict[str, object]:
+    """The newest state, for debugging: its members may change from version to version."""
+    view = image.view
+    return {
+        "lsn": image.lsn,
+        "durableLsn": image.seen,
+        "readPointer": pointer_to_json(view.read_pointer),
+        "writePointer": pointer_to_json(image.last_pointer),
+        "highestReservedPointer": pointer_to_json(image.highest_reserved),
+        "inProgressPointers": list(map(pointer_to_json, view.in_progress)),
+        "invalids": list(map(pointer_to_json, view.invalid)),
+        "open": [_open_object(opened) for opened in image.open],
+        "ended": [outcome_object(outcome, list(outcome.topics)) for outcome in image.outcomes],
+        "committed": [
+            {
+                "lsn": commit.lsn,
+                "transactionId": pointer_to_json(commit.transaction_id),
+                "client": commit.client,
+                "changes": [payload_to_json(change) for change in sorted(commit.changes)],
+            }
+            for commit in image.commits
+        ],
+        "sinks": [
+            sink_object(sink, "in_progress" if sink.state is None else sink.state.value)
+            for sink in image.sinks
+        ],
+    }
+
+
+def _open_object(opened: OpenTransaction) -> dict[str, object]:
+    changes = opened.changes
+    conflict = opened.conflict
+    return {
+        **transaction_object(opened, lists=False),
+        "seenLsn": opened.seen,
+        "changes": None if changes is None else [payload_to_json(c) for c in sorted(changes)],
+        "conflictsWith": None if conflict is None else pointer_to_json(conflict.committer),
+        "survivedCrash": opened.survived_crash,
+    }

@@ -1,13 +1,15 @@
-"""Sinks: which epoch of a writer was begun, by which run, and whether it committed (protocol §5.3).
+"""Sinks: the epochs of exactly-once writers (protocol §5.3, Sinks).
 
-The record of a sink has an outcome of its own, set by the edit that ends the transaction. So it is
-still there when the outcome of the transaction was forgotten, or its pointer truncated.
+An epoch that has committed is not begun again, and an older run of a writer is fenced. The fence is
+an invalidation of the older run's transaction: it and a commit exclude each other. Every answer
+about a sink is durable, and so is all that a decision about it rests on.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from tuff.protocol.errors import (
     BadRequestError,
@@ -15,8 +17,11 @@ from tuff.protocol.errors import (
     SinkEpochOpenError,
     SinkEpochSupersededError,
     SinkFencedError,
+    SinkInUseError,
+    SinkNotFoundError,
     TooManySinksError,
     TransactionAbortedError,
+    TransactionCommittedError,
     TransactionInvalidatedError,
     TransactionNotInProgressError,
     TransactionTimedOutError,
@@ -24,32 +29,22 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
 from tuff.protocol.json_forms import shown
 from tuff.protocol.pointers import POINTER_MAX
-from tx.edits import EpochBegun, InvalidReason
-from tx.transactions import EndedState, Outcome
+from tuff.protocol.transaction import TransactionType
+from tx.commit_and_abort import Completion
+from tx.durable_state import DurableState
+from tx.edits import EpochBegun, InvalidReason, SinkForgotten
+from tx.monitoring import TransactionCounters
+from tx.outcomes import EndedState, OpenTransaction
+from tx.pointer_blocks import ReservedPointers
+from tx.settings import TransactionSettings
+from tx.start_and_checkpoint import Starts
+from tx.state import Sink
+from tx.timeouts import lease_ms, timeout_ms
 
 EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has
-FENCED_COUNT_MAX = (
-    16  # runs of a sink that are remembered; a zombie is seldom more than one run old
-)
 
 _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """A writer's newest epoch. `state` None: its transaction is in progress. `fenced` are runs
-    that lost the sink to another run, the newest last; `lsn` is the edit that changed it last."""
-
-    name: str
-    epoch: int
-    run_id: str
-    transaction_id: int
-    state: EndedState | None
-    reason: InvalidReason | None
-    updated_ms: int
-    lsn: int
-    fenced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,55 +157,141 @@ def _lost_error(sink: Sink) -> TransactionNotInProgressError:
     return kind(sentence, members={"reason": sink.reason.value})
 
 
-class Sinks:
-    """Every sink, by its name. Changed by edits only; `lsn` is the last one that changed any."""
+class Epochs:
+    """The sinks and their epochs. Lives on one event loop. All methods raise
+    TransactionsUnavailableError while the service is down or stopped."""
 
-    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
-        self.lsn = 0
-        self._by_name = {sink.name: sink for sink in sinks}
-        self._of_transaction = {
-            sink.transaction_id: sink.name for sink in self._by_name.values() if sink.state is None
-        }
+    def __init__(
+        self,
+        durable: DurableState,
+        completion: Completion,
+        starts: Starts,
+        pointers: ReservedPointers,
+        settings: TransactionSettings,
+        counters: TransactionCounters,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._durable = durable
+        self._completion = completion
+        self._starts = starts
+        self._pointers = pointers
+        self._settings = settings
+        self._counters = counters
+        self._now_ms = now_ms
 
-    def __len__(self) -> int:
-        return len(self._by_name)
+    async def begin(
+        self, asked: EpochRequest, *, lease_s: float | None, client: str
+    ) -> tuple[Sink, OpenTransaction | None]:
+        """The transaction of this epoch, the same for every task of a run; None where the epoch has
+        committed. Both the start and the epoch in the sink's record are durable when this returns.
 
-    def __iter__(self) -> Iterator[Sink]:
-        return iter(self._by_name.values())
+        Raises:
+            InvalidTimeoutError: the lease is not above 0, or above the maximum.
+            TransactionNotInProgressError (its kinds): this run has lost the epoch's transaction.
+            SinkError (its kinds): as `next_step` has them.
+        """
+        lease = lease_ms(self._settings, TransactionType.LONG, lease_s)
+        return await self._durable.within_time(self._begin(asked, lease, client))
 
-    def find(self, name: str) -> Sink | None:
-        """The record of a sink; None without one."""
-        return self._by_name.get(name)
+    async def _begin(
+        self, asked: EpochRequest, lease: int | None, client: str
+    ) -> tuple[Sink, OpenTransaction | None]:
+        while True:
+            sink = await self._durable_sink(asked.sink)
+            # Nothing is waited for between what is recorded and what it leads to.
+            sinks = self._durable.state.sinks
+            step = next_step(sink, asked, count=len(sinks), count_max=self._settings.sinks_max)
+            if step is Step.BEGIN:
+                await self._start(asked, lease, client)
+                continue
+            assert sink is not None, "what is not recorded is begun"
+            if step is Step.NOTHING:
+                return sink, None
+            try:
+                if step is Step.GO_ON:
+                    return sink, await self._completion.open_now(sink.transaction_id)
+                await self._completion.invalidate(sink.transaction_id, InvalidReason.INVALIDATED)
+                self._counters.fences += 1
+            except TransactionCommittedError:
+                continue  # while its commit was waited for
 
-    def begin(self, lsn: int, edit: EpochBegun) -> None:
-        """Record an epoch. If another run had the sink, it is fenced from now on."""
-        self.lsn = lsn
-        before = self._by_name.get(edit.sink)
-        fenced = () if before is None else before.fenced
-        if before is not None:
-            self._of_transaction.pop(before.transaction_id, None)
-            if before.run_id != edit.run_id:
-                fenced = (*fenced, before.run_id)[-FENCED_COUNT_MAX:]
-        self._by_name[edit.sink] = Sink(
-            edit.sink, edit.epoch, edit.run_id, edit.pointer, None, None, edit.at_ms, lsn, fenced
-        )
-        self._of_transaction[edit.pointer] = edit.sink
-
-    def end(self, outcome: Outcome) -> None:
-        """Record how a transaction ended, if it is one of a sink."""
-        name = self._of_transaction.pop(outcome.transaction_id, None)
-        if name is not None:
-            self.lsn = outcome.lsn
-            self._by_name[name] = replace(
-                self._by_name[name],
-                state=outcome.state,
-                reason=outcome.reason,
-                updated_ms=outcome.ended_at_ms,
-                lsn=outcome.lsn,
+    async def _start(self, asked: EpochRequest, lease: int | None, client: str) -> None:
+        """Begin it, if there is a pointer; else wait for one, and have everything looked at again:
+        meanwhile the sink may have changed."""
+        self._starts.require_room()
+        pointer = self._pointers.take()
+        if pointer is None:
+            await self._pointers.renewed()
+            return
+        now_ms = self._now_ms()
+        lives_ms = timeout_ms(self._settings, TransactionType.LONG, None)
+        self._starts.record(
+            EpochBegun(
+                now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
+                lease, asked.sink, asked.epoch, asked.run_id,
             )
+        )  # fmt: skip
 
-    def forget(self, lsn: int, name: str) -> None:
-        """Drop the record of a sink."""
-        self.lsn = lsn
-        sink = self._by_name.pop(name)
-        self._of_transaction.pop(sink.transaction_id, None)
+    async def show(self, name: str) -> tuple[Sink, str]:
+        """A sink, and the state of its transaction in the protocol's words.
+
+        Raises:
+            InvalidNameError: that is no name.
+            SinkNotFoundError: nothing is recorded of it.
+        """
+        return await self._durable.within_time(self._show(check_sink(name)))
+
+    async def _show(self, name: str) -> tuple[Sink, str]:
+        return self._shown(_found(name, await self._durable_sink(name)))
+
+    async def show_all(self) -> list[tuple[Sink, str]]:
+        """All of them, by their names."""
+        return await self._durable.within_time(self._show_all())
+
+    async def _show_all(self) -> list[tuple[Sink, str]]:
+        while (lsn := self._durable.state.sinks.lsn) > self._durable.state.seen:
+            await self._durable.synced(lsn)
+        by_name = sorted(self._durable.state.sinks, key=attrgetter("name"))
+        return [self._shown(sink) for sink in by_name]
+
+    async def forget(self, name: str) -> None:
+        """Take a sink off the record, durably: its next epoch is its first.
+
+        Raises:
+            InvalidNameError: that is no name.
+            SinkNotFoundError: nothing is recorded of it.
+            SinkInUseError: its transaction is in progress.
+        """
+        await self._durable.within_time(self._forget(check_sink(name)))
+
+    async def _forget(self, name: str) -> None:
+        sink = _found(name, await self._durable_sink(name))
+        if sink.state is None:
+            raise SinkInUseError(
+                f"epoch {sink.epoch} of the sink {name} is in progress, in transaction "
+                f"{sink.transaction_id}; end that first"
+            )
+        await self._durable.synced(self._durable.record(SinkForgotten(self._now_ms(), name)))
+
+    async def _durable_sink(self, name: str) -> Sink | None:
+        """What is recorded, once that is durable; it holds until the caller waits for something."""
+        while True:
+            state = self._durable.state
+            sink = state.sinks.find(name)
+            # A sink that is not there may just have been forgotten, by the last edit of any sink.
+            lsn = state.sinks.lsn if sink is None else sink.lsn
+            if lsn <= state.seen:
+                return sink
+            await self._durable.synced(lsn)
+
+    def _shown(self, sink: Sink) -> tuple[Sink, str]:
+        if sink.state is not None:
+            return sink, sink.state.value
+        return sink, self._durable.state.open[sink.transaction_id].state
+
+
+def _found(name: str, sink: Sink | None) -> Sink:
+    if sink is None:
+        raise SinkNotFoundError(f"nothing is recorded of a sink {name}; it begins with an epoch")
+    return sink

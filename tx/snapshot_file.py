@@ -20,20 +20,18 @@ from tx.conflicts import CommittedChanges
 from tx.consistency import inconsistency
 from tx.edits import (
     CONFLICT,
-    POINTER_RANGE,
-    REASON,
-    TYPE,
-    Conflict,
-    PointerRange,
-)
-from tx.encoding import (
     COUNT,
     FLAG,
     KEYS,
     POINTER,
+    POINTER_RANGE,
+    REASON,
     TEXT,
     TIME_MS,
+    TYPE,
+    Conflict,
     MalformedError,
+    PointerRange,
     from_bytes,
     items,
     joined,
@@ -52,10 +50,8 @@ from tx.files import (
     read_header,
     unreadable,
 )
-from tx.outcomes import STATE, PackedOutcomes, packed_outcomes
-from tx.sinks import Sink
-from tx.state import StateImage
-from tx.transactions import OpenTransaction
+from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, packed_outcomes
+from tx.state import Sink, StateImage
 from tx.view import View, ViewChange, with_all
 
 RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and the overhead small

@@ -1,35 +1,17 @@
-"""Starts and checkpoints: the calls that hand out a pointer (design §4, Pointers).
+"""Starts and checkpoints: the calls that hand out a pointer (design §4, Pointers)."""
 
-Pointers are reserved durably in blocks beforehand, so that a start waits for no disk. What is
-reserved and not handed out becomes invalid by a crash, since it can't be known then that no start
-was given it. So there are never many more than are likely to be wanted.
-"""
-
-import asyncio
-from collections import deque
 from collections.abc import Callable
 
-from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError
-from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
-from tx import decisions
+from tuff.protocol.errors import OverloadedError
+from tuff.protocol.transaction import TransactionType
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState
-from tx.edits import BlockKept, BlockReserved, EpochBegun, PointerRange, Started
-from tx.in_flight_writes import Spawn
-from tx.message_rows import MessageRows
+from tx.edits import Checkpointed, EpochBegun, Started
 from tx.monitoring import TransactionCounters
-from tx.settings import (
-    BLOCK_COUNT_MAX,
-    BLOCK_COUNT_MIN,
-    BLOCK_GROWTH_MAX,
-    BLOCK_SECONDS,
-    BLOCK_STALE_MS,
-    OPEN_COUNT_MAX,
-    TransactionSettings,
-)
-from tx.state import TransactionState
-from tx.timeouts import Leases
-from tx.transactions import OpenTransaction
+from tx.outcomes import OpenTransaction
+from tx.pointer_blocks import ReservedPointers
+from tx.settings import OPEN_COUNT_MAX, TransactionSettings
+from tx.timeouts import Leases, lease_ms, timeout_ms
 
 
 class Starts:
@@ -40,25 +22,20 @@ class Starts:
         self,
         durable: DurableState,
         completion: Completion,
+        pointers: ReservedPointers,
         leases: Leases,
-        rows: MessageRows,
         settings: TransactionSettings,
         counters: TransactionCounters,
         *,
         now_ms: Callable[[], int],
-        spawn: Spawn,
     ) -> None:
         self._durable = durable
         self._completion = completion
+        self._pointers = pointers
         self._leases = leases
-        self._rows = rows
         self._settings = settings
         self._counters = counters
         self._now_ms = now_ms
-        self._spawn = spawn
-        self._blocks = PointerBlocks()
-        self._renewal: asyncio.Future[None] | None = None
-        self._waiting_count = 0
 
     async def start(
         self,
@@ -75,23 +52,16 @@ class Starts:
                 the lease, which only a long one takes.
         """
         self._durable.require_running()
-        lives_ms = decisions.timeout_ms(self._settings, kind, timeout_s)
-        lease_ms = decisions.lease_ms(self._settings, kind, lease_s)
-        decisions.check_client(client)
+        lives_ms = timeout_ms(self._settings, kind, timeout_s)
+        lease = lease_ms(self._settings, kind, lease_s)
         self.require_room()
-        while (pointer := self._blocks.take()) is None:
-            await self.renewed()
+        while (pointer := self._pointers.take()) is None:
+            await self._pointers.renewed()
         # Nothing is waited for from here on, so that edits enter the log in pointer order.
+        now_ms = self._now_ms()
+        seen = self._durable.state.seen
         return self.record(
-            decisions.start(
-                self._durable.state,
-                pointer,
-                kind=kind,
-                lives_ms=lives_ms,
-                client=client,
-                now_ms=self._now_ms(),
-                lease_ms=lease_ms,
-            )
+            Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, seen, lease)
         )
 
     def require_room(self) -> None:
@@ -100,18 +70,13 @@ class Starts:
         if len(self._durable.state.open) >= OPEN_COUNT_MAX:
             raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
 
-    def take_pointer(self) -> int | None:
-        """A pointer that was not handed out before; None while there is none. Record its start
-        before anything is waited for."""
-        return self._blocks.take()
-
     def record(self, edit: Started | EpochBegun) -> OpenTransaction:
         """Record a start; the transaction that it opens."""
         self._counters.starts += 1
         self._durable.record(edit)
         opened = self._durable.state.open[edit.pointer]
         self._leases.begin(opened)
-        self._renew_if_due(now_ms=edit.at_ms)
+        self._pointers.renew_if_due(now_ms=edit.at_ms)
         return opened
 
     async def checkpoint(self, pointer: int) -> OpenTransaction:
@@ -120,162 +85,15 @@ class Starts:
         while True:
             # The transaction is read again after each wait, since it may have ended.
             opened = await self._completion.open_now(pointer)
-            new_pointer = self._blocks.take()
+            new_pointer = self._pointers.take()
             if new_pointer is not None:
                 break
-            await self.renewed()
+            await self._pointers.renewed()
         self._durable.require_room()
         now_ms = self._now_ms()
-        lsn = self._durable.record(decisions.checkpoint(opened, new_pointer, now_ms=now_ms))
+        edit = Checkpointed(now_ms, opened.transaction_id, new_pointer)
+        lsn = self._durable.record(edit)
         checkpointed = self._durable.state.open[opened.transaction_id]
-        self._renew_if_due(now_ms=now_ms)
+        self._pointers.renew_if_due(now_ms=now_ms)
         await self._durable.synced_in_time(lsn)
         return checkpointed
-
-    def tick(self) -> None:
-        """Give back most reserved pointers when starts no longer come. Raises:
-        TransactionsUnavailableError: the service is not running."""
-        state, now_ms = self._durable.state, self._now_ms()
-        reserved_count = sum(block.count for block in state.blocks)
-        # Not while a block is on its way to the disk: its pointers are handed out once it is
-        # durable, but a crash would have dropped it from the state.
-        if self._renewal is None and self._blocks.has_surplus(
-            reserved_count=reserved_count, now_ms=now_ms
-        ):
-            self._durable.sync_soon(
-                self._durable.record(BlockKept(now_ms, self._blocks.keep_few()))
-            )
-
-    def first_block(self, state: TransactionState) -> BlockReserved:
-        """The first block that a service reserves when it comes up."""
-        return self._next_block(state)
-
-    def came_up(self, state: TransactionState) -> None:
-        """The service came up: the blocks of this state are durable."""
-        self._blocks.clear()
-        for block in state.blocks:
-            self._blocks.add(block)
-        self._rows.note_reserved(state.highest_reserved)
-
-    def _next_block(self, state: TransactionState) -> BlockReserved:
-        now_ms = self._now_ms()
-        block = self._blocks.next_block(
-            lowest=state.next_block_start, waiting_count=self._waiting_count, now_ms=now_ms
-        )
-        return BlockReserved(now_ms, block)
-
-    def _renew_if_due(self, *, now_ms: int) -> None:
-        if self._renewal is None and self._blocks.is_due(now_ms=now_ms):
-            self._begin_renewal()
-
-    async def renewed(self) -> None:
-        """Wait until there are pointers again. Raises: TransactionsUnavailableError."""
-        self._durable.require_running()
-        self._waiting_count += 1
-        try:
-            await self._durable.within_time(_done(self._renewal or self._begin_renewal()))
-        finally:
-            self._waiting_count -= 1
-
-    def _begin_renewal(self) -> asyncio.Future[None]:
-        renewal = self._renewal = asyncio.get_running_loop().create_future()
-        self._spawn(self._renew(renewal))
-        return renewal
-
-    async def _renew(self, done: asyncio.Future[None]) -> None:
-        epoch = self._durable.epoch
-        try:
-            edit = self._next_block(self._durable.state)
-            await self._durable.synced(self._durable.record(edit))
-            if self._durable.epoch == epoch:
-                if self._blocks.is_stale(now_ms=self._now_ms()):
-                    self._blocks.clear()
-                self._blocks.add(edit.block)
-                self._rows.note_reserved(edit.block.stop - 1)
-        except TransactionsUnavailableError:
-            pass  # callers that wait check the service themselves, and raise the reason
-        finally:
-            self._renewal = None
-            done.set_result(None)
-
-
-async def _done(future: asyncio.Future[None]) -> None:
-    await asyncio.shield(future)
-
-
-class PointerBlocks:
-    """The pointers that may be handed out now, and how many the next block should hold."""
-
-    def __init__(self) -> None:
-        self._next = self._stop = 0  # what is left of the block that is being handed out
-        self._later: deque[PointerRange] = deque()
-        self._size = 0
-        self._taken_count = 0
-        self._since_ms = 0
-        self.rest_count = 0
-
-    def add(self, block: PointerRange) -> None:
-        """Add a durably reserved block; its pointers are above all that were added before."""
-        self._later.append(block)
-        self.rest_count += block.count
-        self._size = block.count
-
-    def clear(self) -> None:
-        """Hand out none of the pointers that were added."""
-        self._next = self._stop = 0
-        self._later.clear()
-        self.rest_count = 0
-
-    def take(self) -> int | None:
-        """The next pointer, always rising; None when all are handed out."""
-        if self._next == self._stop:
-            if not self._later:
-                return None
-            block = self._later.popleft()
-            self._next, self._stop = block.start, block.stop
-        pointer = self._next
-        self._next += 1
-        self.rest_count -= 1
-        self._taken_count += 1
-        return pointer
-
-    def is_due(self, *, now_ms: int) -> bool:
-        """Whether it is time to reserve more: few pointers are left, or they are stale."""
-        return (
-            self.is_stale(now_ms=now_ms) or self.rest_count < max(self._size, BLOCK_COUNT_MIN) // 2
-        )
-
-    def is_stale(self, *, now_ms: int) -> bool:
-        """Whether the next pointer names a time that is more than `BLOCK_STALE_MS` ago. It would
-        be correct, but mislead people who read it."""
-        if not self.rest_count:
-            return False
-        following = self._next if self._next < self._stop else self._later[0].start
-        return now_ms - following // POINTERS_PER_MS > BLOCK_STALE_MS
-
-    def has_surplus(self, *, reserved_count: int, now_ms: int) -> bool:
-        """Whether most of what is reserved should be given back: starts no longer come, or the
-        first of them would have had a block of fresh pointers reserved."""
-        return reserved_count > 2 * BLOCK_COUNT_MIN and self.is_stale(now_ms=now_ms)
-
-    def keep_few(self) -> PointerRange:
-        """Keep only a few of the pointers, and return these; there must be some."""
-        newest = self._later[-1] if self._later else PointerRange(self._next, self._stop)
-        kept = PointerRange(newest.start, min(newest.start + BLOCK_COUNT_MIN, newest.stop))
-        self.clear()
-        self.add(kept)
-        return kept
-
-    def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
-        """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes
-        at the recent rate, and enough for all callers that wait for one."""
-        elapsed_ms = max(1, now_ms - self._since_ms)
-        expected_count = round(self._taken_count / elapsed_ms * 1000 * BLOCK_SECONDS)
-        # A few starts at once look like a high rate, and mean little.
-        expected_count = min(expected_count, BLOCK_GROWTH_MAX * self._taken_count)
-        self._taken_count, self._since_ms = 0, now_ms
-        # After a burst another one is likely, so the size shrinks only by half at a time.
-        wanted_count = max(expected_count, waiting_count, self._size // 2)
-        count = min(max(wanted_count, BLOCK_COUNT_MIN), BLOCK_COUNT_MAX)
-        start = max(lowest, now_ms * POINTERS_PER_MS)
-        return PointerRange(start, start + count)

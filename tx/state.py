@@ -5,7 +5,9 @@ a decision produced (design §4). No clock, no I/O, no event loop.
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import assert_never
 
 from tuff.protocol.errors import TransactionUnknownError
@@ -31,17 +33,40 @@ from tx.edits import (
     Started,
     Truncated,
 )
-from tx.outcomes import Outcomes, PackedOutcomes
-from tx.sinks import Sink, Sinks
-from tx.timeouts import Deadlines
-from tx.transactions import EndedState, OpenTransaction, Outcome, lost_outcome
+from tx.outcomes import (
+    EndedState,
+    OpenTransaction,
+    Outcome,
+    Outcomes,
+    PackedOutcomes,
+    lost_outcome,
+)
 from tx.view import View, ViewChange, with_all
+
+FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
+SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often
 
 _ENDED_STATES = {
     Committed: EndedState.COMMITTED,
     Aborted: EndedState.ABORTED,
     Invalidated: EndedState.INVALID,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A writer's newest epoch. `state` None: its transaction is in progress. `fenced` are runs
+    that lost the sink to another run, the newest last; `lsn` is the edit that changed it last."""
+
+    name: str
+    epoch: int
+    run_id: str
+    transaction_id: int
+    state: EndedState | None
+    reason: InvalidReason | None
+    updated_ms: int
+    lsn: int
+    fenced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +377,107 @@ class TransactionState:
     def _forget_commits(self) -> None:
         # Starts are in the order of `seen`, so the oldest open one saw the least.
         self.committers.forget(next(iter(self._seen_by_short.values()), self.seen))
+
+
+class Sinks:
+    """Every sink, by its name. Changed by edits only; `lsn` is the last one that changed any."""
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.lsn = 0
+        self._by_name = {sink.name: sink for sink in sinks}
+        self._of_transaction = {
+            sink.transaction_id: sink.name for sink in self._by_name.values() if sink.state is None
+        }
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Sink]:
+        return iter(self._by_name.values())
+
+    def find(self, name: str) -> Sink | None:
+        """The record of a sink; None without one."""
+        return self._by_name.get(name)
+
+    def begin(self, lsn: int, edit: EpochBegun) -> None:
+        """Record an epoch. If another run had the sink, it is fenced from now on."""
+        self.lsn = lsn
+        before = self._by_name.get(edit.sink)
+        fenced = () if before is None else before.fenced
+        if before is not None:
+            self._of_transaction.pop(before.transaction_id, None)
+            if before.run_id != edit.run_id:
+                fenced = (*fenced, before.run_id)[-FENCED_COUNT_MAX:]
+        self._by_name[edit.sink] = Sink(
+            edit.sink, edit.epoch, edit.run_id, edit.pointer, None, None, edit.at_ms, lsn, fenced
+        )
+        self._of_transaction[edit.pointer] = edit.sink
+
+    def end(self, outcome: Outcome) -> None:
+        """Record how a transaction ended, if it is one of a sink."""
+        name = self._of_transaction.pop(outcome.transaction_id, None)
+        if name is not None:
+            self.lsn = outcome.lsn
+            self._by_name[name] = replace(
+                self._by_name[name],
+                state=outcome.state,
+                reason=outcome.reason,
+                updated_ms=outcome.ended_at_ms,
+                lsn=outcome.lsn,
+            )
+
+    def forget(self, lsn: int, name: str) -> None:
+        """Drop the record of a sink."""
+        self.lsn = lsn
+        sink = self._by_name.pop(name)
+        self._of_transaction.pop(sink.transaction_id, None)
+
+
+class Deadlines:
+    """The deadline of each transaction. No clock, no event loop.
+
+    A heap of single deadlines would keep those of transactions that ended in time; spans drop
+    them at once.
+    """
+
+    def __init__(self) -> None:
+        # By the number of the span; None where all have ended, until the span has passed.
+        self._spans: dict[int, dict[int, int] | None] = {}
+        self._order: list[int] = []  # a heap of these numbers
+
+    def set(self, transaction_id: int, at_ms: int) -> None:
+        """Note its deadline; it has no other one here."""
+        number = at_ms // SPAN_MS
+        span = self._spans.get(number)
+        if span is None:
+            if number not in self._spans:
+                heappush(self._order, number)
+            span = self._spans[number] = {}
+        span[transaction_id] = at_ms
+
+    def discard(self, transaction_id: int, at_ms: int) -> None:
+        """Drop its deadline, if it has this one."""
+        number = at_ms // SPAN_MS
+        span = self._spans.get(number)
+        if span is not None:
+            span.pop(transaction_id, None)
+            if not span:
+                self._spans[number] = None
+
+    def passed(self, now_ms: int) -> list[int]:
+        """Every transaction whose deadline is not above this time, roughly in order; they stay
+        until they are discarded."""
+        begun: list[tuple[int, dict[int, int]]] = []
+        while self._order and self._order[0] * SPAN_MS <= now_ms:
+            number = heappop(self._order)
+            span = self._spans[number]
+            if span is None:
+                del self._spans[number]
+            else:
+                begun.append((number, span))
+        for number, _ in begun:
+            heappush(self._order, number)
+        return [each for _, span in begun for each, at_ms in span.items() if at_ms <= now_ms]
 
 
 def _decided_invalid(image: StateImage) -> PointerList:

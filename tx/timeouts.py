@@ -1,5 +1,5 @@
-"""Time-outs: the deadline of each transaction, and leases, which are deadlines that move (protocol
-§5.3, Leases).
+"""Time-outs and leases: how long a transaction may live, and when a lease that was not renewed is
+over (protocol §5.3, Leases).
 
 How long a lease is stands in the log. When it was renewed last does not: a heartbeat would cost a
 sync each, and all that it could save is one lease after a restart. So a transaction that survived a
@@ -7,59 +7,12 @@ restart has a whole lease from the moment at which the service serves again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop, heappush
 
-from tuff.protocol.errors import BadRequestError
-from tx.transactions import OpenTransaction
-
-SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often
-
-
-class Deadlines:
-    """The deadline of each transaction. No clock, no event loop.
-
-    A heap of single deadlines would keep those of transactions that ended in time; spans drop
-    them at once.
-    """
-
-    def __init__(self) -> None:
-        # By the number of the span; None where all have ended, until the span has passed.
-        self._spans: dict[int, dict[int, int] | None] = {}
-        self._order: list[int] = []  # a heap of these numbers
-
-    def set(self, transaction_id: int, at_ms: int) -> None:
-        """Note its deadline; it has no other one here."""
-        number = at_ms // SPAN_MS
-        span = self._spans.get(number)
-        if span is None:
-            if number not in self._spans:
-                heappush(self._order, number)
-            span = self._spans[number] = {}
-        span[transaction_id] = at_ms
-
-    def discard(self, transaction_id: int, at_ms: int) -> None:
-        """Drop its deadline, if it has this one."""
-        number = at_ms // SPAN_MS
-        span = self._spans.get(number)
-        if span is not None:
-            span.pop(transaction_id, None)
-            if not span:
-                self._spans[number] = None
-
-    def passed(self, now_ms: int) -> list[int]:
-        """Every transaction whose deadline is not above this time, roughly in order; they stay
-        until they are discarded."""
-        begun: list[tuple[int, dict[int, int]]] = []
-        while self._order and self._order[0] * SPAN_MS <= now_ms:
-            number = heappop(self._order)
-            span = self._spans[number]
-            if span is None:
-                del self._spans[number]
-            else:
-                begun.append((number, span))
-        for number, _ in begun:
-            heappush(self._order, number)
-        return [each for _, span in begun for each, at_ms in span.items() if at_ms <= now_ms]
+from tuff.protocol.errors import BadRequestError, InvalidTimeoutError
+from tuff.protocol.transaction import TransactionType
+from tx.outcomes import OpenTransaction
+from tx.settings import TransactionSettings
+from tx.state import Deadlines
 
 
 class Leases:
@@ -106,10 +59,8 @@ class Leases:
         return self._ends_ms.get(opened.transaction_id)
 
     def is_over(self, opened: OpenTransaction) -> bool:
-        """Whether it has a lease that was not renewed in time."""
-        return (
-            opened.lease_ms is not None and self._now_ms() >= self._ends_ms[opened.transaction_id]
-        )
+        """Whether its lease, which it has, was not renewed in time."""
+        return self._now_ms() >= self._ends_ms[opened.transaction_id]
 
     def lapsed(self, in_progress: Mapping[int, OpenTransaction]) -> list[OpenTransaction]:
         """Those in progress whose lease is over."""
@@ -121,3 +72,53 @@ class Leases:
                 # It ended just before its renewal was noted.
                 self.forget(transaction_id)
         return lapsed
+
+
+def timeout_ms(
+    settings: TransactionSettings, kind: TransactionType, timeout_s: float | None
+) -> int:
+    """How long a transaction may live, in ms, at least 1.
+
+    Raises:
+        InvalidTimeoutError: the time is not above 0, above the maximum, or given for a long one.
+    """
+    if kind is TransactionType.LONG:
+        if timeout_s is not None:
+            raise InvalidTimeoutError(
+                f"a long transaction lives {settings.long_timeout_s:g} seconds; leave timeout out"
+            )
+        return _in_ms(settings.long_timeout_s)
+    if timeout_s is None:
+        return _in_ms(settings.default_timeout_s)
+    if not 0 < timeout_s <= settings.max_timeout_s:
+        raise InvalidTimeoutError(
+            f"a timeout is above 0 and at most {settings.max_timeout_s:.15g} seconds, not "
+            f"{timeout_s:.15g}"
+        )
+    return _in_ms(timeout_s)
+
+
+def lease_ms(
+    settings: TransactionSettings, kind: TransactionType, lease_s: float | None
+) -> int | None:
+    """How long a transaction lives without being renewed, in ms, at least 1; None without a lease.
+
+    Raises:
+        InvalidTimeoutError: the lease is not above 0, above the maximum, or of a short one.
+    """
+    if lease_s is None:
+        return None
+    if kind is TransactionType.SHORT:
+        raise InvalidTimeoutError(
+            "a lease is for long transactions; a short one ends after its timeout anyway"
+        )
+    if not 0 < lease_s <= settings.lease_max_s:
+        raise InvalidTimeoutError(
+            f"a lease is above 0 and at most {settings.lease_max_s:.15g} seconds, not "
+            f"{lease_s:.15g}"
+        )
+    return _in_ms(lease_s)
+
+
+def _in_ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

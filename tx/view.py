@@ -13,7 +13,7 @@ from itertools import chain
 from tuff.protocol.pointers import PointerList
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, TransactionType
 from tuff.protocol.values import value
-from tx.transactions import EndedState
+from tx.outcomes import EndedState
 
 # The transaction of a reader that has none. No pointer is 0, so that it owns nothing.
 READER_POINTER = 0

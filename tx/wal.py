@@ -29,8 +29,7 @@ from tuff.disk.event_loop import Arrivals, BatchLoop, InThread
 from tuff.disk.files import remove_file, write_file
 from tuff.disk.records import Damage, Frame, pack_frame, read_frame, read_frames
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.edits import Edit, decode_edit, encode_edit
-from tx.encoding import MalformedError
+from tx.edits import Edit, MalformedError, decode_edit, encode_edit
 from tx.files import FileHeader, FileKind, KnownFile, damaged, pack_header, read_header, unreadable
 from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 

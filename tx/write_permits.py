@@ -11,9 +11,10 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.visibility import VisibilityState
+from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
-from tx.in_flight_writes import InFlightWrites
-from tx.transactions import EndedState, OpenTransaction, Outcome, conflict_error, ended_error
+from tx.locks import TransactionLocks
+from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.view import View
 
 
@@ -23,7 +24,7 @@ class Permit:
     def __init__(
         self,
         writes: "WritePermits",
-        in_flight: InFlightWrites,
+        locks: TransactionLocks,
         transaction_id: int,
         pointer: int,
         *,
@@ -31,11 +32,11 @@ class Permit:
     ) -> None:
         self.pointer = pointer
         self._writes = writes
-        self._in_flight = in_flight
+        self._locks = locks
         self._transaction_id = transaction_id
         self._may_be_invalid = may_be_invalid
         self._is_inside = True
-        in_flight.enter(transaction_id)
+        locks.enter(transaction_id)
 
     def require_open(self) -> None:
         """Raises: TransactionNotInProgressError (its kinds): the transaction ended meanwhile;
@@ -47,23 +48,23 @@ class Permit:
         """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
         if self._is_inside:
             self._is_inside = False
-            self._in_flight.leave(self._transaction_id)
+            self._locks.leave(self._transaction_id)
 
 
 class WritePermits:
     """Permits for writes, and snapshots for readers. Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, in_flight: InFlightWrites) -> None:
+    def __init__(self, durable: DurableState, locks: TransactionLocks) -> None:
         self._durable = durable
-        self._in_flight = in_flight
+        self._locks = locks
         self._reader: tuple[View, Transaction] | None = None
 
     def enter(self, pointer: int) -> Permit:
         """Raises: TransactionError (its kinds): not in progress, or refused for a conflict;
         TransactionsUnavailableError: down, or the transaction is being committed or aborted."""
         found = self.require_writable(pointer, may_be_invalid=False)
-        self._in_flight.require_open(found.transaction_id)
-        return Permit(self, self._in_flight, found.transaction_id, pointer, may_be_invalid=False)
+        self._locks.require_open(found.transaction_id)
+        return Permit(self, self._locks, found.transaction_id, pointer, may_be_invalid=False)
 
     def enter_rollback(self, pointer: int) -> Permit | None:
         """As `enter`, also for an invalid transaction; None where there is nothing to do.
@@ -80,8 +81,8 @@ class WritePermits:
             return None
         found = self.require_writable(pointer, may_be_invalid=True)
         if isinstance(found, OpenTransaction):
-            self._in_flight.require_open(found.transaction_id)
-        return Permit(self, self._in_flight, found.transaction_id, pointer, may_be_invalid=True)
+            self._locks.require_open(found.transaction_id)
+        return Permit(self, self._locks, found.transaction_id, pointer, may_be_invalid=True)
 
     def require_writable(self, pointer: int, *, may_be_invalid: bool) -> OpenTransaction | Outcome:
         """The transaction, if rows may be written under this pointer, or marked.

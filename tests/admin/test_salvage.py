@@ -18,7 +18,7 @@ from tests.http.client import ok
 from tests.http.process import serve
 from tuff.disk.records import pack_frame
 from tuff.protocol.ids import TopicId
-from tx.encoding import to_bytes
+from tx.edits import to_bytes
 from tx.files import NEWER, FileKind, list_files
 
 STORE_ID = "ab" * 16

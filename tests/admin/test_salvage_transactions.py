@@ -20,10 +20,10 @@ from tx.edits import (
     Started,
 )
 from tx.files import FileHeader, FileKind, pack_header
+from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.snapshot_file import write_snapshot
 from tx.state import TransactionState, fresh_image
-from tx.transactions import EndedState
 from tx.wal import pack_edits, pack_proof
 
 STORE_ID = "0f" * 16

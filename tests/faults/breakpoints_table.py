@@ -82,9 +82,7 @@ _COMMIT = _around(
 _CHECK = _around(
     "gate closed", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_entries"
 )
-_CLAIM = _around(
-    "nothing claimed yet", "claimed", COMMIT, "tx.in_flight_writes:InFlightWrites.claim"
-)
+_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.locks:TransactionLocks.claim")
 _ROWS = _around(
     "rows not handed over yet",
     "rows durable",

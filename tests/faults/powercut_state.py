@@ -24,7 +24,7 @@ from tuff.protocol.requests import Isolation, PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.tables.leveldb_table import TransactionalTable
 from tx.durable_state import ServiceState
-from tx.transactions import EndedState, Outcome
+from tx.outcomes import EndedState, Outcome
 
 FATES = {EndedState.COMMITTED: Fate.SEEN}  # any other end hides
 

@@ -25,12 +25,11 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
-from tx.outcomes import PackedOutcomes
+from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
 from tx.recovery import Recovered, StoreMark, recover
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
 from tx.state import StateImage, fresh_image
-from tx.transactions import EndedState, OpenTransaction, Outcome
 from tx.view import View, ViewChange
 from tx.wal import pack_proof
 

@@ -67,8 +67,7 @@ from tuff.tables.row_format import (
     read_value,
     read_version,
 )
-from tx.edits import decode_edit
-from tx.encoding import MalformedError
+from tx.edits import MalformedError, decode_edit
 from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
 from tx.snapshot_file import read_snapshot
 from tx.wal import read_log

@@ -65,7 +65,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "tx/commit_and_abort.py",
         "Completion._ready",
-        "return None if is_over else found",
+        "return found if self._overdue(found) is None else None",
         "return None",
     ): "without the short way a commit asks the same by the long one",
     (
@@ -111,13 +111,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "passed = 1",
     ): "stretches are counted in tens of thousands, and the most is a multiple of that",
     (
-        "tx/in_flight_writes.py",
-        "EndedRows.ended",
+        "tx/message_rows.py",
+        "EndedRows.synced",
         "continue",
         "pass",
     ): "it wakes readers on account of truncated pointers, and they find what they had found",
     (
-        "tx/start_and_checkpoint.py",
+        "tx/pointer_blocks.py",
         "PointerBlocks.__init__",
         "self._next = self._stop = 0",
         "self._next = self._stop = 1",
@@ -161,7 +161,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._cursor = chunk.left[-1][0] if chunk.left else MESSAGES",
     ): "the patrol walks over one range, of which one is left",
     (
-        "tx/decisions.py",
+        "tx/invalid_list.py",
         "_started_at_ms",
         "return state.find(pointer).started_at_ms if known is None else known",
         "return state.find(pointer).started_at_ms",

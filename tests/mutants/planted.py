@@ -60,7 +60,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a long transaction takes part in conflicts",
-        "tx/decisions.py",
+        "tx/conflicts.py",
         "    if not opened.is_short:\n        return frozenset()\n    every",
         "    every",
         (
@@ -70,8 +70,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a deadline is not looked at by a commit",
         "tx/commit_and_abort.py",
-        "        is_late = self._now_ms() >= found.expires_at_ms\n",
-        "        is_late = False\n",
+        "        if self._now_ms() >= opened.expires_at_ms:\n",
+        "        if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit does not wait for writes that passed the gate",
-        "tx/in_flight_writes.py",
+        "tx/locks.py",
         "            try:\n                await _emptied(gate)\n",
         "            try:\n                pass\n",
         ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
@@ -119,21 +119,21 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "pointers are handed out before their block is durable",
-        "tx/start_and_checkpoint.py",
+        "tx/pointer_blocks.py",
         "            await self._durable.synced(self._durable.record(edit))\n",
         "            self._durable.record(edit)\n",
         ("tests/tx/test_starts.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",),
     ),
     Mutant(
         "pointers that were given back are handed out all the same",
-        "tx/start_and_checkpoint.py",
+        "tx/pointer_blocks.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
         ("tests/tx/test_starts.py::test_what_starts_no_longer_want_is_given_back",),
     ),
     Mutant(
         "a block is given back while it is on its way to the disk",
-        "tx/start_and_checkpoint.py",
+        "tx/pointer_blocks.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
         ("tests/tx/test_starts.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),

@@ -102,7 +102,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "whoever passes a gate takes a turn at it",
-        "tx/in_flight_writes.py",
+        "tx/locks.py",
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
         ("tests/tx/test_passing_gates.py::test_who_waits_for_a_commit_that_is_refused_goes_on[2]",),

@@ -152,22 +152,22 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an epoch that was dropped looks committed",
-        "tx/sinks.py",
+        "tx/state.py",
         "                state=outcome.state,\n",
         "                state=EndedState.COMMITTED,\n",
         (f"{_EPOCHS}::test_a_later_epoch_does_not_begin_before_the_recorded_one_committed",),
     ),
     Mutant(
         "an epoch begins beside the transaction of an older run",
-        "tx/sink_fencing.py",
+        "tx/sinks.py",
         "                await self._completion.invalidate(sink.transaction_id, "
         "InvalidReason.INVALIDATED)\n",
-        "                await self._start(asked, lease_ms, client)\n",
+        "                await self._start(asked, lease, client)\n",
         (f"{_EPOCHS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
     ),
     Mutant(
         "what is told of a sink is not durable",
-        "tx/sink_fencing.py",
+        "tx/sinks.py",
         "            if lsn <= state.seen:\n                return sink\n",
         "            if lsn >= 0:\n                return sink\n",
         ("tests/tx/test_epoch_crashes.py::test_what_is_told_of_a_sink_is_durable",),

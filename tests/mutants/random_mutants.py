@@ -33,9 +33,9 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "commit_and_abort", "conflicts", "consistency", "decisions", "durable_state",
-        "in_flight_writes", "manager", "recovery", "start_and_checkpoint", "state", "timeouts",
-        "view", "wal",
+        "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list", "locks",
+        "manager", "message_rows", "pointer_blocks", "recovery", "start_and_checkpoint", "state",
+        "timeouts", "view", "wal",
     )),
     *(f"messaging/{name}.py" for name in (
         "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",

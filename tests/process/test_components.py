@@ -22,7 +22,7 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import TransactionType
 from tx.edits import InvalidReason
-from tx.transactions import OpenTransaction, Outcome
+from tx.outcomes import OpenTransaction, Outcome
 
 ORDERS = TopicId("shop", "orders")
 START_MS = 1_700_000_000_000

@@ -37,7 +37,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.transactions import OpenTransaction, Outcome
+from tx.outcomes import OpenTransaction, Outcome
 
 FIRST, LAST = Offset(0, 1), Offset(1 << 50, 0)
 

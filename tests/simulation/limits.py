@@ -17,9 +17,9 @@ import messaging.storage.pointer_index
 import messaging.storage.store_state
 import messaging.write.group_commit
 import messaging.write.settle_and_mark
-import tx.maintenance
+import tx.manager
 import tx.outcomes
-import tx.start_and_checkpoint
+import tx.pointer_blocks
 import tx.view
 import tx.wal
 
@@ -27,15 +27,15 @@ Limits = tuple[tuple[ModuleType, str, int], ...]
 
 # In a time that stands still every rate of starts is a high one.
 ALWAYS: Limits = (
-    (tx.start_and_checkpoint, "BLOCK_COUNT_MIN", 2),
-    (tx.start_and_checkpoint, "BLOCK_COUNT_MAX", 16),
+    (tx.pointer_blocks, "BLOCK_COUNT_MIN", 2),
+    (tx.pointer_blocks, "BLOCK_COUNT_MAX", 16),
 )
 # Of half of the seeds. None is part of a promise: what a client is told must not hang on them.
 SMALL: Limits = (
     (tx.outcomes, "NEWEST_COUNT_MAX", 2),
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
     (tx.wal, "BATCH_COUNT_MAX", 3),
-    (tx.maintenance, "LOGGED_COUNT_MAX", 10),
+    (tx.manager, "LOGGED_COUNT_MAX", 10),
     (tx.view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
     (messaging.write.settle_and_mark, "MARK_ROWS_MAX", 2),

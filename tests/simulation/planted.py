@@ -71,7 +71,7 @@ BUGS = (
         (
             Change(
                 "tx/commit_and_abort.py",
-                "if conflict is not None and opened.is_short:",
+                "if conflict is not None:",
                 "if False:",
             ),
         ),
@@ -110,7 +110,7 @@ BUGS = (
         "a-block-is-used-before-it-is-reserved",
         (
             Change(
-                "tx/start_and_checkpoint.py",
+                "tx/pointer_blocks.py",
                 "await self._durable.synced(self._durable.record(edit))",
                 "self._durable.record(edit)",
             ),
@@ -120,7 +120,7 @@ BUGS = (
         "what-was-given-back-is-handed-out",
         (
             Change(
-                "tx/start_and_checkpoint.py",
+                "tx/pointer_blocks.py",
                 "        self.clear()\n        self.add(kept)\n        return kept\n",
                 "        return kept\n",
             ),
@@ -165,9 +165,9 @@ BUGS = (
         "a-snapshot-holds-what-is-only-decided",
         (
             Change(
-                "tx/decisions.py",
-                "client, state.seen, lease_ms)",
-                "client, state.lsn, lease_ms)",
+                "tx/start_and_checkpoint.py",
+                "seen = self._durable.state.seen",
+                "seen = self._durable.state.lsn",
             ),
         ),
     ),
@@ -176,7 +176,7 @@ BUGS = (
         (
             Change(
                 "tx/manager.py",
-                "cut_off = self._rows.final_pointers() | self._in_flight.claimed_pointers()",
+                "cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()",
                 "cut_off: set[int] = set()",
             ),
         ),
@@ -195,10 +195,9 @@ BUGS = (
         "an-abort-does-not-wait-for-its-rows",
         (
             Change(
-                "tx/decisions.py",
-                "if any(map(is_carried, opened.pointers)):\n"
-                "        return invalidated(opened, InvalidReason.INVALIDATED",
-                "if False:\n        return invalidated(opened, InvalidReason.INVALIDATED",
+                "tx/commit_and_abort.py",
+                "    if opened.is_short and not has_rows:\n",
+                "    if opened.is_short:\n",
             ),
         ),
     ),
@@ -229,7 +228,7 @@ BUGS = (
         "an-ending-does-not-wait-for-writes",
         (
             Change(
-                "tx/in_flight_writes.py",
+                "tx/locks.py",
                 "            try:\n                await _emptied(gate)\n",
                 "            try:\n                pass\n",
             ),
@@ -239,7 +238,7 @@ BUGS = (
         "a-can-commit-is-forgotten-in-a-crash",
         (
             Change(
-                "tx/decisions.py",
+                "tx/conflicts.py",
                 "opened.survived_crash and opened.is_short",
                 "False and opened.is_short",
             ),
@@ -250,8 +249,8 @@ BUGS = (
         (
             Change(
                 "tx/commit_and_abort.py",
-                "        late = state.expired(self._now_ms())\n",
-                "        late = state.expired(0)\n",
+                "        self._invalidate_soon(state.expired(self._now_ms()), ",
+                "        self._invalidate_soon(state.expired(0), ",
             ),
         ),
     ),
@@ -335,7 +334,7 @@ BUGS = (
         "readers-sleep-behind-what-a-failed-log-held",
         (
             Change(
-                "tx/manager.py",
+                "tx/message_rows.py",
                 "        self._rows.wake_readers(ended)",
                 "        pass",
             ),

@@ -39,7 +39,7 @@ FAILURE_BUGS = (
         (
             Change(
                 "tx/commit_and_abort.py",
-                " if not self._in_flight.has_claim(one.transaction_id)]",
+                " if not self._locks.has_claim(one.transaction_id)]",
                 "]",
             ),
         ),

@@ -125,10 +125,10 @@ JOB_BUGS = (
         "the-older-run-may-still-commit",
         (
             Change(
-                "tx/sink_fencing.py",
+                "tx/sinks.py",
                 "                await self._completion.invalidate(sink.transaction_id, "
                 "InvalidReason.INVALIDATED)\n",
-                "                await self._start(asked, lease_ms, client)\n",
+                "                await self._start(asked, lease, client)\n",
             ),
         ),
     ),
@@ -147,7 +147,7 @@ JOB_BUGS = (
         "a-dropped-epoch-looks-committed",
         (
             Change(
-                "tx/sinks.py",
+                "tx/state.py",
                 "                state=outcome.state,\n",
                 "                state=EndedState.COMMITTED,\n",
             ),

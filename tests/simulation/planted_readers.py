@@ -18,7 +18,7 @@ READER_BUGS = (
         "a-read-only-commit-wakes-nobody-who-reads-in-it",
         (
             Change(
-                "tx/in_flight_writes.py",
+                "tx/commit_and_abort.py",
                 "            self._spawn(self._wake_once_durable(pointers, lsn))",
                 "            pass",
             ),
@@ -28,7 +28,7 @@ READER_BUGS = (
         "a-log-that-comes-up-forgets-who-reads-in-what-it-lost",
         (
             Change(
-                "tx/in_flight_writes.py",
+                "tx/message_rows.py",
                 ", *rows.reading_pointers()}",
                 "}",
             ),

@@ -313,7 +313,7 @@ class Player:
         self.world.life.spawn(self.world.life.rooms.sweep())
 
     def snapshot(self) -> None:
-        self.send(_willing(self.world.life.transactions.maintenance.take_snapshot()))
+        self.send(_willing(self.world.life.transactions.take_snapshot()))
 
     def clear_invalid(self) -> None:
         self.send(self.client.clear_invalid())

@@ -1,8 +1,8 @@
 """Epochs of a sink as tests of the service ask for them."""
 
 from tests.tx.harness import Service
+from tx.outcomes import OpenTransaction
 from tx.sinks import EpochRequest
-from tx.transactions import OpenTransaction
 
 
 async def ask(

@@ -12,9 +12,9 @@ from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.manager import TransactionManager
+from tx.outcomes import OpenTransaction
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
-from tx.transactions import OpenTransaction
 from tx.wal import DiskFile
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ class Service:
         self.durable = self.manager.durable
         self.starts, self.completion = self.manager.starts, self.manager.completion
         self.runs, self.epochs = self.manager.runs, self.manager.epochs
-        self.invalid_list, self.maintenance = self.manager.invalid_list, self.manager.maintenance
+        self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -213,7 +213,7 @@ class Service:
 
     async def open(self, mark: StoreMark | None = None) -> "Service":
         await self.manager.open(mark)
-        self.spawn(self.manager.run())
+        self.spawn(self.durable.run())
         return self
 
     async def crash(self) -> "Service":

@@ -20,8 +20,8 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.edits import Committed, InvalidReason
+from tx.outcomes import EndedState
 from tx.settings import TransactionSettings
-from tx.transactions import EndedState
 from tx.wal import read_log
 
 

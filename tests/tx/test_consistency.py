@@ -50,12 +50,11 @@ from tx.files import (
     list_files,
     pack_header,
 )
+from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.settings import TransactionSettings
-from tx.sinks import Sink
 from tx.snapshot_file import pack_snapshot, read_snapshot
-from tx.state import StateImage, TransactionState
-from tx.transactions import EndedState
+from tx.state import Sink, StateImage, TransactionState
 from tx.view import ViewChange
 from tx.wal import pack_edits, pack_proof, read_log
 
@@ -141,7 +140,7 @@ async def outcome_of(directory: Path) -> tuple[ServiceState, str]:
     status = service.manager.status
     if status.state is ServiceState.RUNNING:
         await service.begin()
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
     await service.kill()
     return status.state, status.reason
 

@@ -100,9 +100,9 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
 ) -> None:
     first, second, third = [await service.begin() for _ in range(3)]
     await service.completion.commit(first.transaction_id)
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
     await service.completion.commit(second.transaction_id)
-    name, _ = await service.maintenance.take_snapshot()
+    name, _ = await service.manager.take_snapshot()
     await service.completion.commit(third.transaction_id)
     await service.kill()
     flip(service.directory / name, at)
@@ -156,7 +156,7 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
     service: Service,
 ) -> None:
     await service.begin()
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
     await service.kill()
     for path in service.directory.glob("txlog.*"):
         path.unlink()
@@ -170,7 +170,7 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
 
 async def test_a_log_that_begins_behind_a_missing_edit_is_damage(service: Service) -> None:
     await service.begin()
-    name, _ = await service.maintenance.take_snapshot()
+    name, _ = await service.manager.take_snapshot()
     await service.kill()
     flip(service.directory / name, 200)
     log = newest(service.directory, "txlog")
@@ -188,7 +188,7 @@ async def test_a_file_of_another_store_is_refused_though_nothing_is_read_from_it
     service: Service,
 ) -> None:
     await service.begin()
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
     await service.kill()
     oldest = min(service.directory.glob("snapshot.*"))
     header = header_of(oldest, FileKind.SNAPSHOT)
@@ -269,7 +269,7 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Pa
     tx = await service.begin()
     for _ in range(5):
         service.now_ms += 1
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
     await service.completion.commit(tx.transaction_id)
     await service.kill()
 
@@ -314,7 +314,7 @@ async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
 async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.maintenance.LOGGED_COUNT_MAX", 4)
+    monkeypatch.setattr("tx.manager.LOGGED_COUNT_MAX", 4)
     await service.later(300_000)
     count = len(list(service.directory.glob("snapshot.*")))
     for _ in range(3):
@@ -348,7 +348,7 @@ async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path
 
 async def test_no_log_but_the_newest_is_open_and_none_after_a_stop(service: Service) -> None:
     await service.begin()
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
 
     assert len(service.disk.open_files) == 1
     await service.manager.close()
@@ -363,7 +363,7 @@ async def test_no_two_files_have_the_same_number(service: Service) -> None:
         return [file.header.sequence for file in files]
 
     for _ in range(2):
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
         assert len(numbers()) == len(set(numbers())) >= 2
     for _ in range(2):
         service = await service.crash()
@@ -425,7 +425,7 @@ async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_
 ) -> None:
     """A write that failed may have left whole edits there, which recovery gave other numbers."""
     await service.begin()
-    name, _ = await service.maintenance.take_snapshot()
+    name, _ = await service.manager.take_snapshot()
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id)
     await service.kill()

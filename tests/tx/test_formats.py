@@ -21,6 +21,7 @@ from tx.edits import (
     Edit,
     Invalidated,
     InvalidReason,
+    MalformedError,
     PointerRange,
     Refused,
     Restarted,
@@ -28,8 +29,8 @@ from tx.edits import (
     Truncated,
     decode_edit,
     encode_edit,
+    to_bytes,
 )
-from tx.encoding import MalformedError, to_bytes
 from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image

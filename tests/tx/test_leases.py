@@ -14,8 +14,8 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.transaction import TransactionType
+from tx.outcomes import OpenTransaction
 from tx.settings import TransactionSettings
-from tx.transactions import OpenTransaction
 
 LONG = TransactionType.LONG
 
@@ -170,7 +170,7 @@ async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean
 
 async def test_a_lease_survives_a_snapshot(service: Service) -> None:
     tx = await leased(service, 2.5)
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
 
     again = await service.crash()
 

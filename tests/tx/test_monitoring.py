@@ -5,7 +5,7 @@ import pytest
 from tests.tx.harness import Service
 from tuff.protocol.errors import TransactionConflictError, TransactionTimedOutError
 from tuff.protocol.transaction import TransactionType
-from tx.transactions import OpenTransaction
+from tx.outcomes import OpenTransaction
 
 LONG, SHORT = TransactionType.LONG, TransactionType.SHORT
 

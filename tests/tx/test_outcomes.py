@@ -8,10 +8,17 @@ from tests.tx.harness import NOW_MS
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.edits import ROLLBACK_DETAIL, InvalidReason
-from tx.encoding import POINTER, MalformedError, check_rows, from_bytes, items, tuple_of
-from tx.outcomes import NEWEST_COUNT_MAX, Outcomes, packed_outcomes
-from tx.transactions import EndedState, Outcome
+from tx.edits import (
+    POINTER,
+    ROLLBACK_DETAIL,
+    InvalidReason,
+    MalformedError,
+    check_rows,
+    from_bytes,
+    items,
+    tuple_of,
+)
+from tx.outcomes import NEWEST_COUNT_MAX, EndedState, Outcome, Outcomes, packed_outcomes
 
 
 def ended(number: int, *, state: EndedState = EndedState.COMMITTED, lsn: int = 0) -> Outcome:

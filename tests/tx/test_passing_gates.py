@@ -6,7 +6,7 @@ import pytest
 
 from tests.tx.harness import Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError
-from tx.in_flight_writes import InFlightWrites
+from tx.locks import TransactionLocks
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
@@ -33,7 +33,7 @@ async def test_who_waits_for_a_commit_that_is_refused_goes_on(service: Service, 
 
 
 async def test_all_who_wait_until_a_gate_is_open_go_on_at_once_and_leave_nothing() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     waiting = [asyncio.ensure_future(gates.reopened(1)) for _ in range(3)]
     await turns()
@@ -47,7 +47,7 @@ async def test_all_who_wait_until_a_gate_is_open_go_on_at_once_and_leave_nothing
 
 
 async def test_who_waits_until_a_gate_is_open_waits_for_all_endings_in_turn() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     second = asyncio.ensure_future(gates.close(1))
     waiting = asyncio.ensure_future(gates.reopened(1))
@@ -66,7 +66,7 @@ async def test_who_waits_until_a_gate_is_open_waits_for_all_endings_in_turn() ->
 async def test_who_waits_until_a_gate_is_open_finds_the_one_that_somebody_closed_just_then() -> (
     None
 ):
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     waiting = asyncio.ensure_future(gates.reopened(1))
     await turns()
@@ -81,7 +81,7 @@ async def test_who_waits_until_a_gate_is_open_finds_the_one_that_somebody_closed
 
 
 async def test_who_waits_at_a_gate_that_was_open_in_between_waits_for_its_next_opening() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     gates.enter(1)  # keeps it, as the rows of a commit do
     first = asyncio.ensure_future(gates.reopened(1))

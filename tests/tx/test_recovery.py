@@ -249,7 +249,7 @@ async def test_a_roll_that_fails_leaves_no_log_behind_that_would_cut_the_old_one
 
     monkeypatch.setattr(service.durable._whole_log, "_open_file", refuse)
     with pytest.raises(TransactionsUnavailableError, match="Too many open files"):
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
     monkeypatch.setattr(service.durable._whole_log, "_open_file", opening)
     await service.completion.commit(tx.transaction_id)
 
@@ -272,7 +272,7 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
         lambda: service.completion.commit(tx.transaction_id),
         lambda: service.completion.outcome(tx.transaction_id),
         lambda: service.monitoring.overview(),
-        lambda: service.maintenance.take_snapshot(),
+        lambda: service.manager.take_snapshot(),
         lambda: service.invalid_list.truncate(pointers=[]),
     ):
         with pytest.raises(TransactionsUnavailableError):

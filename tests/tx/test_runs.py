@@ -10,8 +10,8 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionsUnavailableError,
 )
+from tx.outcomes import EndedState
 from tx.settings import TransactionSettings
-from tx.transactions import EndedState
 
 
 async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:

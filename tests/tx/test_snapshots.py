@@ -18,7 +18,7 @@ async def snapshot_under_way(service: Service) -> "asyncio.Task[tuple[str, int]]
     """A snapshot whose new log is begun, and whose file the disk does not take yet."""
     before = names(service.directory, "txlog")
     service.disk.hold()
-    taken = asyncio.create_task(service.maintenance.take_snapshot())
+    taken = asyncio.create_task(service.manager.take_snapshot())
     await turns()
     service.files.hold()
     service.disk.release()
@@ -46,7 +46,7 @@ async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
 
 
 async def test_a_snapshot_behind_no_edit_writes_nothing_to_the_log(service: Service) -> None:
-    await service.maintenance.take_snapshot()
+    await service.manager.take_snapshot()
 
     assert service.disk.write_count == 0
 
@@ -124,7 +124,7 @@ async def test_a_log_that_has_failed_begins_no_file(service: Service, tmp_path: 
     await service.begin()
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
     log = service.durable._log
     assert log is not None
 
@@ -141,6 +141,6 @@ async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
     service.disk.fails = True
 
     with pytest.raises(TransactionsUnavailableError):
-        await service.maintenance.take_snapshot()
+        await service.manager.take_snapshot()
 
     assert names(service.directory, "txlog") == before

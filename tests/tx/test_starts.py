@@ -16,8 +16,9 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.edits import PointerRange
+from tx.pointer_blocks import PointerBlocks
+from tx.routes import client_of
 from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, InvalidSettingError, TransactionSettings
-from tx.start_and_checkpoint import PointerBlocks
 
 
 async def test_pointers_rise_from_the_clock_on(service: Service) -> None:
@@ -252,9 +253,9 @@ async def test_a_long_one_takes_no_timeout(service: Service) -> None:
 
 
 @pytest.mark.parametrize("client", ["x" * 257, "\ud800"])
-async def test_a_client_name_that_can_not_be_kept_is_refused(service: Service, client: str) -> None:
+def test_a_client_name_that_is_too_long_or_no_unicode_is_refused(client: str) -> None:
     with pytest.raises(BadRequestError):
-        await service.begin(client=client)
+        client_of({"client": client})
 
 
 async def test_pointers_nobody_was_given_are_unknown(service: Service) -> None:

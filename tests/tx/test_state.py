@@ -4,7 +4,6 @@ import pytest
 
 from tests.tx.harness import NOW_MS, STORE_ID
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, TransactionType
-from tx import decisions
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -17,9 +16,11 @@ from tx.edits import (
     InvalidReason,
     PointerRange,
     Restarted,
+    Started,
     Truncated,
 )
 from tx.files import FileHeader
+from tx.invalid_list import invalid_before
 from tx.monitoring import overview
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import TransactionState, fresh_image
@@ -46,11 +47,7 @@ class Played:
 
     def start(self, kind: TransactionType = TransactionType.SHORT, *, now_ms: int = NOW_MS) -> int:
         pointer = self.state.blocks[0].start
-        self.record(
-            decisions.start(
-                self.state, pointer, kind=kind, lives_ms=30_000, client="c", now_ms=now_ms
-            )
-        )
+        self.record(Started(now_ms, pointer, kind, 30_000, now_ms + 30_000, "c", self.state.seen))
         return pointer
 
     def commit(self, transaction_id: int, *changes: bytes, read_only: bool = False) -> int:
@@ -308,12 +305,12 @@ def test_those_invalid_that_started_before_a_time_are_told_from_the_others() -> 
     for each in (early, late):
         played.record(Invalidated(NOW_MS + 2, each, InvalidReason.INVALIDATED, ()))
 
-    assert decisions.invalid_before(played.state, NOW_MS + 1) == [early]
+    assert invalid_before(played.state, NOW_MS + 1) == [early]
 
     lost = PointerRange(late + 1, late + 3)  # no outcome is known of these
     played.record(BlockKept(NOW_MS, lost))
     played.record(Restarted(NOW_MS, True, (lost,)))
-    assert decisions.invalid_before(played.state, NOW_MS + 1) == [early, late + 1, late + 2]
+    assert invalid_before(played.state, NOW_MS + 1) == [early, late + 1, late + 2]
 
 
 @pytest.mark.slow

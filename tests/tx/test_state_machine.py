@@ -11,11 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.tx.harness import NOW_MS, STORE_ID
 from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
-from tx import decisions
+from tx.commit_and_abort import abort_edit, may_be_aborted
+from tx.conflicts import all_changes, can_commit
 from tx.edits import (
     Aborted,
     BlockKept,
     BlockReserved,
+    Checkpointed,
     Committed,
     Committing,
     Edit,
@@ -25,14 +27,16 @@ from tx.edits import (
     PointerRange,
     Refused,
     Restarted,
+    Started,
     Truncated,
 )
 from tx.files import FileHeader
+from tx.invalid_list import truncate
+from tx.outcomes import OpenTransaction
 from tx.settings import TransactionSettings
 from tx.sinks import EpochRequest, Step, next_step
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
-from tx.transactions import OpenTransaction
 
 KEYS = st.frozensets(st.sampled_from([b"a", b"b"]), max_size=2)
 CHOICE = st.integers(0, 5)
@@ -137,10 +141,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
     def start(self, is_short: bool) -> None:
         pointer = self.next_pointer()
         kind = TransactionType.SHORT if is_short else TransactionType.LONG
-        edit = decisions.start(
-            self.state, pointer, kind=kind, lives_ms=30_000, client="c", now_ms=NOW_MS
-        )
-        self.record(edit)
+        seen = self.state.seen
+        self.record(Started(NOW_MS, pointer, kind, 30_000, NOW_MS + 30_000, "c", seen))
         sees = self.model.committed(durable=self.durable)
         self.model.transactions[pointer] = Tx(is_short, sees, [pointer])
         self.remember()
@@ -151,7 +153,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
         opened = self.chosen(choice)
         if opened is None or opened.conflict is not None:
             return
-        self.record(decisions.checkpoint(opened, pointer, now_ms=NOW_MS))
+        self.record(Checkpointed(NOW_MS, opened.transaction_id, pointer))
         self.model.transactions[opened.transaction_id].pointers.append(pointer)
         self.remember()
 
@@ -161,7 +163,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
         if opened is None or opened.conflict is not None:
             return
         tx = self.model.transactions[opened.transaction_id]
-        edit = decisions.can_commit(self.state, opened, changes, settings=SETTINGS, now_ms=NOW_MS)
+        committers = self.state.committers
+        edit = can_commit(committers, opened, changes, settings=SETTINGS, now_ms=NOW_MS)
         every = tx.changes | changes
         assert isinstance(edit, Refused) == self.model.conflicts(tx, every)
         self.record(edit)
@@ -177,8 +180,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
         if opened is None or opened.conflict is not None:
             return
         tx = self.model.transactions[opened.transaction_id]
-        every = decisions.all_changes(opened, changes, settings=SETTINGS)
-        conflict = opened.is_short and self.state.committers.conflict(opened.transaction, every)
+        every = all_changes(opened, changes, settings=SETTINGS)
+        conflict = self.state.committers.conflict(opened.transaction, every)
         expected = self.model.conflicts(tx, tx.changes | changes)
         assert bool(conflict) == expected
         if conflict:
@@ -198,7 +201,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
             return
         tx = self.model.transactions[opened.transaction_id]
         edit = (
-            decisions.abort(opened, is_carried=lambda _: False, topics=lambda _: [], now_ms=NOW_MS)
+            abort_edit(opened, [], has_rows=False, now_ms=NOW_MS)
             if aborts
             else Invalidated(NOW_MS, opened.transaction_id, InvalidReason.INVALIDATED, ())
         )
@@ -210,7 +213,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
 
     @rule(choice=CHOICE)
     def abort_an_invalid_one(self, choice: int) -> None:
-        found = [o for o in self.state.outcomes if decisions.may_be_aborted(o)]
+        found = [o for o in self.state.outcomes if may_be_aborted(o)]
         if not found:
             return
         outcome = found[choice % len(found)]
@@ -223,7 +226,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
     def truncate(self, choice: int) -> None:
         listed = list(self.state.invalid)
         pointer = listed[choice % len(listed)]
-        edit, kept = decisions.truncate(self.state, [pointer], keeps=lambda _: False, now_ms=NOW_MS)
+        edit, kept = truncate(self.state, [pointer], keeps=lambda _: False, now_ms=NOW_MS)
         assert (edit, kept) == (Truncated(NOW_MS, (pointer,)), [])
         self.record(edit)
         self.model.truncated.add(pointer)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.tx.harness import Service
 from tuff.protocol.transaction import TransactionType
-from tx.timeouts import SPAN_MS, Deadlines
-from tx.transactions import OpenTransaction
+from tx.outcomes import OpenTransaction
+from tx.state import SPAN_MS, Deadlines
 
 times = st.integers(0, 6 * SPAN_MS)
 

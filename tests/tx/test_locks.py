@@ -4,24 +4,24 @@ Commit and abort)."""
 import asyncio
 
 from tests.tx.harness import turns
-from tx.in_flight_writes import InFlightWrites
+from tx.locks import TransactionLocks
 
 
 class Ending:
     """One ending that takes its turn, and holds it until it is told to end."""
 
-    def __init__(self, gates: InFlightWrites, order: list[str], name: str) -> None:
+    def __init__(self, gates: TransactionLocks, order: list[str], name: str) -> None:
         self.done = asyncio.Event()
         self.task = asyncio.ensure_future(self._run(gates, order, name))
 
-    async def _run(self, gates: InFlightWrites, order: list[str], name: str) -> None:
+    async def _run(self, gates: TransactionLocks, order: list[str], name: str) -> None:
         async with gates.ending(1):
             order.append(name)
             await self.done.wait()
 
 
 async def test_endings_take_turns_in_their_order() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     endings = [Ending(gates, order, name) for name in "abc"]
     await turns()
     assert order == ["a"]
@@ -35,7 +35,7 @@ async def test_endings_take_turns_in_their_order() -> None:
 
 
 async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     first, second, third = (Ending(gates, order, name) for name in "abc")
     await turns()
 
@@ -51,7 +51,7 @@ async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() ->
 
 
 async def test_one_that_gives_up_as_it_is_handed_the_turn_hands_it_on() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     first, second, third = (Ending(gates, order, name) for name in "abc")
     await turns()
 
@@ -70,7 +70,7 @@ async def test_one_that_gives_up_as_it_is_handed_the_turn_hands_it_on() -> None:
 
 
 async def test_an_ending_waits_for_every_write_that_passed() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     gates.enter(1)
     gates.enter(1)
     ending = Ending(gates, order, "a")
@@ -87,7 +87,7 @@ async def test_an_ending_waits_for_every_write_that_passed() -> None:
 
 
 async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     gates.enter(1)
 
     assert not gates.close_now(1)
@@ -103,7 +103,7 @@ async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -
 
 
 async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_well() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     gates.enter(1)
     ending = Ending(gates, order, "a")
     await turns()
@@ -123,7 +123,7 @@ async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_
 
 
 async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again() -> None:
-    gates, order = InFlightWrites(), list[str]()
+    gates, order = TransactionLocks(), list[str]()
     gates.enter(1)
     ending = Ending(gates, order, "a")
     await turns()
@@ -138,7 +138,7 @@ async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again
 
 
 async def test_who_writes_is_told_from_who_only_ends() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     gates.enter(1)
     gates.close_now(2)
 
@@ -146,7 +146,7 @@ async def test_who_writes_is_told_from_who_only_ends() -> None:
 
 
 async def test_a_gate_stays_closed_while_a_turn_is_handed_over() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     second = asyncio.ensure_future(gates.close(1))
     await turns()
@@ -158,7 +158,7 @@ async def test_a_gate_stays_closed_while_a_turn_is_handed_over() -> None:
 
 
 async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() -> None:
-    gates = InFlightWrites()
+    gates = TransactionLocks()
     await gates.close(1)
     for _ in range(2):
         gates.claim(1, pointers=(1,), changes=frozenset({b"k"}))

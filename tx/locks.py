@@ -1,27 +1,16 @@
-"""Writes of transactions that are in flight, and what happens to rows once their transaction has
-ended (design §4, Commit and abort).
+"""Locks of transactions: the write gate of each one, and the keys that a commit under way claims
+(design §4, Commit and abort).
 
 A write of messages passes its transaction's write gate. A commit or abort closes the gate and waits
 until every write that passed it is done. A commit that publishes claims its changes while its rows
-are written. After the end, rows of a commit are settled and all others are marked rolled back.
+are written.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Collection
 
-from tuff.protocol.errors import TransactionsUnavailableError, TuffError
-from tx.durable_state import DurableState
-from tx.message_rows import MessageRows
-from tx.transactions import EndedState
-from tx.view import ViewChange
-
-log = logging.getLogger(__name__)
-
-Spawn = Callable[[Coroutine[Any, Any, None]], None]  # starts background work
+from tuff.protocol.errors import TransactionsUnavailableError
 
 
 class _Gate:
@@ -53,7 +42,7 @@ class _Gate:
         self.released: asyncio.Future[None] | None = None
 
 
-class InFlightWrites:
+class TransactionLocks:
     """The write gate, and the claim, of every transaction that has a write, a commit or an abort
     under way. They outlive a recovery of the service, as the writes that passed them do.
 
@@ -242,102 +231,14 @@ async def _emptied(gate: _Gate) -> None:
 
 
 class _Ending:
-    __slots__ = ("_in_flight", "_transaction_id")
+    __slots__ = ("_locks", "_transaction_id")
 
-    def __init__(self, in_flight: InFlightWrites, transaction_id: int) -> None:
-        self._in_flight = in_flight
+    def __init__(self, locks: TransactionLocks, transaction_id: int) -> None:
+        self._locks = locks
         self._transaction_id = transaction_id
 
     async def __aenter__(self) -> None:
-        await self._in_flight.close(self._transaction_id)
+        await self._locks.close(self._transaction_id)
 
     async def __aexit__(self, *_raised: object) -> None:
-        self._in_flight.reopen(self._transaction_id)
-
-
-class EndedRows:
-    """What happens to the rows of transactions that have durably ended: those of a commit are
-    settled, all others are marked rolled back in the background, and readers look again.
-
-    A marking waits for the writes under way. There is one at a time for each transaction.
-    """
-
-    def __init__(
-        self, durable: DurableState, in_flight: InFlightWrites, rows: MessageRows, *, spawn: Spawn
-    ) -> None:
-        self._durable = durable
-        self._in_flight = in_flight
-        self._rows = rows
-        self._spawn = spawn
-        self._under_way: dict[int, asyncio.Future[bool]] = {}
-
-    def ended(self, changes: Iterable[ViewChange]) -> None:
-        """These transactions have ended, durably and in the view."""
-        for change in changes:
-            if change.state is None:
-                continue
-            pointers = change.ended or change.cleared
-            if change.state is EndedState.COMMITTED:
-                self._rows.settle(pointers)
-            elif change.state is EndedState.INVALID:
-                self.mark_if_needed(change.transaction_id, pointers)
-            self._rows.wake_readers(pointers)
-
-    def ended_unwritten(self, pointers: Sequence[int], *, lsn: int) -> None:
-        """A transaction without writes has committed by the edit of this LSN, and waits for no
-        disk. Readers in its snapshot are refused from now on; they are woken once the edit is
-        durable, since a refusal speaks of nothing that a crash could still undo."""
-        read_in = self._rows.reading_pointers()
-        if any(pointer in read_in for pointer in pointers):
-            self._spawn(self._wake_once_durable(pointers, lsn))
-
-    async def _wake_once_durable(self, pointers: Sequence[int], lsn: int) -> None:
-        with suppress(TransactionsUnavailableError):  # recovery of the log wakes them
-            await self._durable.synced(lsn)
-            self._rows.wake_readers(pointers)
-
-    def concerned(self) -> set[int]:
-        """Every pointer that rows carry, or that a write under way may yet give rows, or in whose
-        snapshot a reader reads."""
-        rows = self._rows
-        return {*rows.indexed_pointers(), *self._in_flight.writing(), *rows.reading_pointers()}
-
-    def mark_if_needed(self, transaction_id: int, pointers: Sequence[int]) -> None:
-        """Begin to mark what these pointers published, or are about to."""
-        if self._in_flight.has_writes(transaction_id) or self._is_carried(pointers):
-            self._begin(transaction_id, pointers)
-
-    async def marked(self, transaction_id: int, pointers: Sequence[int]) -> bool:
-        """Mark the rows of these pointers; whether none is left unmarked."""
-        marking = self._under_way.get(transaction_id)
-        if marking is None:
-            if not self._is_carried(pointers):
-                return True
-            marking = self._begin(transaction_id, pointers)
-        return await asyncio.shield(marking)
-
-    def _is_carried(self, pointers: Sequence[int]) -> bool:
-        return any(map(self._rows.is_carried, pointers))
-
-    def _begin(self, transaction_id: int, pointers: Sequence[int]) -> asyncio.Future[bool]:
-        marking = self._under_way.get(transaction_id)
-        if marking is None:
-            marking = asyncio.get_running_loop().create_future()
-            self._under_way[transaction_id] = marking
-            self._spawn(self._mark(transaction_id, pointers, marking))
-        return marking
-
-    async def _mark(
-        self, transaction_id: int, pointers: Sequence[int], marking: asyncio.Future[bool]
-    ) -> None:
-        is_marked = False
-        try:
-            await self._in_flight.writes_done(transaction_id)
-            await self._rows.mark_rolled_back(pointers)
-            is_marked = True
-        except TuffError as error:
-            # The message store tries again, from its index.
-            log.warning("rows of transaction %d are not marked yet: %s", transaction_id, error)
-        finally:
-            del self._under_way[transaction_id]
-            marking.set_result(is_marked)
+        self._locks.reopen(self._transaction_id)

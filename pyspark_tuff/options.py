@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import tuff
-from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, TopicId, check_name
 
 if TYPE_CHECKING:
@@ -398,5 +398,5 @@ def _ms(text: str, what: str) -> int:
 def _as(read: Callable[[str], T], text: str, what: str) -> T:
     try:
         return read(text)
-    except (ValueError, BadRequestError):
+    except ValueError:
         raise OptionError(f"{what}, not {text!r}") from None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tuff.client_errors import ConnectionLostError as ConnectionLostError
     from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
+    from tuff.client_errors import WrongStateError as WrongStateError
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
     from tuff.participant import Positions as Positions
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from tuff.protocol.requests import Message as Message
     from tuff.protocol.requests import PublishEntry as PublishEntry
     from tuff.protocol.requests import RollbackDetail as RollbackDetail
+    from tuff.protocol.transaction import InvalidReason as InvalidReason
     from tuff.protocol.transaction import Transaction as Transaction
     from tuff.protocol.transaction import TransactionState as TransactionState
     from tuff.protocol.transaction import TransactionType as TransactionType
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from tuff.replies import Epoch as Epoch
     from tuff.replies import Health as Health
     from tuff.replies import HealthCheck as HealthCheck
+    from tuff.replies import HealthStatus as HealthStatus
     from tuff.replies import Hold as Hold
     from tuff.replies import Invalids as Invalids
     from tuff.replies import NamedPosition as NamedPosition

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
-from tuff.client_errors import ConnectionLostError
+from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.flows import Flow
 from tuff.message_buffer import BUFFER_BYTES_MAX, MESSAGE_BYTES
 from tuff.protocol.errors import InternalError
@@ -185,9 +185,9 @@ class Delivery:
 
 
 def require_own_process(process_id: int) -> None:
-    """Raises: RuntimeError: a publisher is of another process, where its thread, or task, is."""
+    """Raises: WrongStateError: a publisher is of another process, where its thread, or task, is."""
     if os.getpid() != process_id:
-        raise RuntimeError(
+        raise WrongStateError(
             "the publisher was made before this process was forked, and works in its parent alone; "
             "make another one here"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 from tuff.protocol.avro import encode_publish_request
@@ -38,6 +38,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.replies import (
     Health,
     HealthCheck,
+    HealthStatus,
     Hold,
     NamedPosition,
     Offsets,
@@ -56,6 +57,7 @@ T = TypeVar("T")
 Payload = str | bytes | bytearray | memoryview
 Duration = float | timedelta  # a float is in seconds
 Start = MessageId | str | datetime | int
+Undecided = Literal["hold", "skip"]  # what a read does at an undecided message
 EARLIEST = "earliest"  # a start: the oldest message
 LATEST = "latest"  # a start of what reads on: behind all that is there when it begins
 
@@ -136,7 +138,7 @@ class Call(Generic[T]):
             )
         try:
             return self.read(response)
-        except (TuffError, KeyError, AttributeError) as error:
+        except (TuffError, ValueError, KeyError, AttributeError) as error:
             raise InternalError(
                 f"{what} was answered in a form that no Tuff server uses ({error}); check the "
                 "address"
@@ -375,7 +377,7 @@ class PollQuestion:
     limit: int | None = None
     transaction: Transaction | int | None = None
     isolation: IsolationLike | None = None
-    undecided: str = "hold"
+    undecided: Undecided = "hold"
     wait_s: float = 0.0
     through: MessageId | str | None = None
 
@@ -444,9 +446,9 @@ def _read_health(response: Response) -> Health:
     if not isinstance(checks, dict):
         raise BadRequestError(f"checks is an object, not {shown(checks)}")
     return Health(
-        status=text(body["status"]),
+        status=HealthStatus(text(body["status"])),
         checks={
-            name: HealthCheck(text(check["status"]), text(check.get("detail", "")))
+            name: HealthCheck(HealthStatus(text(check["status"])), text(check.get("detail", "")))
             for name, check in checks.items()
         },
         version=None if body.get("version") is None else text(body["version"]),

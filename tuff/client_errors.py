@@ -3,6 +3,13 @@
 from tuff.protocol.errors import TuffError
 
 
+class WrongStateError(TuffError, RuntimeError):
+    """An object was used at the wrong moment: after its end, outside of a transaction, by two at a
+    time, or in another process or event loop than its own. Nothing was sent."""
+
+    code = "wrong_state"
+
+
 class ConnectionLostError(TuffError):
     """The server can't be reached, or the connection was lost before its answer came.
 
@@ -17,8 +24,10 @@ class ConnectionLostError(TuffError):
         self.retry_safe = not outcome_unknown
 
 
-class ClientClosedError(ConnectionLostError):
+class ClientClosedError(ConnectionLostError, WrongStateError):
     """The client was closed, so nothing was sent."""
+
+    code = "client_closed"
 
     def __init__(self) -> None:
         super().__init__("the client is closed; connect again", outcome_unknown=False)

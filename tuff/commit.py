@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
-from tuff.calls import Payload, PollQuestion, payloads_of
-from tuff.client_errors import ConnectionLostError, OutcomeUnknownError
+from tuff.calls import Call, Payload, PollQuestion, payloads_of
+from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, attempt, hook, run_all, unless
 from tuff.message_buffer import MessageBuffer
 from tuff.participant import AsyncTransactionAware, hook_of
@@ -31,6 +31,9 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
 from tuff.stopping import Stop, StoppedError
+
+C = TypeVar("C")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,13 @@ class CommitProtocol:
         self._has_committed = False
         self._interrupts: list[BaseException] = []  # that are notes on another error
         self._messages = MessageBuffer()
-        self._doom: RuntimeError | None = None  # why the transaction can't commit any more
+        self._doom: WrongStateError | None = None  # why the transaction can't commit any more
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: RuntimeError: there is none."""
+        """The current transaction. Raises: WrongStateError: there is none."""
         if self._current is None:
-            raise RuntimeError(
+            raise WrongStateError(
                 "the context is not in a transaction; enter it with `with client.transaction(…)`"
             )
         return self._current
@@ -119,11 +122,11 @@ class CommitProtocol:
         """Start a transaction for the block `entry`, and let every participant know.
 
         Raises:
-            RuntimeError: another block is in it, and goes on as if nobody had asked.
+            WrongStateError: another block is in it, and goes on as if nobody had asked.
             StoppedError: `stop` was set before there was a transaction; nobody heard of it.
         """
         if self._entry is not None:
-            raise RuntimeError(
+            raise WrongStateError(
                 "the context is in a transaction already, whose block has not ended; use another "
                 "context, as each belongs to one thread or task at a time"
             )
@@ -169,7 +172,7 @@ class CommitProtocol:
     def finish(self) -> Flow[None]:
         """Commit; after an error that came before it, roll back, and raise that error.
 
-        Raises: RuntimeError: the transaction is over, and it was not this block that aborted it.
+        Raises: WrongStateError: the transaction is over, and it was not this block that aborted it.
         """
         try:
             yield from self._finish()
@@ -188,7 +191,7 @@ class CommitProtocol:
         if transaction is None:
             if self._was_aborted:
                 return
-            raise RuntimeError(
+            raise WrongStateError(
                 "the transaction of this block was ended by somebody else, who used the same "
                 "context; nothing was committed"
             )
@@ -253,9 +256,9 @@ class CommitProtocol:
         self._participants.append(participant)
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
-        """Whether the participant was there. Raises: RuntimeError: inside a transaction."""
+        """Whether the participant was there. Raises: WrongStateError: inside a transaction."""
         if self._current is not None:
-            raise RuntimeError(f"{participant.name} can't leave in the middle of a transaction")
+            raise WrongStateError(f"{participant.name} can't leave in the middle of a transaction")
         before = len(self._participants)
         self._participants = [other for other in self._participants if other is not participant]
         return len(self._participants) < before
@@ -305,7 +308,7 @@ class CommitProtocol:
             changes |= frozenset((yield from hook_of(transaction, participant.tx_changes)))
         if self._participants:
             pointer = transaction.transaction_id
-            yield from self._retries.ask(transaction_calls.can_commit(pointer, changes))
+            yield from self._asked(transaction_calls.can_commit(pointer, changes))
         for participant in self._participants:
             yield from hook_of(transaction, participant.commit_tx)
         return changes, self._messages.entries()
@@ -317,13 +320,23 @@ class CommitProtocol:
         commit = partial(transaction_calls.commit, transaction.transaction_id, changes, entries)
         self._is_sent = True
         try:
-            yield from self._retries.ask(commit(read_only=read_only))
+            yield from self._asked(commit(read_only=read_only))
         except BadRequestError:
             if not read_only:
                 raise
             # The program wrote in it by calls of its own, as `client.publish(…, transaction=)`,
             # which only the server has seen; a refusal of this kind changes nothing.
-            yield from self._retries.ask(commit(read_only=False))
+            yield from self._asked(commit(read_only=False))
+
+    def _asked(self, call: Call[T]) -> Flow[T]:
+        try:
+            return (yield from self._retries.ask(call))
+        except TransactionConflictError as error:
+            # The server's advice is for programs that have no context to abort for them.
+            fact = error.detail.rpartition("; ")[0] or error.detail
+            error.detail = f"{fact}; run the block again, as `client.run` does"
+            error.args = (error.detail,)
+            raise
 
     def _judged(self, transaction: Transaction, error: BaseException) -> Flow[Ending]:
         """How a commit went that was sent, or nearly, and raised."""
@@ -394,14 +407,11 @@ class CommitProtocol:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
-def _doomed(what: str, call: str, cause: BaseException) -> RuntimeError:
-    error = RuntimeError(f"{what}, so it is rolled back; let the error of {call} end the block")
+def _doomed(what: str, call: str, cause: BaseException) -> WrongStateError:
+    error = WrongStateError(f"{what}, so it is rolled back; let the error of {call} end the block")
     error.__cause__ = cause
     return error
 
-
-C = TypeVar("C")
-T = TypeVar("T")
 
 # Who lost a race tries again at once; who keeps losing makes room for the others.
 CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)

@@ -6,7 +6,13 @@ from typing import overload
 
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message, RollbackDetail
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import (
+    InvalidReason,
+    Transaction,
+    TransactionState,
+    TransactionType,
+)
+from tuff.protocol.values import OpenStrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +124,17 @@ class Offsets:
 class Outcome:
     """What is known of one transaction. Times are ms since the epoch.
 
-    `state` is `in_progress`, `committing`, `committed`, `aborted` or `invalid`; `reason` says why
-    an invalid one is. What the server leaves out or gives as null is None, as is the lease of one
-    that has none, or has ended.
+    `reason` says why an invalid one is invalid. What the server leaves out or gives as null is
+    None, as is the lease of one that has none, or has ended.
     """
 
     transaction_id: int
-    state: str
-    type: str | None
+    state: TransactionState
+    type: TransactionType | None
     client: str | None
     started_at_ms: int | None
     expires_at_ms: int | None
-    reason: str | None
+    reason: InvalidReason | None
     topics: tuple[str, ...]
     lease_s: float | None = None
     lease_expires_at_ms: int | None = None
@@ -141,7 +146,7 @@ class OpenTransaction:
     lease is None where it has none."""
 
     transaction_id: int
-    type: str
+    type: TransactionType
     client: str | None
     started_at_ms: int
     expires_at_ms: int
@@ -182,7 +187,7 @@ class Invalids:
     """
 
     invalids: tuple[int, ...]
-    reasons: Mapping[str, tuple[int, ...]]
+    reasons: Mapping[InvalidReason, tuple[int, ...]]
     prunable: tuple[int, ...]
     swept_at_ms: int | None
     swept_with: str | None
@@ -209,25 +214,30 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """The newest epoch of a writer, and the run that began it.
-
-    `state` is `in_progress`, `committing`, `committed`, `aborted` or `invalid`; `updated_at_ms` is
-    when it last changed, in ms since the epoch of Unix.
-    """
+    """The newest epoch of a writer, and the run that began it. `updated_at_ms` is when it last
+    changed, in ms since the epoch of Unix."""
 
     sink: str
     epoch: int
     run_id: str
-    state: str
+    state: TransactionState
     transaction_id: int
     updated_at_ms: int
 
 
+class HealthStatus(OpenStrEnum):
+    """The state of the server, or of a part of it."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """How one part of the server does; `status` is `ok`, `degraded` or `down`."""
+    """The state of one part of the server, and one sentence about it."""
 
-    status: str
+    status: HealthStatus
     detail: str
 
 
@@ -236,7 +246,7 @@ class Health:
     """How the server does: the worst `status` of its parts, each of them by name, and the server's
     version; None: it is one that does not tell."""
 
-    status: str
+    status: HealthStatus
     checks: Mapping[str, HealthCheck]
     version: str | None
 

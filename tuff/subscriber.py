@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import PollQuestion
-from tuff.client_errors import OutcomeUnknownError
+from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit import Opened, during
 from tuff.flows import Backoff, Flow, Hook, paused, unless
 from tuff.participant import AsyncPositions, Positions
@@ -54,12 +54,13 @@ from collections.abc import Collection, Mapping
 from tuff.calls import LATEST, Call
 from tuff.flows import ask
 from tuff.protocol.json_forms import payload_to_json
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import InvalidReason, Transaction
 from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
+T = TypeVar("T")
 C_contra = TypeVar("C_contra", contravariant=True)
 
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
@@ -123,6 +124,8 @@ class Consumption(Generic[C]):
         self._stored: MessageId | None = None
         self._alone_through: MessageId | None = None
         self._failed_count = 0
+        self._outage = _Outage(f"the subscriber of {plan.topic}")
+        self._is_working = False
         self._stop = Stop()
 
     def stop(self) -> None:
@@ -141,7 +144,25 @@ class Consumption(Generic[C]):
                 )
 
     def run(self) -> Flow[None]:
-        """Step after step, until `stop`; while the server is away it waits for it."""
+        """Step after step, until `stop`; while the server is away it waits for it.
+
+        Raises: WrongStateError: it is at work already.
+        """
+        yield from self._alone(self._run())
+
+    def _alone(self, work: Flow[T]) -> Flow[T]:
+        if self._is_working:
+            raise WrongStateError(
+                f"the subscriber of {self._plan.topic} is at work already, in another thread or "
+                "task or in its own `process`; create one subscriber for each"
+            )
+        self._is_working = True
+        try:
+            return (yield from work)
+        finally:
+            self._is_working = False
+
+    def _run(self) -> Flow[None]:
         away_count = 0
         if self._stop.is_set:
             # As a signal has it that comes before a thread runs, or between two tries of a program.
@@ -158,17 +179,23 @@ class Consumption(Generic[C]):
                 is_over = isinstance(error, OutcomeUnknownError)
                 if is_over or not (is_passing(error) or _is_of_others(error)):
                     raise
+                if is_passing(error):
+                    self._outage.begin(error)
                 away_count += 1
                 at_least_s = min(error.retry_after_s, BACKOFF_MOST_S)
             else:
+                self._outage.end()
                 away_count = 0
                 continue
             yield from self._pause(away_count, at_least_s=at_least_s)
         self._stop.clear()
 
     def step(self) -> Flow[int]:
-        """One batch, with all its attempts; how many messages are done now, 0 if none came."""
-        count = yield from self._one_step()
+        """One batch, with all its attempts; how many messages are done now, 0 if none came.
+
+        Raises: WrongStateError: it is at work already.
+        """
+        count = yield from self._alone(self._one_step())
         if not count:
             self._stop.clear()
         return count
@@ -321,11 +348,30 @@ class Consumption(Generic[C]):
         return len(poll)
 
 
+class _Outage:
+    """Logs once that a reader waits for the server, and once that it continues."""
+
+    def __init__(self, reader: str) -> None:
+        self._reader = reader
+        self._is_logged = False
+
+    def begin(self, error: TuffError) -> None:
+        if not self._is_logged:
+            log.warning("%s waits for the server: %s", self._reader, error.detail)
+            self._is_logged = True
+
+    def end(self) -> None:
+        if self._is_logged:
+            log.info("%s continues: the server answers again", self._reader)
+            self._is_logged = False
+
+
 def _is_of_others(error: TuffError) -> bool:
     """Whether the transaction ended by what says nothing of the messages: others were faster, in
     the position or in the rows, somebody invalidated it, or the server crashed (protocol §5.2)."""
     if isinstance(error, TransactionInvalidatedError):
-        return error.members.get("reason") in {"invalidated", "lost_in_crash"}
+        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
+        return error.members.get("reason") in reasons
     return isinstance(error, TransactionConflictError)
 
 
@@ -393,7 +439,7 @@ class TablePositions:
 
     def _key(self) -> bytes:
         if self._topic is None:
-            raise RuntimeError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
+            raise WrongStateError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
         # No name of a topic has a colon, so the first two parts end where they should.
         return ROW_PREFIX + f"{self._topic}:{self._name}".encode()
 
@@ -432,6 +478,7 @@ class Subscription:
         self._topic = topic
         self._question = question
         self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, chance)
+        self._outage = _Outage(f"the subscription of {topic}")
 
     def poll(self) -> Flow[Poll]:
         """The next messages, or none when the wait was over; however long the server is away."""
@@ -443,9 +490,11 @@ class Subscription:
             except TuffError as error:
                 if not is_passing(error):
                     raise
+                self._outage.begin(error)
                 failed_count += 1
                 at_least_s = min(error.retry_after_s, AWAY_MOST_S)
             else:
+                self._outage.end()
                 self._question = replace(self._question, start=poll.next_id, inclusive=False)
                 return poll
             yield self._backoff.pause(failed_count, at_least_s=at_least_s)

@@ -30,7 +30,13 @@ from tuff.protocol.json_forms import (
     whole_number,
 )
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.protocol.transaction import (
+    InvalidReason,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    TransactionTypeLike,
+)
 from tuff.replies import (
     Epoch,
     Invalids,
@@ -105,9 +111,9 @@ def run(
     return _post("run", body, _read_published)
 
 
-def abort(pointer: int) -> Call[str]:
-    """Answers the state the transaction ended in: `aborted`, or `invalid`."""
-    return _post(f"{pointer}/abort", None, lambda reply: text(json_object(reply)["state"]))
+def abort(pointer: int) -> Call[TransactionState]:
+    """Returns the state the transaction ended in: ABORTED, or INVALID."""
+    return _post(f"{pointer}/abort", None, lambda reply: _state(json_object(reply)["state"]))
 
 
 def invalidate(pointer: int) -> Call[None]:
@@ -135,12 +141,12 @@ def outcome(pointer: int) -> Call[Outcome]:
         body = json_object(response)
         return Outcome(
             transaction_id=pointer_from_json(body["transactionId"], what="transactionId"),
-            state=text(body["state"]),
-            type=_maybe_text(body.get("type")),
+            state=_state(body["state"]),
+            type=None if body.get("type") is None else TransactionType(text(body["type"])),
             client=_maybe_text(body.get("client")),
             started_at_ms=_maybe_number(body.get("startedAt"), what="startedAt"),
             expires_at_ms=_maybe_number(body.get("expiresAt"), what="expiresAt"),
-            reason=_maybe_text(body.get("reason")),
+            reason=None if body.get("reason") is None else InvalidReason(text(body["reason"])),
             topics=tuple(texts(body.get("topics") or [])),
             lease_s=_maybe_seconds(body.get("lease")),
             lease_expires_at_ms=_maybe_number(body.get("leaseExpiresAt"), what="leaseExpiresAt"),
@@ -246,7 +252,7 @@ def _read_open(item: object) -> OpenTransaction:
         raise BadRequestError(f"a transaction in progress is an object, not {shown(item)}")
     return OpenTransaction(
         transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
-        type=text(item["type"]),
+        type=TransactionType(text(item["type"])),
         client=_maybe_text(item.get("client")),
         started_at_ms=whole_number(item["startedAt"], what="startedAt"),
         expires_at_ms=whole_number(item["expiresAt"], what="expiresAt"),
@@ -256,13 +262,17 @@ def _read_open(item: object) -> OpenTransaction:
     )
 
 
-def _reasons(value: object) -> dict[str, tuple[int, ...]]:
+def _reasons(value: object) -> dict[InvalidReason, tuple[int, ...]]:
     if not isinstance(value, dict):
         raise BadRequestError(f"reasons is an object, not {shown(value)}")
     return {
-        reason: pointers_from_json(pointers, what=f"reasons.{reason}")
+        InvalidReason(reason): pointers_from_json(pointers, what=f"reasons.{reason}")
         for reason, pointers in value.items()
     }
+
+
+def _state(value: object) -> TransactionState:
+    return TransactionState(text(value))
 
 
 def _maybe_text(value: object) -> str | None:
@@ -338,7 +348,7 @@ def _read_sink(item: object) -> Sink:
         sink=text(item["sink"]),
         epoch=whole_number(item["epoch"], what="epoch"),
         run_id=text(item["runId"]),
-        state=text(item["state"]),
+        state=_state(item["state"]),
         transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
         updated_at_ms=whole_number(item["updatedAt"], what="updatedAt"),
     )

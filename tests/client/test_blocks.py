@@ -76,7 +76,7 @@ async def test_two_tasks_that_enter_a_context_at_once_start_one_transaction(
 
         results = await asyncio.gather(work("one"), work("two"), return_exceptions=True)
 
-    assert [type(result) for result in results] == [type(None), RuntimeError]
+    assert [type(result) for result in results] == [type(None), tuff.WrongStateError]
     assert payloads(client, topic) == [b"one"]
 
 

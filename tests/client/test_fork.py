@@ -123,7 +123,7 @@ if os.fork() == 0:
     for call in (lambda: table.get(b"a"), lambda: tuff.TransactionalTable(home)):
         try:
             call()
-        except tuff.StorageUnavailableError as error:
+        except (tuff.WrongStateError, tuff.StorageUnavailableError) as error:
             print(error)
     table.close()
     print("ended", flush=True)

@@ -1,11 +1,18 @@
 """What importing the library costs the program that does (design §3)."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import tuff
+from tuff import client_errors, replies
+from tuff.protocol.errors import BY_CODE
+
+ROOT = Path(__file__).resolve().parents[2]
+ERROR_TABLE = re.compile(r"^\| [45]\d\d \| (`.*) \|$", re.MULTILINE)  # of protocol §1
 
 HEAVY = {"aiohttp", "asyncio", "click", "fastavro", "happybase", "msgpack", "plyvel", "pyspark",
          "rich"}  # fmt: skip
@@ -57,6 +64,33 @@ def test_importing_costs_little_time() -> None:
 
 def test_every_public_name_can_be_had() -> None:
     assert [name for name in tuff.__all__ if not hasattr(tuff, name)] == []
+
+
+def test_every_error_of_the_protocol_and_every_name_of_the_client_page_is_public() -> None:
+    rows = ERROR_TABLE.findall((ROOT / "docs/protocol.md").read_text())
+    codes = re.findall(r"`([a-z_]+)`", re.sub(r"\(.*?\)", "", "\n".join(rows)))
+    kinds = {BY_CODE[code].__name__ for code in codes}
+    page = (ROOT / "docs/howto/client.md").read_text()
+    named = set(re.findall(r"`(?:tuff\.)?([A-Z]\w+(?:Error|Positions|Table))\b", page))
+    named |= set(re.findall(r"\btuff\.([A-Za-z]\w+)", page)) - {"publish"}
+
+    assert len(kinds) > 30
+    assert (kinds | named) - set(tuff.__all__) - {
+        "ValueError",
+        "TypeError",
+        "RuntimeError",
+    } == set()
+
+
+def test_every_reply_and_every_error_of_the_client_is_public() -> None:
+    defined = {
+        name
+        for module in (replies, client_errors)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+
+    assert defined - set(tuff.__all__) == set()
 
 
 def test_a_table_in_hbase_says_what_has_to_be_installed_for_it() -> None:

@@ -58,6 +58,7 @@ def blocking() -> None:
         last: tuff.MessageId = client.poll(orders, limit=sold)[-1].id
         for message in client.subscribe(orders, last):
             payload: bytes = message.payload
+        done: bool = client.transactions.outcome(5).state == tuff.TransactionState.COMMITTED
         positions = tuff.TablePositions(tuff.TransactionalTable("stock"), "me")
         client.subscriber(orders, process, positions=positions).run()
 
@@ -94,6 +95,9 @@ client.run(lambda: 5)  # E
 client.poll(tuff.TopicId("shop", "orders"), tx=5)  # E
 text: str = client.poll(tuff.TopicId("shop", "orders"))[0].payload  # E
 client.transaction().publish(tuff.TopicId("shop", "orders"), 5)  # E
+wrong: tuff.TransactionType = client.transactions.outcome(5).state  # E
+client.poll(tuff.TopicId("shop", "orders"), undecided="skipped")  # E
+tuff.Nothing  # E
 with tuff.AsyncClient() as loop_client:  # E
     pass
 """

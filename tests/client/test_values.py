@@ -3,13 +3,16 @@
 import pickle
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, replace
+from enum import Enum, StrEnum
 
 import pytest
 
 import tuff
+from process.health import Status
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Offset
+from tx.edits import InvalidReason
 
 ID = tuff.MessageId(1, 2)
 VALUES = [
@@ -86,3 +89,18 @@ def test_an_error_says_what_it_is_about() -> None:
     assert (conflict.key, conflict.transaction, conflict.client) == (b"row", 7, "me")
     assert (conflict.detail, conflict.code) == ("x", "transaction_conflict")
     assert (lost.outcome_unknown, lost.retry_safe) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("ours", "servers"), [(tuff.InvalidReason, InvalidReason), (tuff.HealthStatus, Status)]
+)
+def test_an_enum_has_the_values_of_the_server(ours: type[StrEnum], servers: type[Enum]) -> None:
+    assert {one.value for one in ours} == {one.value for one in servers}
+
+
+def test_a_value_that_a_later_server_adds_is_equal_to_its_string() -> None:
+    added = pickle.loads(pickle.dumps(tuff.InvalidReason("of_tomorrow")))
+
+    assert isinstance(added, tuff.InvalidReason)
+    assert (added, str(added), added.name) == ("of_tomorrow", "of_tomorrow", "OF_TOMORROW")
+    assert added not in list(tuff.InvalidReason)

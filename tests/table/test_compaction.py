@@ -12,6 +12,7 @@ import pytest
 from tests.table.conftest import OpenTable
 from tests.table.crash import copy_as_crashed
 from tests.table.service import Service
+from tuff.client_errors import WrongStateError
 from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import (
     BadRequestError,
@@ -369,7 +370,7 @@ def test_a_write_that_failed_is_undone_only_where_that_can_be_proved(
     with pytest.raises(StorageUnavailableError, match="opened again"):
         table.rollback_tx()
     service.invalidate(doomed)
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"lost")
     assert read(service, table) == {b"a": b"1"}
     table.close()

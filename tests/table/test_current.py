@@ -8,9 +8,7 @@ import pytest
 
 from tests.table.service import Service
 from tests.table.working import fill, put_and_fail, read, transaction
-from tuff.protocol.errors import (
-    BadRequestError,
-)
+from tuff.client_errors import WrongStateError
 from tuff.tables.versioned_table import VersionedTable
 from tuff.tables.work import NESTED_COUNT_MAX
 
@@ -21,10 +19,10 @@ def test_outside_of_a_transaction_a_call_is_refused(
 ) -> None:
     arguments = {"get": (b"a",), "delete": (b"a",), "scan": (), "put": (b"a", b"b")}[call]
 
-    with pytest.raises(BadRequestError, match=r"client\.transaction"):
+    with pytest.raises(WrongStateError, match=r"client\.transaction"):
         getattr(table, call)(*arguments)
     fill(service, table, "a")
-    with pytest.raises(BadRequestError, match=r"client\.transaction"):
+    with pytest.raises(WrongStateError, match=r"client\.transaction"):
         getattr(table, call)(*arguments)
 
 
@@ -35,19 +33,19 @@ def test_after_commit_tx_nothing_more_is_read_or_written(
     table.put(b"a", b"b")
     table.commit_tx()
 
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"late")
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         table.get(b"a")
 
 
 def test_a_hook_without_a_start_is_refused(service: Service, table: VersionedTable) -> None:
     for hook in (table.commit_tx, table.post_commit, table.rollback_tx, table.tx_changes):
-        with pytest.raises(BadRequestError, match="start_tx"):
+        with pytest.raises(WrongStateError, match="start_tx"):
             hook()
     table.leave_tx()
     table.start_tx(service.start())
-    with pytest.raises(BadRequestError, match="not current"):
+    with pytest.raises(WrongStateError, match="not current"):
         table.update_tx(service.start())
 
 
@@ -56,7 +54,7 @@ def test_what_committed_can_not_be_rolled_back_by_mistake(
 ) -> None:
     fill(service, table, "apple")
 
-    with pytest.raises(BadRequestError, match="committed"):
+    with pytest.raises(WrongStateError, match="committed"):
         table.rollback_tx()
     assert read(service, table) == [(b"apple", b"apple")]
 
@@ -67,7 +65,7 @@ def test_a_scan_ends_with_its_transaction(service: Service, table: VersionedTabl
         rows = table.scan()
         next(rows)
 
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         next(rows)
 
 
@@ -169,7 +167,7 @@ def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
         table.put(b"here", b"1")
         assert [key for key, _ in table.scan()] == [b"here", b"there"]
 
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         elsewhere.run(table.get, b"there")
     assert [key for key, _ in read(service, table)] == [b"here", b"there"]
 
@@ -208,9 +206,9 @@ def test_a_transaction_that_was_left_is_current_no_more(
     table.start_tx(service.start())
     table.leave_tx()
 
-    with pytest.raises(BadRequestError, match="no transaction"):
+    with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"b")
-    with pytest.raises(BadRequestError, match="start_tx"):
+    with pytest.raises(WrongStateError, match="start_tx"):
         table.rollback_tx()
     fill(service, table, "apple")
 
@@ -219,7 +217,7 @@ def test_transactions_that_never_end_are_bounded(service: Service, table: Versio
     def start_many() -> None:
         for _ in range(NESTED_COUNT_MAX):
             table.start_tx(service.start())
-        with pytest.raises(BadRequestError, match="never ended"):
+        with pytest.raises(WrongStateError, match="never ended"):
             table.start_tx(service.start())
 
     copy_context().run(start_many)
@@ -237,7 +235,7 @@ def test_one_that_was_ended_elsewhere_makes_room_for_another(
         elsewhere.run(table.rollback_tx)
 
         table.start_tx(service.start())
-        with pytest.raises(BadRequestError, match="never ended"):
+        with pytest.raises(WrongStateError, match="never ended"):
             table.start_tx(service.start())
 
     copy_context().run(start_many)
@@ -254,7 +252,7 @@ def test_a_hook_of_a_transaction_that_was_ended_elsewhere_is_refused(
     elsewhere.run(table.start_tx, started)
     elsewhere.run(table.rollback_tx)
 
-    with pytest.raises(BadRequestError, match=r"is over on .* \(undone\)"):
+    with pytest.raises(WrongStateError, match=r"is over on .* \(undone\)"):
         getattr(table, hook)()
 
 

@@ -11,6 +11,7 @@ import plyvel
 import pytest
 
 from tests.table.service import Service
+from tuff.client_errors import WrongStateError
 from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
@@ -290,7 +291,7 @@ def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path
         lambda: inherited.scan(b"r", b"s"),
         lambda: inherited.write([(b"r", b"1")]),
     ):
-        with pytest.raises(StorageUnavailableError, match="before this process was forked"):
+        with pytest.raises(WrongStateError, match="before this process was forked"):
             call()
     inherited.close()
 

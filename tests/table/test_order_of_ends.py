@@ -13,7 +13,7 @@ import tuff
 from tests.client.proxy import losing
 from tests.http.process import ServerProcess
 from tests.table.test_server import put, read
-from tuff.protocol.errors import BadRequestError
+from tuff.client_errors import WrongStateError
 from tuff.tables.versioned_table import VersionedTable
 
 
@@ -135,7 +135,7 @@ async def test_a_table_that_joins_in_a_task_that_has_ended_commits_nothing_in_si
         async with context:
             await asyncio.create_task(join())
 
-    with pytest.raises(BadRequestError, match="is gone"):
+    with pytest.raises(WrongStateError, match="is gone"):
         await transact()
 
 
@@ -164,7 +164,7 @@ def test_a_row_that_is_written_behind_the_look_for_conflicts_fails_the_commit(
         with client.transaction(Counter(), stock):
             stock.get(b"count")
 
-    with pytest.raises(BadRequestError, match=r"'count' of .* too late to be checked"):
+    with pytest.raises(WrongStateError, match=r"'count' of .* too late to be checked"):
         late()
     assert read(client, stock) == {b"apple": b"2"}
 

@@ -284,6 +284,6 @@ def test_after_a_start_that_failed_elsewhere_the_table_is_in_no_transaction(
             client.transaction(table, Refusing()).__enter__()
         table.put(b"a", b"1")
 
-    with pytest.raises(tuff.BadRequestError, match="no transaction"):
+    with pytest.raises(tuff.WrongStateError, match="no transaction"):
         table.get(b"a")
     assert read(client, table) == {b"a": b"1"}

@@ -16,7 +16,16 @@ from tuff.aio.topics import AsyncTopics
 from tuff.aio.transactions import AsyncTransactions
 from tuff.aio.transport import AsyncTransport
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
-from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
+from tuff.calls import (
+    Call,
+    Duration,
+    Payload,
+    PollBatch,
+    PollQuestion,
+    Start,
+    Undecided,
+    poll_batch,
+)
 from tuff.commit import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -174,7 +183,7 @@ class AsyncClient:
         limit: int | None = None,
         transaction: Transaction | int | None = None,
         isolation: IsolationLike | None = None,
-        undecided: str = "hold",
+        undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:

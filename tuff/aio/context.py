@@ -4,7 +4,7 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
-from tuff.calls import Duration, Payload, PollQuestion, Start
+from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
 from tuff.commit import CommitProtocol
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -27,7 +27,7 @@ class AsyncTransactionContext:
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: RuntimeError: there is none."""
+        """The current transaction. Raises: WrongStateError: there is none."""
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncTransactionContext":
@@ -59,7 +59,7 @@ class AsyncTransactionContext:
         await self._driver.run(self._protocol.add(participant))
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
-        """Whether the participant was there. Raises: RuntimeError: inside a transaction."""
+        """Whether the participant was there. Raises: WrongStateError: inside a transaction."""
         return self._protocol.remove(participant)
 
     async def checkpoint(self) -> None:
@@ -89,7 +89,7 @@ class AsyncTransactionContext:
         *,
         inclusive: bool = True,
         limit: int | None = None,
-        undecided: str = "hold",
+        undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:

@@ -8,7 +8,7 @@ from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.batching import Accumulator, Batch, Delivery, fail, require_own_process
 from tuff.calls import Payload
-from tuff.client_errors import ConnectionLostError
+from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.protocol.ids import MessageId
 
 
@@ -95,7 +95,7 @@ class AsyncPublisher:
 
     def _require_open(self) -> asyncio.AbstractEventLoop:
         if self._is_closed:
-            raise RuntimeError("the publisher is closed; make another one")
+            raise WrongStateError("the publisher is closed; make another one")
         loop = self._loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._work())
@@ -104,7 +104,7 @@ class AsyncPublisher:
     def _require_own_loop(self) -> None:
         require_own_process(self._process_id)
         if self._loop not in (None, asyncio.get_running_loop()):
-            raise RuntimeError(
+            raise WrongStateError(
                 "the publisher belongs to the event loop that used it first; make another one in "
                 "this one"
             )

@@ -10,7 +10,7 @@ from tuff import transaction_calls
 from tuff.aio.topics import AsyncSend
 from tuff.calls import Duration, maybe_seconds_of
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
 from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
 from tuff.transaction_calls import Tx, id_of
 
@@ -92,8 +92,8 @@ class AsyncTransactions:
             transaction_calls.run(publish, client=self._name, request_id=request_id)
         )
 
-    async def abort(self, tx: Tx) -> str:
-        """End it, having undone its other writes: answers `aborted`, or `invalid` (§6)."""
+    async def abort(self, tx: Tx) -> TransactionState:
+        """End it, having undone its other writes: returns ABORTED, or INVALID (protocol §6)."""
         return await self._send(transaction_calls.abort(id_of(tx)))
 
     async def invalidate(self, tx: Tx) -> None:

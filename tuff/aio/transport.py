@@ -11,7 +11,7 @@ import aiohttp
 
 from tuff.address import Address
 from tuff.calls import Call, Request, Response
-from tuff.client_errors import ClientClosedError
+from tuff.client_errors import ClientClosedError, WrongStateError
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class AsyncTransport:
             raise ClientClosedError
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
-            raise RuntimeError(
+            raise WrongStateError(
                 "the client belongs to the event loop that used it first; connect again in this one"
             )
         if self._session is None:

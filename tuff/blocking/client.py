@@ -17,7 +17,16 @@ from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
 from tuff.blocking.transactions import Transactions
 from tuff.blocking.transport import Transport
-from tuff.calls import Call, Duration, Payload, PollBatch, PollQuestion, Start, poll_batch
+from tuff.calls import (
+    Call,
+    Duration,
+    Payload,
+    PollBatch,
+    PollQuestion,
+    Start,
+    Undecided,
+    poll_batch,
+)
 from tuff.commit import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -170,7 +179,7 @@ class Client:
         limit: int | None = None,
         transaction: Transaction | int | None = None,
         isolation: IsolationLike | None = None,
-        undecided: str = "hold",
+        undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:

@@ -5,7 +5,7 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.blocking.driver import Driver
-from tuff.calls import Duration, Payload, PollQuestion, Start
+from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
 from tuff.commit import CommitProtocol
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -28,7 +28,7 @@ class TransactionContext:
 
     @property
     def transaction(self) -> Transaction:
-        """The current transaction. Raises: RuntimeError: there is none."""
+        """The current transaction. Raises: WrongStateError: there is none."""
         return self._protocol.transaction
 
     def __enter__(self) -> "TransactionContext":
@@ -60,7 +60,7 @@ class TransactionContext:
         self._driver.run(self._protocol.add(participant))
 
     def remove(self, participant: TransactionAware) -> bool:
-        """Whether the participant was there. Raises: RuntimeError: inside a transaction."""
+        """Whether the participant was there. Raises: WrongStateError: inside a transaction."""
         return self._protocol.remove(participant)
 
     def checkpoint(self) -> None:
@@ -88,7 +88,7 @@ class TransactionContext:
         *,
         inclusive: bool = True,
         limit: int | None = None,
-        undecided: str = "hold",
+        undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:

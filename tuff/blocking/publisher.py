@@ -14,7 +14,7 @@ from tuff import calls
 from tuff.batching import Accumulator, Batch, Delivery, fail, require_own_process
 from tuff.blocking.driver import Driver
 from tuff.calls import Payload
-from tuff.client_errors import ConnectionLostError
+from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.protocol.ids import MessageId
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Publisher:
 
         Raises:
             TypeError, ValueError: it is neither a str nor bytes, or has no UTF-8.
-            RuntimeError: the publisher is closed, or was made before a fork.
+            WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
         data = calls.payload_of(payload)
@@ -148,11 +148,13 @@ class Publisher:
 
     def _refuse_own_thread(self) -> None:
         if self._is_own_thread:
-            raise RuntimeError("a callback of a future can't wait for the publisher it is run by")
+            raise WrongStateError(
+                "a callback of a future can't wait for the publisher it is run by"
+            )
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise RuntimeError("the publisher is closed; make another one")
+            raise WrongStateError("the publisher is closed; make another one")
         if self._thread is None:
             # A daemon, as a publisher that nobody closed would keep the program from its end.
             self._thread = _Thread(

@@ -11,7 +11,7 @@ from tuff import transaction_calls
 from tuff.blocking.topics import Send
 from tuff.calls import Duration, maybe_seconds_of
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
 from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
 from tuff.transaction_calls import Tx, id_of
 
@@ -91,8 +91,8 @@ class Transactions:
         request_id = secrets.token_hex(REQUEST_ID_BYTES) if request_id is None else request_id
         return self._send(transaction_calls.run(publish, client=self._name, request_id=request_id))
 
-    def abort(self, tx: Tx) -> str:
-        """End it, having undone its other writes: answers `aborted`, or `invalid` (§6)."""
+    def abort(self, tx: Tx) -> TransactionState:
+        """End it, having undone its other writes: returns ABORTED, or INVALID (protocol §6)."""
         return self._send(transaction_calls.abort(id_of(tx)))
 
     def invalidate(self, tx: Tx) -> None:

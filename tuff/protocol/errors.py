@@ -56,14 +56,14 @@ class DamagedRecordError(TuffError):
     code = "damaged_record"
 
 
-class BadRequestError(TuffError):
+class BadRequestError(TuffError, ValueError):
     """The request itself is wrong; `code` says in which way."""
 
     status = 400
     code = "bad_request"
 
 
-class InvalidNameError(BadRequestError, ValueError):
+class InvalidNameError(BadRequestError):
     code = "invalid_name"
 
 
@@ -79,7 +79,7 @@ class EmptyPublishError(BadRequestError):
     code = "empty_publish"
 
 
-class InvalidMessageIdError(BadRequestError, ValueError):
+class InvalidMessageIdError(BadRequestError):
     code = "invalid_message_id"
 
 

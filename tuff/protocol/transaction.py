@@ -20,7 +20,7 @@ from typing import Literal
 
 from tuff.protocol.errors import InvalidTransactionError
 from tuff.protocol.pointers import POINTER_MAX, holds, packed
-from tuff.protocol.values import frozen_value
+from tuff.protocol.values import OpenStrEnum, frozen_value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
 POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
@@ -44,6 +44,17 @@ class TransactionState(StrEnum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     INVALID = "invalid"
+
+
+class InvalidReason(OpenStrEnum):
+    """Why a transaction is invalid (protocol §5.2)."""
+
+    TIMED_OUT = "timed_out"
+    INVALIDATED = "invalidated"
+    BLOCKED_READERS = "blocked_readers"
+    ABORT_OF_LONG = "abort_of_long"
+    LOST_IN_CRASH = "lost_in_crash"
+    LEASE_EXPIRED = "lease_expired"
 
 
 class VisibilityLevel(IntEnum):

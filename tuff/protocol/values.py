@@ -9,6 +9,7 @@ slots, which costs half of what it costs in a frozen dataclass.
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -48,3 +49,17 @@ def _quick_init(kind: type, *, kw_only: bool) -> Callable[..., None]:
     init: Callable[..., None] = names["__init__"]
     init.__qualname__ = f"{kind.__qualname__}.__init__"
     return init
+
+
+class OpenStrEnum(StrEnum):
+    """An enum to which a later server may add members: another string becomes a value that is equal
+    to that string, and is no member."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "OpenStrEnum | None":
+        if not isinstance(value, str):
+            return None
+        added = str.__new__(cls, value)
+        added._name_ = value.upper()
+        added._value_ = value
+        return added

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import plyvel
 
+from tuff.client_errors import WrongStateError
 from tuff.disk.files import make_directory
 from tuff.disk.locks import CallsInFlight, DirectoryLock, DirectoryLockedError
 from tuff.leveldb.opening import start
@@ -43,7 +44,7 @@ class TableDatabase:
         it."""
         self.directory = directory
         self._users = CallsInFlight(
-            closed=lambda: StorageUnavailableError(f"the table {self.directory} is closed")
+            closed=lambda: WrongStateError(f"the table {self.directory} is closed")
         )
         self._failure: str | None = None
         self._is_inherited = False
@@ -168,14 +169,14 @@ class TableDatabase:
                         break
                     page.append(row)
                     size_bytes += len(row[1])
-        except (StoreDamagedError, StorageUnavailableError) as error:
+        except (StoreDamagedError, StorageUnavailableError, WrongStateError) as error:
             return page, error
         return page, None
 
     @contextmanager
     def _using(self) -> Iterator[None]:
         if self._is_inherited:
-            raise StorageUnavailableError(
+            raise WrongStateError(
                 f"the table {self.directory} was opened before this process was forked, and "
                 "belongs to the one that opened it; open it in one process only"
             )

@@ -12,7 +12,8 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tuff.protocol.errors import BadRequestError, RequestTooLargeError
+from tuff.client_errors import WrongStateError
+from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.tables.work import Current, Found, Founds, Work, WorkState
 
@@ -102,7 +103,7 @@ class VersionedTable:
     def get(self, key: bytes) -> bytes | None:
         """The row's value for the current transaction, its own writes included; None: no such row.
 
-        Raises: BadRequestError: there is no current transaction.
+        Raises: WrongStateError: there is no current transaction.
         """
         work = self._current.get()
         with work.lock:
@@ -118,11 +119,11 @@ class VersionedTable:
         """Set a row; other transactions see it once this one commits.
 
         Raises:
-            BadRequestError: there is no current transaction.
+            WrongStateError: there is no current transaction.
             RequestTooLargeError: the key or the value is larger than a table takes.
         """
         if not isinstance(value, bytes):
-            raise BadRequestError(f"a value is bytes, not {type(value).__name__}; encode it")
+            raise TypeError(f"a value is bytes, not {type(value).__name__}; encode it")
         most = self._versions.value_bytes_max
         if len(value) > most:
             raise RequestTooLargeError(
@@ -145,7 +146,7 @@ class VersionedTable:
         It includes the transaction's own writes as of the moment of the call, and no later ones.
 
         Raises:
-            BadRequestError: there is no current transaction, or it ended meanwhile.
+            WrongStateError: there is no current transaction, or it ended meanwhile.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
         work = self._current.get()
@@ -189,18 +190,18 @@ class VersionedTable:
         threads in which one transaction is current share its work. Each start needs an end of its
         own.
 
-        Raises: BadRequestError: too many transactions are open here.
+        Raises: WrongStateError: too many transactions are open here.
         """
         self._current.start(transaction)
 
     def update_tx(self, transaction: Transaction) -> None:
         """Continue under a new write pointer; earlier writes stay under the old one.
 
-        Raises: BadRequestError: another transaction is current.
+        Raises: WrongStateError: another transaction is current.
         """
         work = self._current.meant()
         if work.has_ended or work.transaction_id != transaction.transaction_id:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"transaction {transaction.transaction_id} is not current on {self.name}; "
                 "start it there first"
             )
@@ -211,7 +212,7 @@ class VersionedTable:
     def tx_changes(self) -> Collection[bytes]:
         """The table's id and the key, for each row that was written.
 
-        Raises: BadRequestError: the transaction is over here.
+        Raises: WrongStateError: the transaction is over here.
         """
         work = self._current.meant()
         with work.lock:
@@ -232,7 +233,7 @@ class VersionedTable:
         """Make the writes durable under the transaction's pointers, in one synced batch.
 
         Raises:
-            BadRequestError: the transaction is over here, or wrote a row after `tx_changes`, which
+            WrongStateError: the transaction is over here, or wrote a row after `tx_changes`, which
                 was not checked for conflicts.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
@@ -240,7 +241,7 @@ class VersionedTable:
         with work.lock:
             self._require_under_way(work)
             if work.untold_key is not None:
-                raise BadRequestError(
+                raise WrongStateError(
                     f"row {work.untold_key!r} of {self.name} was written while the transaction was "
                     "committing, too late to be checked for conflicts; write before its block ends"
                 )
@@ -260,12 +261,12 @@ class VersionedTable:
         """Remove every version of this transaction, durably, also those of other processes. It is
         no longer current, even if this raises. Repeating it is harmless.
 
-        Raises: BadRequestError: it committed; StorageUnavailableError, DamagedRecordError: some
+        Raises: WrongStateError: it committed; StorageUnavailableError, DamagedRecordError: some
             versions may be left, so the transaction has to be invalidated.
         """
         work = self._current.meant()
         if work.state is WorkState.COMMITTED:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"transaction {work.transaction_id} has committed on {self.name}, and can't be "
                 "rolled back"
             )
@@ -291,7 +292,7 @@ class VersionedTable:
 
     def _require_under_way(self, work: Work) -> None:
         if work.has_ended:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"transaction {work.transaction_id} is over on {self.name} ({work.state.value})"
             )
 
@@ -315,7 +316,7 @@ class VersionedTable:
 
     def _checked(self, key: bytes) -> bytes:
         if not isinstance(key, bytes):
-            raise BadRequestError(f"a key is bytes, not {type(key).__name__}; encode it")
+            raise TypeError(f"a key is bytes, not {type(key).__name__}; encode it")
         most = self._versions.key_bytes_max
         if len(key) > most:
             raise RequestTooLargeError(

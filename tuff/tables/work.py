@@ -8,8 +8,8 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from threading import Lock, RLock
 from weakref import WeakSet, WeakValueDictionary
 
+from tuff.client_errors import WrongStateError
 from tuff.participant import hook_transaction_id
-from tuff.protocol.errors import BadRequestError
 from tuff.protocol.transaction import Transaction
 from tuff.tables.row_format import Version
 
@@ -144,7 +144,7 @@ class Current:
     def start(self, transaction: Transaction) -> None:
         """Make the transaction current in this context. Contexts share the work of one transaction.
 
-        Raises: BadRequestError: too many transactions are open in this context.
+        Raises: WrongStateError: too many transactions are open in this context.
         """
         with self._joining:
             work = self._works.get(transaction.transaction_id)
@@ -167,21 +167,21 @@ class Current:
             self._doubtful.pop(work.transaction_id, None)
 
     def get(self) -> Work:
-        """The current transaction's work. Raises: BadRequestError: there is none."""
+        """The current transaction's work. Raises: WrongStateError: there is none."""
         stack = self._stack.get()
         if not stack:
             raise self.outside()
         return self.require_open(stack[-1])
 
     def require_open(self, work: Work) -> Work:
-        """Raises: BadRequestError: it is committing, or has ended."""
+        """Raises: WrongStateError: it is committing, or has ended."""
         if work.state is not WorkState.OPEN:
             raise self.outside()
         return work
 
-    def outside(self) -> BadRequestError:
+    def outside(self) -> WrongStateError:
         """The error for a call outside of a transaction."""
-        return BadRequestError(
+        return WrongStateError(
             f"{self._table_name} is in no transaction here; use it inside of `with "
             "client.transaction(…)`"
         )
@@ -194,14 +194,14 @@ class Current:
         Always taking the latest one was wrong: the transaction of a generator that ended inside of
         another block committed the rows of that block, and its own were rolled back with the block.
 
-        Raises: BadRequestError: the transaction was not started here, or its context is gone.
+        Raises: WrongStateError: the transaction was not started here, or its context is gone.
         """
         transaction_id = hook_transaction_id()
         if transaction_id is None:
             return self._latest()
         work = self._works.get(transaction_id)
         if work is None:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"transaction {transaction_id} has nothing on {self._table_name} any more: the "
                 "task or thread in which it was started there is gone"
             )
@@ -232,7 +232,7 @@ class Current:
         if len(stack) >= NESTED_COUNT_MAX:
             stack = tuple(one for one in stack if not one.has_ended)
         if len(stack) >= NESTED_COUNT_MAX:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"{len(stack)} transactions on {self._table_name} were started here and never "
                 "ended; end them, or call leave_tx for each that ended without the table"
             )
@@ -241,7 +241,7 @@ class Current:
     def _latest(self) -> Work:
         stack = self._stack.get()
         if not stack:
-            raise BadRequestError(
+            raise WrongStateError(
                 f"no transaction was started on {self._table_name} here; call start_tx"
             )
         return stack[-1]

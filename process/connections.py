@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCOUTQ
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -24,23 +24,20 @@ class Connection(Protocol):
         """Close it now, and give up the request under way."""
 
 
-C = TypeVar("C", bound=Connection)
-
-
-class Connections(Generic[C]):
-    """The open connections of one kind. Lives on one event loop."""
+class Connections:
+    """The open connections. Lives on one event loop."""
 
     def __init__(self) -> None:
-        self._open: set[C] = set()
+        self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: C) -> None:
+    def add(self, connection: Connection) -> None:
         self._open.add(connection)
 
-    def discard(self, connection: C) -> None:
+    def discard(self, connection: Connection) -> None:
         self._open.discard(connection)
         if not self._open:
             self._is_empty.set()

@@ -222,7 +222,7 @@ class RouteTree:
                 node.other = node.other or _Node()
                 node = node.other
             else:
-                # A line is looked up without its number (process/fast_http.py).
+                # A line is looked up without its number (process/plain_requests.py).
                 assert not segment.isdigit(), f"{route.path} has a number that it does not name"
                 node = node.named.setdefault(segment, _Node())
         assert node.names in ((), tuple(names)), f"{route.path} names a segment in two ways"

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable, Iterable
 
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Dispatcher, RouteTree
-from process.fast_http import FastConnection, FastConnections, ReplyBytes
-from process.general_http import GeneralServer, StreamRoute
+from process.dispatch import Dispatcher
+from process.http_connection import HttpConnection, HttpService
+from process.http_replies import ReplyBytes, StreamRoute
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, Route, problem_reply
 
@@ -18,8 +18,7 @@ CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get th
 
 
 class Listener:
-    """The listening socket, with a bound on open connections. Every connection begins on the fast
-    path; the general path has those that leave it."""
+    """The listening socket, with a bound on open connections."""
 
     def __init__(
         self,
@@ -32,22 +31,13 @@ class Listener:
         max_request_bytes: int,
         now_ms: Callable[[], int],
     ) -> None:
-        routes = list(routes)
         elapsed_s = asyncio.get_running_loop().time
         replies = ReplyBytes(server=SERVER_NAME, now_ms=now_ms, elapsed_s=elapsed_s)
-        self.general = GeneralServer(
+        self._service = HttpService(
             routes,
             streams,
             dispatcher,
             hosts,
-            replies=replies,
-            max_request_bytes=max_request_bytes,
-        )
-        self.fast = FastConnections(
-            RouteTree(routes),
-            dispatcher,
-            hosts,
-            general=self.general.connect,
             replies=replies,
             max_request_bytes=max_request_bytes,
         )
@@ -71,9 +61,9 @@ class Listener:
         return int(addresses[0][1])
 
     def _accept(self) -> asyncio.BaseProtocol:
-        if len(self.fast.connections) + len(self.general.connections) >= self._connections_max:
-            return _Refusal(self._connections_max, self.fast.replies)
-        return FastConnection(self.fast)
+        if len(self._service.connections) >= self._connections_max:
+            return _Refusal(self._connections_max, self._service.replies)
+        return HttpConnection(self._service)
 
     def stop_accepting(self) -> None:
         if self._server is not None:
@@ -83,10 +73,7 @@ class Listener:
         """Close every connection: idle ones at once, others when the client has its reply, or after
         so many seconds, of which there are `CLOSE_S_MIN` in any case."""
         self.stop_accepting()
-        within_s = max(within_s, CLOSE_S_MIN)
-        await asyncio.gather(
-            self.fast.connections.close(within_s), self.general.connections.close(within_s)
-        )
+        await self._service.connections.close(max(within_s, CLOSE_S_MIN))
 
 
 class _Refusal(asyncio.Protocol):

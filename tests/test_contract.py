@@ -13,7 +13,7 @@ from messaging.job_routes import routes as job_routes
 from messaging.message_routes import routes as message_routes
 from messaging.topic_routes import routes as topic_routes
 from process import backup_stream, health
-from process.general_http import StreamRoute
+from process.http_replies import StreamRoute
 from process.openapi import ENDPOINTS, address
 from process.settings import SECTIONS, key_of
 from tests.http.client import Client

@@ -46,7 +46,7 @@ IN_CHUNKS = "Transfer-Encoding: chunked\r\n"
 
 def say(server: ServerProcess, request: str, last: str = LAST) -> str:
     """All that the server answers to these bytes, and to a last request that asks it to close: one
-    that does is not plain (process/fast_http.py)."""
+    that does is not plain (process/plain_requests.py)."""
     with socket.create_connection((server.host, server.port), timeout=10) as connection:
         connection.sendall((request + last).encode("latin-1"))
         said = b"".join(iter(lambda: connection.recv(1 << 16), b""))

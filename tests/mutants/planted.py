@@ -401,8 +401,8 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Web pages of other sites
     Mutant(
-        "the fast path serves whatever host a request names",
-        "process/fast_http.py",
+        "a plain request is served whatever host it names",
+        "process/plain_requests.py",
         "        or hosts.refusal(fields) is not None\n",
         "",
         (
@@ -412,8 +412,8 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "the general path serves whatever host a request names",
-        "process/general_http.py",
+        "a parsed request is served whatever host it names",
+        "process/http_connection.py",
         "        if foreign is not None:\n",
         "        if False:\n",
         (

@@ -1,4 +1,4 @@
-"""The same routes on the fast path and on the general path alone, in one process."""
+"""The same routes behind two ports, in one process: at one, connections only parse."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
+from process.http_connection import HttpConnection
 from process.listener import Listener
 from process.metrics import Metrics
 from tuff.disk.event_loop import Arrivals
@@ -74,7 +75,7 @@ async def _later(_request: Request) -> Reply:
 
 
 class Served:
-    """Both paths: `fast_port` of a Listener, `general_port` of the general path alone."""
+    """A Listener at `port`; at `parsing_port` its connections parse from the first request on."""
 
     def __init__(self) -> None:
         self.routes = Routes()
@@ -94,20 +95,29 @@ class Served:
         )
 
     async def open(self) -> None:
-        self.fast_port = await self.listener.listen("127.0.0.1", 0)
-        self._general = await asyncio.get_running_loop().create_server(
-            self.listener.general.connect, "127.0.0.1", 0
+        self.port = await self.listener.listen("127.0.0.1", 0)
+        self._parsing = await asyncio.get_running_loop().create_server(
+            self._parsing_connection, "127.0.0.1", 0
         )
-        self.general_port = int(self._general.sockets[0].getsockname()[1])
+        self.parsing_port = int(self._parsing.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         await self.listener.close(within_s=0)
-        self._general.close()
+        self._parsing.close()
+
+    def _parsing_connection(self) -> HttpConnection:
+        connection = HttpConnection(self.listener._service)
+        connection._begin_parsing()
+        return connection
 
     @property
-    def fast_count(self) -> int:
-        """How many connections are on the fast path."""
-        return len(self.listener.fast.connections)
+    def connections(self) -> set[HttpConnection]:
+        return self.listener._service.connections._open  # type: ignore[return-value]
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self.connections)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """What is remembered is asked once, and takes no more than its bound."""
 
-from process.fast_http import Remembered
+from process.plain_requests import Remembered
 
 
 def test_an_answer_is_found_once_and_all_are_forgotten_at_the_bound() -> None:

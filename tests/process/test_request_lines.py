@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from process.dispatch import RouteTree
-from process.fast_http import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines
+from process.plain_requests import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route
 
 

@@ -2,15 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from process import connections as unread
 from process.connections import SlowReader
-from process.fast_http import FastConnection
-from process.general_http import GeneralConnection
+from process.http_connection import HttpConnection
 from tests.process.served import Served, served
 
 LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -25,21 +24,17 @@ async def both() -> AsyncIterator[Served]:
         yield made
 
 
-@pytest.fixture(params=["fast", "library"])
+@pytest.fixture(params=["plain", "parsed"])
 async def way(request: pytest.FixtureRequest, both: Served) -> "Way":
-    return Way(both, is_fast=request.param == "fast")
+    return Way(both, is_plain=request.param == "plain")
 
 
 class Way:
-    """One of the two paths, and the slow readers that it watches."""
+    """One of the two ways of reading, and the slow readers that are watched."""
 
-    def __init__(self, both: Served, *, is_fast: bool) -> None:
-        self.port = both.fast_port if is_fast else both.general_port
-        self._connections: Collection[FastConnection | GeneralConnection] = (
-            both.listener.fast.connections._open
-            if is_fast
-            else both.listener.general.connections._open
-        )
+    def __init__(self, both: Served, *, is_plain: bool) -> None:
+        self.port = both.port if is_plain else both.parsing_port
+        self._connections = both.connections
 
     @property
     def count(self) -> int:
@@ -101,13 +96,13 @@ async def test_a_minute_has_to_pass(way: Way) -> None:
 
 async def test_a_connection_that_closes_is_watched_until_all_is_read(both: Served) -> None:
     """Its transport says that the client has nearly all, and never closes while it has not all."""
-    async with behind(both.fast_port) as (_, writer):
+    async with behind(both.port) as (_, writer):
         writer.write(LARGE)
-        watched = await Way(both, is_fast=True).unread()
-        (lane,) = both.listener.fast.connections._open
+        watched = await Way(both, is_plain=True).unread()
+        (connection,) = both.connections
 
-        lane.close()
-        lane.resume_writing()
+        connection.close()
+        connection.resume_writing()
 
         assert watched._timer is not None
 
@@ -128,7 +123,7 @@ async def behind(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
                 await writer.wait_closed()
 
 
-def _is_watched(connection: FastConnection | GeneralConnection) -> bool:
+def _is_watched(connection: HttpConnection) -> bool:
     return connection._slow_reader is not None and connection._slow_reader._timer is not None
 
 

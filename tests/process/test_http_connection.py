@@ -52,7 +52,7 @@ async def test_an_unreadable_request_is_a_problem_document_and_closes_the_connec
 ) -> None:
     """It was a plain text, with a stack trace in the log."""
     with caplog.at_level(logging.INFO):
-        said = await talk(both.fast_port, sent)
+        said = await talk(both.port, sent)
 
     head, _, body = said.partition(b"\r\n\r\n")
     problem = json.loads(body)
@@ -68,7 +68,7 @@ async def test_an_unreadable_request_is_a_problem_document_and_closes_the_connec
 
 async def test_a_broken_chunk_ends_its_request(both: Served) -> None:
     """The request was not answered, and counted as under way until its client disconnected."""
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"))
         await _until(lambda: both.admission.under_way == 1)
 
@@ -79,7 +79,7 @@ async def test_a_broken_chunk_ends_its_request(both: Served) -> None:
 
 
 async def test_a_broken_chunk_ends_a_request_that_waits_behind_another(both: Served) -> None:
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n1\r\n0\r\n\r\n"))
         await _until(lambda: both.routes.asked == [b"1"])
         writer.write(post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"))
@@ -95,7 +95,7 @@ async def test_a_broken_chunk_ends_a_request_that_waits_behind_another(both: Ser
 
 
 async def test_garbage_behind_a_whole_request_is_refused_after_its_reply(both: Served) -> None:
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n1\r\n0\r\n\r\n"))
         await _until(lambda: both.routes.asked == [b"1"])
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n2\r\n0\r\n\r\n"))
@@ -115,12 +115,12 @@ async def test_an_upload_that_stalls_is_given_up(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as a request under way for ever."""
-    monkeypatch.setattr("process.general_http.UPLOAD_QUIET_S_MAX", 0.01)
+    monkeypatch.setattr("process.http_connection.UPLOAD_QUIET_S_MAX", 0.01)
     for begun in (
         post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"),
         post("/v1/echo/a", b"Content-Length: 3000000\r\n", b"abc"),
     ):
-        said = await talk(both.fast_port, begun)
+        said = await talk(both.port, begun)
 
         assert _problems(said) == [(400, "bad_request")]
         assert b"after 3 bytes" in said
@@ -133,7 +133,7 @@ async def test_a_content_coding_is_refused_by_its_name(both: Served, coding: str
     unknown coding as none at all."""
     fields = f"Content-Encoding: {coding}\r\nContent-Length: 3\r\n".encode()
 
-    said = await talk(both.fast_port, post("/v1/echo/a", fields, b"abc") + END)
+    said = await talk(both.port, post("/v1/echo/a", fields, b"abc") + END)
 
     refusal, answer = _replies(said)
     assert _problems(refusal) == [(415, "unsupported_media_type")]
@@ -144,7 +144,7 @@ async def test_a_content_coding_is_refused_by_its_name(both: Served, coding: str
 async def test_identity_is_no_content_coding(both: Served) -> None:
     fields = b"Content-Encoding: identity\r\nContent-Length: 3\r\n"
 
-    said = await talk(both.fast_port, post("/v1/echo/a", fields, b"abc") + END)
+    said = await talk(both.port, post("/v1/echo/a", fields, b"abc") + END)
 
     assert said.count(b"HTTP/1.1 200 OK") == 2
     assert b"abc".hex().encode() in said
@@ -154,13 +154,13 @@ HEAD = b"HEAD /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.mark.parametrize("first", [b"", HEAD], ids=["on the fast path", "on the general path"])
+@pytest.mark.parametrize("first", [b"", HEAD], ids=["plain", "parsed"])
 async def test_a_close_cuts_no_reply_that_is_being_read(
     both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     """It was cut a second after the stop."""
     monkeypatch.setattr("process.listener.CLOSE_S_MIN", 0.01)
-    port = both.fast_port
+    port = both.port
     async with connected(port) as (reader, writer), connected(port) as (idle_reader, idle_writer):
         idle_writer.write(HEAD)
         await idle_reader.readuntil(b"\r\n\r\n")
@@ -180,7 +180,7 @@ async def test_a_close_aborts_a_client_that_reads_nothing(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("process.listener.CLOSE_S_MIN", 0.01)
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(HEAD + LARGE)
         await reader.readuntil(b"200 OK\r\n")
 
@@ -191,7 +191,7 @@ async def test_a_close_aborts_a_client_that_reads_nothing(
 
 
 async def test_http_1_0_is_answered_and_the_connection_closes(both: Served) -> None:
-    said = await talk(both.fast_port, b"GET /v1/echo/a HTTP/1.0\r\n\r\n")
+    said = await talk(both.port, b"GET /v1/echo/a HTTP/1.0\r\n\r\n")
 
     assert said.startswith(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
 
@@ -199,7 +199,7 @@ async def test_http_1_0_is_answered_and_the_connection_closes(both: Served) -> N
 async def test_an_upgrade_that_is_not_offered_is_answered_and_http_goes_on(both: Served) -> None:
     upgrade = GET + b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 
-    said = await talk(both.fast_port, upgrade + END)
+    said = await talk(both.port, upgrade + END)
 
     assert said.count(b"HTTP/1.1 200 OK") == 2
 
@@ -207,13 +207,13 @@ async def test_an_upgrade_that_is_not_offered_is_answered_and_http_goes_on(both:
 async def test_a_body_is_asked_for_only_when_the_request_is_admitted(both: Served) -> None:
     """A client that waits for `100 Continue` does not upload what is refused."""
     expecting = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/echo/a", expecting))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"abc" + END)
         assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 2
     both.admission.stop()
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/echo/a", expecting))
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 503 ")
 
@@ -222,33 +222,85 @@ async def test_the_rest_of_a_refused_body_is_dropped_for_a_while(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = post("/v1/echo/a", CHUNKED, b"bb8\r\n" + bytes(3000) + b"\r\n")
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(begun)
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413 ")
         writer.write(b"1\r\na\r\n0\r\n\r\n" + END)
         assert b"HTTP/1.1 200 OK" in await reader.read()
-    monkeypatch.setattr("process.general_http.LINGER_S_MAX", 0.01)
+    monkeypatch.setattr("process.http_connection.LINGER_S_MAX", 0.01)
 
-    assert _problems(await talk(both.fast_port, begun)) == [(413, "request_too_large")]
+    assert _problems(await talk(both.port, begun)) == [(413, "request_too_large")]
 
 
 async def test_a_head_without_end_is_refused(both: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("process.general_http.HEAD_BYTES_MAX", 1_000)
-    async with connected(both.fast_port) as (reader, writer):
+    monkeypatch.setattr("process.request_parser.HEAD_BYTES_MAX", 1_000)
+    async with connected(both.port) as (reader, writer):
         writer.write(GET)
         await _turns()
         writer.write(b"A: " + b"a" * 1_000)
         assert b"longer than 1000 bytes" in await reader.read()
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [GET, GET + b"Host: x\r\nA: a", b"GE"],
+    ids=["of one line", "in a field", "in a method"],
+)
+async def test_a_head_that_takes_too_long_is_refused(
+    both: Served, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    """Its connection stayed for as long as the client sent a byte now and then."""
+    monkeypatch.setattr("process.http_connection.HEAD_S_MAX", 0.01)
+
+    said = await talk(both.port, begun)
+
+    assert _problems(said) == [(400, "bad_request")]
+    assert b"not complete after 0.01 seconds" in said
+    assert b"Connection: close\r\n" in said
+    assert both.count == 0
+
+
+async def test_the_time_for_a_head_does_not_run_behind_a_request_under_way(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("process.http_connection.HEAD_S_MAX", 0.02)
+    async with connected(both.port) as (reader, writer):
+        writer.write(HEAD + post("/v1/slow", b"Content-Length: 1\r\n", b"1") + GET)
+        await _until(lambda: both.routes.asked == [b"1"])
+        writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.05)
+
+        both.routes.go_on.set()
+
+        said = await reader.read()
+        assert re.findall(rb"HTTP/1\.1 (\d+) ", said) == [b"405", b"200", b"200"]
+
+
+async def test_no_request_begins_behind_the_last_reply(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client that read a large reply to its end let the next request begin, although the
+    connection was closing."""
+    async with connected(both.port) as (reader, writer):
+        writer.write(HEAD + LARGE + post("/v1/slow", b"Content-Length: 1\r\n", b"1"))
+        await _until(lambda: any(each._is_paused for each in both.connections))
+        (slow,) = both.connections
+        slow.close()
+
+        assert (await reader.read()).endswith(b"x" * (8 << 20))
+        await _until(lambda: both.count == 0)
+
+    assert both.routes.asked == []
+
+
 async def test_nothing_is_read_from_a_client_that_sends_more_than_is_held(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("process.general_http.HELD_BYTES_MAX", 10_000)
-    async with connected(both.fast_port) as (reader, writer):
+    monkeypatch.setattr("process.http_connection.HELD_BYTES_MAX", 10_000)
+    async with connected(both.port) as (reader, writer):
         writer.write(HEAD + post("/v1/slow", b"Content-Length: 1\r\n", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
-        (held,) = both.listener.general.connections._open
+        (held,) = both.connections
         count, large = 300, post("/v1/echo/a", b"Content-Length: 2000\r\n", bytes(2000))
         writer.write(large * count + END)
         assert held._transport is not None
@@ -261,11 +313,11 @@ async def test_nothing_is_read_from_a_client_that_sends_more_than_is_held(
 
 
 async def test_an_idle_connection_is_closed(both: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(HEAD)
         await reader.readuntil(b"\r\n\r\n")
-        (idle,) = both.listener.general.connections._open
-        monkeypatch.setattr("process.general_http.KEEP_ALIVE_S", 0.0)
+        (idle,) = both.connections
+        monkeypatch.setattr("process.http_connection.KEEP_ALIVE_S", 0.0)
         idle._rest()
         assert await reader.read() == b""
 
@@ -300,7 +352,7 @@ async def test_a_trailer_behind_the_chunks_changes_no_header_field(both: Served)
     fields = CHUNKED + b"Connection: close\r\n"
     body = b"1\r\na\r\n0\r\nContent-Type: application/json\r\nHost: y\r\n\r\n"
 
-    said = await talk(both.fast_port, post("/v1/echo/a", fields, body))
+    said = await talk(both.port, post("/v1/echo/a", fields, body))
 
     head, _, echoed = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -310,7 +362,7 @@ async def test_a_trailer_behind_the_chunks_changes_no_header_field(both: Served)
 async def test_a_trailer_without_end_is_refused(both: Served) -> None:
     begun = post("/v1/echo/a", CHUNKED, b"1\r\na\r\n0\r\nA: ")
 
-    said = await talk(both.fast_port, begun, b"a" * 200_000)
+    said = await talk(both.port, begun, b"a" * 200_000)
 
     assert said.startswith(b"HTTP/1.1 400 ")
     assert b"the trailer of the request is longer than 131072 bytes" in said

@@ -1,4 +1,4 @@
-"""The fast path answers as the general path does (process/fast_http.py)."""
+"""A plain request that is read without the parser is answered as a parsed one is."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process import fast_http
+from process import http_connection
 from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk
 
 END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -114,33 +114,31 @@ OTHER = {
 
 
 @pytest.mark.parametrize("request_bytes", PLAIN.values(), ids=PLAIN)
-async def test_a_plain_request_is_answered_alike_on_both_paths(
+async def test_a_plain_request_is_answered_as_a_parsed_one(
     both: Served, request_bytes: bytes
 ) -> None:
-    on_general_path = await talk(both.general_port, request_bytes + END)
+    parsed = await talk(both.parsing_port, request_bytes + END)
 
-    on_fast_path = await talk(both.fast_port, request_bytes + END)
-    in_pieces = await talk(both.fast_port, *_halves(request_bytes), END)
-    after_the_fast_path = await talk(both.fast_port, LEAVE, request_bytes + END)
+    read_as_plain = await talk(both.port, request_bytes + END)
+    in_pieces = await talk(both.port, *_halves(request_bytes), END)
+    after_another = await talk(both.port, LEAVE, request_bytes + END)
 
-    assert on_general_path.count(b"HTTP/1.1 ") == 2
-    assert on_fast_path == in_pieces == on_general_path
-    assert after_the_fast_path.endswith(on_general_path)
+    assert parsed.count(b"HTTP/1.1 ") == 2
+    assert read_as_plain == in_pieces == parsed
+    assert after_another.endswith(parsed)
 
 
 @pytest.mark.parametrize("request_bytes", OTHER.values(), ids=OTHER)
-async def test_any_other_request_goes_to_the_general_path(
-    both: Served, request_bytes: bytes
-) -> None:
-    on_general_path = await talk(both.general_port, request_bytes + END)
+async def test_any_other_request_is_parsed(both: Served, request_bytes: bytes) -> None:
+    parsed = await talk(both.parsing_port, request_bytes + END)
 
-    at_first = await talk(both.fast_port, request_bytes + END)
-    behind_a_plain_one = await talk(both.fast_port, PLAIN["a body"], request_bytes + END)
+    at_first = await talk(both.port, request_bytes + END)
+    behind_a_plain_one = await talk(both.port, PLAIN["a body"], request_bytes + END)
 
-    plain = await talk(both.general_port, PLAIN["a body"] + END)
+    plain = await talk(both.parsing_port, PLAIN["a body"] + END)
     first_reply = plain[: plain.index(b"HTTP/1.1 ", 1)]
-    assert at_first == on_general_path
-    assert behind_a_plain_one == first_reply + on_general_path
+    assert at_first == parsed
+    assert behind_a_plain_one == first_reply + parsed
 
 
 NAMES = st.sampled_from(
@@ -164,7 +162,7 @@ LINES = st.sampled_from(
 
 
 @given(line=LINES, fields=FIELDS)
-async def test_both_paths_agree_where_a_request_ends(
+async def test_both_ways_of_reading_agree_where_a_request_ends(
     line: str, fields: list[tuple[str, ...]]
 ) -> None:
     """Otherwise one client could smuggle a request behind another's. The body is not chunked."""
@@ -175,14 +173,14 @@ async def test_both_paths_agree_where_a_request_ends(
 
     async with served() as both:
         # The two may find garbage in the same segment at different times.
-        on_general_path = {
-            await talk(both.general_port, head + rest), await talk(both.general_port, head, rest),
+        parsed = {
+            await talk(both.parsing_port, head + rest), await talk(both.parsing_port, head, rest),
         }  # fmt: skip
-        by_server = await talk(both.fast_port, head + rest)
-        again = await talk(both.fast_port, head + rest)
+        by_server = await talk(both.port, head + rest)
+        again = await talk(both.port, head + rest)
 
     assert by_server == again
-    assert by_server in on_general_path
+    assert by_server in parsed
 
 
 async def test_requests_in_one_segment_are_answered_in_their_order(both: Served) -> None:
@@ -191,15 +189,15 @@ async def test_requests_in_one_segment_are_answered_in_their_order(both: Served)
         post("/v1/slow" if number % 3 else "/v1/echo/a", b"%d" % number) for number in range(300)
     )
 
-    said = await talk(both.fast_port, requests + END)
+    said = await talk(both.port, requests + END)
 
     assert both.routes.asked == [b"%d" % number for number in range(300) if number % 3]
     assert said.count(b"HTTP/1.1 200 OK") == 301
-    assert said == await talk(both.general_port, requests + END)
+    assert said == await talk(both.parsing_port, requests + END)
 
 
 async def test_a_request_behind_one_under_way_waits_for_it(both: Served) -> None:
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
 
@@ -216,11 +214,11 @@ async def test_a_request_behind_one_under_way_waits_for_it(both: Served) -> None
 async def test_a_client_that_sends_more_than_is_held_is_not_read(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_http, "HELD_BYTES_MAX", 10_000)
-    async with connected(both.fast_port) as (reader, writer):
+    monkeypatch.setattr(http_connection, "HELD_BYTES_MAX", 10_000)
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
-        (held,) = both.listener.fast.connections._open
+        (held,) = both.connections
 
         count, large = 300, post("/v1/echo/a", b"x" * REQUEST_BYTES_MAX)
         writer.write(large * count + END)
@@ -233,10 +231,10 @@ async def test_a_client_that_sends_more_than_is_held_is_not_read(
 
 
 async def test_a_client_that_does_not_read_gets_no_more_replies(both: Served) -> None:
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(get("/v1/large") * 3)
-        await _until(lambda: any(each._is_paused for each in both.listener.fast.connections._open))
-        (slow,) = both.listener.fast.connections._open
+        await _until(lambda: any(each._is_paused for each in both.connections))
+        (slow,) = both.connections
         while slow._held:  # what came at first is served; the rest comes while it is paused
             await reader.readexactly(1 << 20)
         await _until(lambda: slow._is_paused)
@@ -255,7 +253,7 @@ async def test_a_bug_is_answered_and_logged_and_the_connection_goes_on(
     both: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        said = await talk(both.fast_port, get("/v1/bug") + END)
+        said = await talk(both.port, get("/v1/bug") + END)
 
     assert b'"code": "internal"' in said
     assert said.count(b"HTTP/1.1 ") == 2
@@ -263,11 +261,11 @@ async def test_a_bug_is_answered_and_logged_and_the_connection_goes_on(
 
 
 async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> None:
-    async with connected(both.fast_port) as (_, writer):
+    async with connected(both.port) as (_, writer):
         writer.write(post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
         writer.close()
-        await _until(lambda: both.fast_count == 0)
+        await _until(lambda: both.count == 0)
         assert both.admission.under_way == 1
 
         both.routes.go_on.set()
@@ -275,12 +273,12 @@ async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> No
         await _until(lambda: both.admission.under_way == 0)
 
 
-@pytest.mark.parametrize("first", [b"", LEAVE], ids=["on the fast path", "on the general path"])
+@pytest.mark.parametrize("first", [b"", LEAVE], ids=["plain", "parsed"])
 async def test_a_read_ends_when_its_client_disconnects(
     both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr("process.dispatch._GIVEN_UP", {"POST /v1/slow"})
-    async with connected(both.fast_port) as (_, writer):
+    async with connected(both.port) as (_, writer):
         writer.write(first + post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
         assert both.admission.under_way == 1
@@ -292,7 +290,7 @@ async def test_a_read_ends_when_its_client_disconnects(
 
 
 async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Served) -> None:
-    port = both.fast_port
+    port = both.port
     async with connected(port) as (reader, writer), connected(port) as (idle_reader, _):
         writer.write(post("/v1/slow", b"1") + post("/v1/slow", b"2"))
         await _until(lambda: both.routes.asked == [b"1"])
@@ -310,7 +308,7 @@ async def test_a_close_cancels_a_request_that_does_not_end(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("process.listener.CLOSE_S_MIN", 0.01)
-    async with connected(both.fast_port) as (reader, writer):
+    async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
         await _until(lambda: both.routes.asked == [b"1"])
 
@@ -323,21 +321,52 @@ async def test_a_close_cancels_a_request_that_does_not_end(
 async def test_an_idle_connection_is_closed_and_one_with_a_request_is_not(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for begun in (b"", post("/v1/echo/a", b"xyz")[:-1]):
-        async with connected(both.fast_port) as (reader, writer):
-            writer.write(post("/v1/slow", b"1") + begun)
-            await _until(lambda: both.admission.under_way == 1)
-            (held,) = both.listener.fast.connections._open
-            with monkeypatch.context() as patched:
-                patched.setattr(fast_http, "KEEP_ALIVE_S", 0.0)
-                held._rest()
-                assert not held._transport.is_closing()
+    async with connected(both.port) as (reader, writer):
+        writer.write(post("/v1/slow", b"1"))
+        await _until(lambda: both.admission.under_way == 1)
+        (held,) = both.connections
+        monkeypatch.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
+        held._rest()
+        assert not held._transport.is_closing()
 
-                both.routes.go_on.set()
-                await reader.readuntil(b"}")
-                held._rest()
-                assert await reader.read() == b""
-        both.routes.go_on.clear()
+        both.routes.go_on.set()
+        await reader.readuntil(b"}")
+        held._rest()
+        assert await reader.read() == b""
+
+
+async def test_a_plain_body_whose_rest_does_not_come_is_refused(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(both.port) as (reader, writer):
+        writer.write(post("/v1/echo/a", b"xyz")[:-1])
+        await _until(lambda: any(each._needed for each in both.connections))
+        (held,) = both.connections
+        monkeypatch.setattr(http_connection, "UPLOAD_QUIET_S_MAX", 0.01)
+        with monkeypatch.context() as patched:
+            patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
+            held._rest()
+
+        said = await reader.read()
+
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"no byte of the body came for 0.01 seconds, after 2 bytes" in said
+
+
+async def test_a_plain_body_that_comes_slowly_is_taken(
+    both: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_bytes = post("/v1/echo/a", b"xyz")
+    async with connected(both.port) as (reader, writer):
+        writer.write(request_bytes[:-1])
+        await _until(lambda: any(each._needed for each in both.connections))
+        (held,) = both.connections
+        with monkeypatch.context() as patched:
+            patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
+            held._rest()
+        writer.write(request_bytes[-1:] + END)
+
+        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/metrics"])
@@ -345,9 +374,9 @@ async def test_a_probe_is_answered_under_any_load_and_while_the_server_stops(
     both: Served, path: str
 ) -> None:
     both.admission.under_way = 100
-    loaded = [await _statuses_of(path, port) for port in (both.fast_port, both.general_port)]
+    loaded = [await _statuses_of(path, port) for port in (both.port, both.parsing_port)]
     both.admission.stop()
-    stopping = [await _statuses_of(path, port) for port in (both.fast_port, both.general_port)]
+    stopping = [await _statuses_of(path, port) for port in (both.port, both.parsing_port)]
 
     assert loaded == [["200", "200", "429"]] * 2
     assert stopping == [["200", "200", "503"]] * 2
@@ -358,15 +387,15 @@ async def _statuses_of(path: str, port: int) -> list[str]:
     return re.findall(r"HTTP/1\.1 (\d+) ", said.decode())
 
 
-async def test_both_paths_are_counted_alike(both: Served) -> None:
-    await talk(both.general_port, PLAIN["both names"] + get("/v1/refused") + END)
-    on_general_path = await both.metrics.text()
-    await talk(both.fast_port, PLAIN["both names"] + get("/v1/refused") + END)
+async def test_requests_read_either_way_are_counted_alike(both: Served) -> None:
+    await talk(both.parsing_port, PLAIN["both names"] + get("/v1/refused") + END)
+    parsed = await both.metrics.text()
+    await talk(both.port, PLAIN["both names"] + get("/v1/refused") + END)
     by_both = await both.metrics.text()
 
     for operation in ("POST /v1/{kind}/{name}/deep", "GET /v1/refused", "GET /v1/echo/{name}"):
         line = f'tuff_request_seconds_count{{operation="{operation}"'.encode()
-        assert _figure(by_both, line) == 2 * _figure(on_general_path, line) == 2
+        assert _figure(by_both, line) == 2 * _figure(parsed, line) == 2
 
 
 def _figure(text: bytes, start: bytes) -> float:
@@ -374,15 +403,14 @@ def _figure(text: bytes, start: bytes) -> float:
     return float(line.split()[-1])
 
 
-async def test_connections_of_both_paths_count_for_the_limit(both: Served) -> None:
+async def test_open_connections_are_limited(both: Served) -> None:
     async with AsyncExitStack() as held:
-        streams = [await held.enter_async_context(connected(both.fast_port)) for _ in range(5)]
+        streams = [await held.enter_async_context(connected(both.port)) for _ in range(5)]
         for reader, writer in streams[:3]:
             writer.write(LEAVE)
             await reader.readuntil(b"\r\n\r\n")
-        assert both.fast_count == 2
 
-        one_too_many = await talk(both.fast_port, get("/v1/echo/a"))
+        one_too_many = await talk(both.port, get("/v1/echo/a"))
 
         assert one_too_many.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
         assert b"server.max_connections=5" in one_too_many

@@ -1,0 +1,514 @@
+"""One connection: reads its requests, and answers them one after the other (protocol §1).
+
+A connection reads in two ways. At first it looks for *plain* requests (process/plain_requests.py),
+which need no parser. At the first request that is not plain it begins to parse
+(process/request_parser.py), from that request on until it closes. Everything else is the same for
+both: admission, limits, replies, idle time, and how it is closed.
+
+What arrives while a whole request waits for its answer is held, up to a bound; beyond it the
+connection is not read.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from process.allowed_hosts import AllowedHosts
+from process.connections import Connections, SlowReader
+from process.dispatch import Dispatcher, RouteTree, is_given_up
+from process.http_replies import ReplyBytes, ReplyStream, StreamRoute
+from process.plain_requests import Heads, Lines
+from process.request_heads import (
+    Target,
+    accept_of,
+    read_target,
+    refusal_of_head,
+    require_no_coding,
+)
+from process.request_parser import METHODS, Exchange, RequestParser
+from tuff.disk.event_loop import LightTask
+from tuff.protocol.errors import (
+    BadRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    TuffError,
+)
+from tuff.protocol.exchange import Handler, Reply, Request, Route, problem_reply
+
+UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
+PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
+JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
+HELD_BYTES_MAX = 1 << 18  # bytes that wait behind a request under way; then reading pauses
+KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
+# Seconds from the first byte of a head to its last one. It comes in one piece, or nearly so: a
+# client that sends it byte by byte only keeps a connection from others.
+HEAD_S_MAX = 30.0
+# Seconds without a byte of a body that was announced. A network that lost its way has found it
+# again by then, and a client that is gone must not keep one of `server.max_pending_requests`.
+UPLOAD_QUIET_S_MAX = 30.0
+# Seconds in which the rest of a body is read and dropped that came with a request that is already
+# refused. Closing at once would reset the connection before the client has read the refusal.
+LINGER_S_MAX = 10.0
+
+_CALLS = "/v1/"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Sent(NamedTuple):
+    """The answer of a handler that has sent its reply itself, in parts."""
+
+    status: int
+
+
+class HttpService:
+    """What all connections share. Lives on one event loop."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        streams: Iterable[StreamRoute],
+        dispatcher: Dispatcher,
+        hosts: AllowedHosts,
+        *,
+        replies: ReplyBytes,
+        max_request_bytes: int,
+    ) -> None:
+        routes, streams = list(routes), list(streams)
+        self.loop = asyncio.get_running_loop()
+        self.heads = Heads(Lines(RouteTree(routes)), hosts)
+        self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
+        of_streams = [Route(each.method, each.path, _never) for each in streams]
+        self.tree = RouteTree([*routes, *of_streams])
+        self.dispatcher = dispatcher
+        self.hosts = hosts
+        self.replies = replies
+        self.max_request_bytes = max_request_bytes
+        self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
+        self.connections = Connections()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection, until it closes."""
+
+    def __init__(self, service: HttpService) -> None:
+        self._service = service
+        self._loop = service.loop
+        self._transport: asyncio.Transport | None = None
+        self._held = bytearray()  # bytes that were received and not read
+        self._needed = 0  # bytes that must be held before a plain request is whole
+        self._parser: RequestParser | None = None  # from the first request that is not plain
+        self._head_watched: Exchange | None = None  # its head has a time limit that runs
+        self._current: Exchange | None = (
+            None  # parsed, and under way or with its body still to come
+        )
+        self._work: LightTask[Reply] | LightTask[Reply | Sent] | None = None  # under way
+        self._operation = ""  # of the request under way, or of the last one
+        self._is_paused = False  # the client does not read its replies
+        self._writable: asyncio.Future[None] | None = None  # done when it reads again
+        self._is_closing = False  # after the request under way
+        self._is_closed = False  # nothing more is read or answered
+        self._quiet_s = 0.0  # when the last request was answered; 0 at first
+        self._timer: asyncio.TimerHandle | None = None  # of idle time
+        self._slow_reader: SlowReader | None = None  # once the transport has paused
+
+    # What the event loop calls.
+
+    def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
+        self, transport: asyncio.Transport
+    ) -> None:
+        self._transport = transport
+        self._service.connections.add(self)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._service.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._slow_reader is not None:
+            self._slow_reader.stop()
+        if self._parser is not None:
+            self._parser.stop()
+        lost = ConnectionResetError("the client has closed the connection")
+        if is_given_up(self._operation):
+            self._give_up()
+        elif self._current is not None and not self._current.is_whole:
+            self._current.fail(lost)
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_exception(lost)
+
+    def data_received(self, data: bytes) -> None:
+        if self._held or self._work is not None or self._is_paused or self._parser is not None:
+            self._held += data
+            self._go_on()
+        else:
+            self._take_plain(data)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._slow_reader is not None:
+            self._slow_reader.taken()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._go_on()
+
+    # What the listener calls.
+
+    def close(self) -> None:
+        """Close the connection, once the request under way is answered."""
+        self._is_closing = True
+        if self._work is None:
+            self._hang_up()
+
+    def abort(self) -> None:
+        """Close the connection now, and give up the request under way."""
+        self._give_up()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Reading.
+
+    def _go_on(self) -> None:
+        """Read on, and begin the next request if its turn has come."""
+        if self._transport is None or self._is_closed:
+            return
+        if self._is_paused:
+            self._bound_held()
+        elif self._parser is not None:
+            self._go_on_parsing(self._parser)
+        elif self._work is not None:
+            self._bound_held()
+        elif self._held and len(self._held) >= self._needed:
+            self._needed = 0
+            self._take_plain(self._take_held())
+
+    def _bound_held(self) -> None:
+        if len(self._held) > HELD_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _take_held(self) -> bytes:
+        data = bytes(self._held)
+        self._held.clear()
+        if self._transport is not None:
+            self._transport.resume_reading()
+        return data
+
+    def _take_plain(self, data: bytes) -> None:
+        """Begin the plain request at the start of the bytes, or hold them until it is whole. From
+        any other request on, parse."""
+        service = self._service
+        head = service.heads.read(data)
+        if head is None or head.fields.content_length > service.plain_body_bytes_max:
+            self._held += data
+            self._begin_parsing()
+            return
+        (operation, handler, parameters, query), fields, size = head
+        stop = size + fields.content_length
+        if len(data) < stop:
+            self._held += data
+            self._needed = stop
+            return
+        if len(data) > stop:
+            self._held += data[stop:]
+        self._operation = operation
+        request = Request(parameters, query, fields.content_type, fields.accept, data[size:stop])
+        work = service.dispatcher.answer(operation, handler, request)
+        self._work = LightTask(work, returned=self._answer_plain, failed=self._fail)
+        self._work.go_on()
+
+    def _begin_parsing(self) -> None:
+        self._parser = RequestParser(
+            max_request_bytes=self._service.max_request_bytes, now_s=self._loop.time
+        )
+        self._go_on()
+
+    def _go_on_parsing(self, parser: RequestParser) -> None:
+        if self._current is not None and not self._current.is_whole:
+            self._parse_held(parser)  # the rest of its body, also where that is dropped
+        if self._work is not None or (self._current is not None and not self._current.is_whole):
+            self._bound_held()
+            return
+        self._current = None
+        if not parser.queue:
+            self._parse_held(parser)
+        if parser.queue:
+            self._begin(parser.queue.popleft())
+        elif parser.refusal is not None:
+            self._refuse(parser.refusal)
+
+    def _parse_held(self, parser: RequestParser) -> None:
+        # The parser gets no more bytes while a whole request waits for its answer.
+        if not self._held or parser.queue:
+            return
+        parser.feed(self._take_held())
+        if parser.in_head is not None and parser.in_head is not self._head_watched:
+            self._head_watched = parser.in_head
+            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, parser.in_head)
+
+    def _end_head(self, parser: RequestParser, exchange: Exchange) -> None:
+        """Refuse a request whose head takes too long."""
+        if self._transport is None or parser.in_head is not exchange:
+            return
+        if self._held:  # the rest may be there, behind a request under way
+            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, exchange)
+            return
+        parser.break_off(
+            BadRequestError(
+                f"the head of the request was not complete after {HEAD_S_MAX:g} seconds; send it "
+                "again"
+            )
+        )
+        self._go_on()
+
+    # Answering.
+
+    def _answer_plain(self, reply: Reply) -> None:
+        self._work = None
+        if self._transport is None:
+            return
+        if len(reply.body) < JOINED_BYTES_MAX:
+            self._transport.write(self._service.replies.pack(reply))
+        else:
+            self._transport.writelines((self._service.replies.head(reply), reply.body))
+        if self._is_closing:
+            self._hang_up()
+            return
+        self._quiet_s = self._loop.time()
+        if self._held:
+            # Not from here: a thousand requests in one segment would nest as deep.
+            self._loop.call_soon(self._go_on)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        refusal = refusal_of_head(exchange.version, exchange.target, exchange.fields)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        try:
+            target = read_target(exchange.target)
+        except BadRequestError as error:
+            self._refuse(error)
+            return
+        call = _Call(self._service, exchange, target)
+        self._operation = call.operation
+        foreign = self._service.hosts.refusal(exchange.fields, authority=target.authority)
+        if foreign is not None:
+            self._answer(self._service.dispatcher.refuse(call.operation, foreign))
+            return
+        work = self._service.dispatcher.answer(call.operation, call.answer, self)
+        self._work = LightTask(work, returned=self._answer, failed=self._fail)
+        self._work.go_on()
+        if not exchange.is_whole and self._held:
+            self._loop.call_soon(self._go_on)
+
+    def _refuse(self, refusal: TuffError) -> None:
+        """Answer, and close the connection."""
+        reply = self._service.dispatcher.refuse(UNMATCHED, refusal)
+        if isinstance(refusal, MethodNotAllowedError):
+            reply = reply._replace(headers=(("Allow", METHODS),))
+        if self._current is not None:
+            self._current.is_kept_alive = False
+        self._answer(reply)
+
+    def _answer(self, answer: Reply | Sent) -> None:
+        self._work = None
+        if self._transport is None:
+            return
+        exchange = self._current
+        if isinstance(answer, Reply):
+            if exchange is not None and exchange.is_begun:
+                self.abort()  # a part of another reply is sent: all that is left is to close
+                return
+            self._write(answer, exchange)
+        if exchange is None or not exchange.is_kept_alive or self._is_closing:
+            self._hang_up()
+            return
+        self._quiet_s = self._loop.time()
+        if not exchange.is_whole:
+            exchange.is_discarded = True
+            self._loop.call_later(LINGER_S_MAX, self._end_linger, exchange)
+        # Not from here: a thousand requests in one segment would nest as deep.
+        self._loop.call_soon(self._go_on)
+
+    def _write(self, reply: Reply, exchange: Exchange | None) -> None:
+        assert self._transport is not None
+        if exchange is None or not exchange.is_kept_alive:
+            reply = reply._replace(headers=(*reply.headers, ("Connection", "close")))
+        elif exchange.version == "1.0":
+            reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
+        head = self._service.replies.head(reply)
+        if exchange is not None and exchange.method == "HEAD":
+            self._transport.write(head)
+        else:
+            self._transport.writelines((head, reply.body))
+
+    def _fail(self, error: BaseException) -> None:
+        self._work = None
+        self.abort()
+        if not isinstance(error, ConnectionError | asyncio.CancelledError):
+            raise error
+
+    def _give_up(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.give_up()
+
+    # Closing.
+
+    def _hang_up(self) -> None:
+        self._is_closed = True
+        self._held.clear()
+        if self._parser is not None:
+            self._parser.stop()
+        if self._transport is not None:
+            self._transport.close()
+            self._watch_reader()
+
+    def _end_linger(self, exchange: Exchange) -> None:
+        if self._current is exchange and not exchange.is_whole:
+            self._hang_up()
+
+    def _watch_reader(self) -> None:
+        if self._slow_reader is None and self._transport is not None:
+            self._slow_reader = SlowReader(self._transport)
+        if self._slow_reader is not None:
+            self._slow_reader.watch()
+
+    def _rest(self) -> None:
+        """Close the connection when it was idle for `KEEP_ALIVE_S`."""
+        if self._quiet_s == 0.0 or self._is_busy():
+            self._quiet_s = self._loop.time()
+        elif self._loop.time() - self._quiet_s >= KEEP_ALIVE_S:
+            if not self._needed:
+                self.close()
+                return
+            # The rest of a plain request's body is missing. The parser limits how long that takes.
+            self._needed = 0
+            self._quiet_s = self._loop.time()
+            self._begin_parsing()
+        self._timer = self._loop.call_at(self._quiet_s + KEEP_ALIVE_S, self._rest)
+
+    def _is_busy(self) -> bool:
+        return self._work is not None or (self._parser is not None and self._parser.is_in_request)
+
+    # What a handler calls.
+
+    async def body_of(self, exchange: Exchange) -> bytes:
+        """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
+        if exchange.error is not None:
+            raise exchange.error
+        if not exchange.is_whole:
+            if exchange.version == "1.1" and "expect" in exchange.fields:
+                self._send(_CONTINUE)
+            exchange.waiter = self._loop.create_future()
+            exchange.last_byte_s = self._loop.time()
+            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._look_at_upload, exchange)
+            await exchange.waiter
+        return bytes(exchange.body)
+
+    def _look_at_upload(self, exchange: Exchange) -> None:
+        if exchange.is_whole or exchange.error is not None or self._transport is None:
+            return
+        left_s = exchange.last_byte_s + UPLOAD_QUIET_S_MAX - self._loop.time()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._look_at_upload, exchange)
+            return
+        exchange.is_kept_alive = False
+        exchange.fail(
+            BadRequestError(
+                f"no byte of the body came for {UPLOAD_QUIET_S_MAX:g} seconds, after "
+                f"{len(exchange.body)} bytes; send it again"
+            )
+        )
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is None:
+            raise ConnectionResetError("the client has closed the connection")
+        self._transport.write(data)
+
+    async def send(self, data: bytes, *, within_s: float) -> None:
+        """Write, and wait until the client has taken enough of it.
+
+        Raises:
+            TimeoutError: it has not, for so many seconds.
+            ConnectionError: the connection is closed.
+        """
+        self._send(data)
+        if not self._is_paused:
+            return
+        self._writable = self._loop.create_future()
+        timer = self._loop.call_later(within_s, _time_out, self._writable)
+        try:
+            await self._writable
+        finally:
+            timer.cancel()
+            self._writable = None
+
+
+class _Call:
+    """One parsed request and the route that answers it, if there is one."""
+
+    def __init__(self, service: HttpService, exchange: Exchange, target: Target) -> None:
+        self._service = service
+        self._exchange = exchange
+        self._target = target
+        self._resource = service.tree.resource(target.segments)
+        self._found: Handler | None = None
+        operation = UNMATCHED
+        if self._resource is not None and exchange.method in self._methods():
+            self._found = self._resource.handlers["GET" if self._is_head() else exchange.method]
+            operation = self._resource.path
+        # Not the path: the names of topics would make a series of metrics each.
+        self.operation = f"{exchange.method} {operation}"
+
+    def _is_head(self) -> bool:
+        return self._exchange.method == "HEAD"
+
+    def _methods(self) -> list[str]:
+        assert self._resource is not None
+        methods = list(self._resource.handlers)
+        # Probes ask with HEAD. As a call of the protocol it would do a read's work for nothing.
+        if "GET" in methods and not self._resource.path.startswith(_CALLS):
+            methods.append("HEAD")
+        return sorted(methods)
+
+    async def answer(self, connection: HttpConnection) -> Reply | Sent:
+        """What the dispatcher calls. Raises: TuffError, ConnectionError."""
+        exchange, target, found = self._exchange, self._target, self._found
+        require_no_coding(exchange.fields)
+        if self._resource is None:
+            raise NotFoundError(
+                f"there is nothing at {target.path}; /openapi.json says what there is"
+            )
+        if found is None:
+            allowed = ", ".join(self._methods())
+            error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {exchange.method}")
+            return problem_reply(error)._replace(headers=(("Allow", allowed),))
+        request = Request(
+            self._resource.parameters,
+            target.query,
+            exchange.fields.get("content-type", [None])[0],
+            accept_of(exchange.fields),
+            await connection.body_of(exchange),
+        )
+        stream = self._service.streams.get(self.operation)
+        if stream is None:
+            return await found(request)
+        sending = ReplyStream(connection.send, exchange, self._service.replies)
+        await stream(request, sending)
+        return Sent(sending.status)
+
+
+async def _never(_request: Request) -> Reply:
+    raise AssertionError("a stream answers in parts")
+
+
+def _time_out(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

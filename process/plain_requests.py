@@ -1,0 +1,210 @@
+"""Plain requests, read out of the bytes without a parser.
+
+    request := line CRLF fields CRLF [body]
+    line    := (GET | POST | PUT | DELETE) SP path [? query] SP HTTP/1.1
+    path    := / with letters, digits, - . _ ~ /      query := the same, less /, with = and &
+
+A plain request costs a fraction of what the parser takes for it (decision 0013). A request line
+with an escape, an absolute address or another version is not plain.
+
+The parser judges header fields, once for each block of them: a client repeats its fields byte for
+byte, so a block that was found plain is looked up from then on. Fields that change where a request
+ends (two lengths, a transfer coding, a folded field) are not plain. So both ways of reading agree
+about the end of a request. A request that is refused for its host or its origin
+(process/allowed_hosts.py) is not plain either.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+from process.allowed_hosts import AllowedHosts
+from process.dispatch import RouteTree
+from process.request_heads import (
+    LINE_BYTES_MAX,
+    accept_of,
+    refusal_of_fields,
+)
+from process.request_parser import RequestParser
+from tuff.protocol.exchange import Handler
+
+LINES_COUNT_MAX = 4_096  # request lines that are remembered; as many topics are busy at a time
+LINE_BYTES_KEPT_MAX = 256  # bytes of such a line; with the count it bounds the memory to 4 MiB
+BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
+BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
+
+_LINE = re.compile(
+    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
+)
+_NUMBER = re.compile(rb"/([0-9]{16,19})(?=[/ ])")  # a pointer, as a whole segment
+_NO_NUMBER = b"0"  # replaces it where a line is looked up without its number
+_LINE_END = b"\r\n"
+_END = b"\r\n\r\n"
+# Fields that change how a request is read or answered.
+_NOT_PLAIN = frozenset({"transfer-encoding", "expect", "upgrade", "content-encoding", "trailer"})
+
+Query = tuple[tuple[str, str], ...]
+
+Question = TypeVar("Question", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class Remembered(dict[Question, Answer]):
+    """A cache: a hit costs one dict lookup. A miss calls `answer` and keeps the result if
+    `is_kept` says so; when `count_max` are kept, all are dropped."""
+
+    def __init__(
+        self,
+        answer: Callable[[Question], Answer],
+        *,
+        is_kept: Callable[[Question], bool],
+        count_max: int,
+    ) -> None:
+        super().__init__()
+        self._answer = answer
+        self._is_kept = is_kept
+        self._count_max = count_max
+
+    def __missing__(self, question: Question) -> Answer:
+        found = self._answer(question)
+        if self._is_kept(question):
+            if len(self) >= self._count_max:
+                self.clear()
+            self[question] = found
+        return found
+
+
+class Asked(NamedTuple):
+    """The route of a request line, its parameters and query."""
+
+    operation: str
+    handler: Handler
+    parameters: Mapping[str, str]
+    query: Query
+
+
+class _Numbered(NamedTuple):
+    """The same, for any number as the only parameter."""
+
+    operation: str
+    handler: Handler
+    parameter: str
+    query: Query
+
+
+class Lines:
+    """Finds the route of a request line; remembers, within bounds, what was found."""
+
+    def __init__(self, tree: RouteTree) -> None:
+        self._tree = tree
+        self._whole = Remembered(self._read, is_kept=_is_kept, count_max=LINES_COUNT_MAX)
+        self._numbered = Remembered(
+            self._read_numbered, is_kept=_is_kept, count_max=LINES_COUNT_MAX
+        )
+
+    def find(self, line: bytes) -> Asked | None:
+        """None when the line is not plain, or has no route."""
+        known = self._whole.get(line)
+        if known is not None:
+            return known
+        number = _NUMBER.search(line)
+        if number is not None:
+            start, stop = number.span(1)
+            numbered = self._numbered[line[:start] + _NO_NUMBER + line[stop:]]
+            if numbered is not None:
+                operation, handler, parameter, query = numbered
+                return Asked(operation, handler, {parameter: number[1].decode()}, query)
+        return self._whole[line]
+
+    def _read(self, line: bytes) -> Asked | None:
+        plain = _LINE.fullmatch(line)
+        if plain is None:
+            return None
+        method, path, query = plain.groups()
+        found = self._tree.find(method.decode(), path.decode())
+        if found is None:
+            return None
+        pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
+        return Asked(*found, pairs)
+
+    def _read_numbered(self, line: bytes) -> _Numbered | None:
+        """None, unless the number is the only parameter of the route."""
+        asked = self._read(line)
+        if asked is None or list(asked.parameters.values()) != [_NO_NUMBER.decode()]:
+            return None
+        (parameter,) = asked.parameters
+        return _Numbered(asked.operation, asked.handler, parameter, asked.query)
+
+
+def _is_kept(line: bytes) -> bool:
+    return len(line) <= LINE_BYTES_KEPT_MAX
+
+
+class Fields(NamedTuple):
+    """The fields of a block that matter."""
+
+    content_length: int
+    content_type: str | None
+    accept: str | None
+
+
+class Head(NamedTuple):
+    """The head of a plain request that has a route; `size` counts its bytes."""
+
+    asked: Asked
+    fields: Fields
+    size: int
+
+
+class Heads:
+    """Reads the heads of requests; remembers blocks of fields, within bounds."""
+
+    def __init__(self, lines: Lines, hosts: AllowedHosts) -> None:
+        self._lines = lines
+        self._blocks = Remembered(
+            partial(_plain_fields, hosts=hosts),
+            is_kept=lambda block: len(block) <= BLOCK_BYTES_MAX,
+            count_max=BLOCKS_COUNT_MAX,
+        )
+
+    def read(self, data: bytes) -> Head | None:
+        """The head that the bytes begin with; None when it is not whole, not plain, or has no
+        route."""
+        line_end = data.find(_LINE_END, 0, LINE_BYTES_MAX)
+        if line_end < 0:
+            return None
+        # The blank line may come at once, where there are no fields.
+        end = data.find(_END, line_end)
+        if end < 0:
+            return None
+        asked = self._lines.find(data[:line_end])
+        if asked is None:
+            return None
+        fields = self._blocks[data[line_end + 2 : end + 2]]
+        if fields is None:
+            return None
+        return Head(asked, fields, end + len(_END))
+
+
+def _plain_fields(block: bytes, *, hosts: AllowedHosts) -> Fields | None:
+    # No body fits: there is one only if the fields end before the last line of the block.
+    parser = RequestParser(max_request_bytes=0, now_s=lambda: 0.0)
+    parser.feed(b"POST / HTTP/1.1\r\n" + block + b"\r\n")
+    parser.stop()
+    if len(parser.queue) != 1 or parser.refusal is not None:
+        return None
+    (request,) = parser.queue
+    fields = request.fields
+    if (
+        request.error is not None
+        or not request.is_kept_alive
+        or "host" not in fields
+        or not _NOT_PLAIN.isdisjoint(fields)
+        or refusal_of_fields(fields) is not None
+        or hosts.refusal(fields) is not None
+    ):
+        return None
+    length = int(fields.get("content-length", ["0"])[0])
+    return Fields(length, fields.get("content-type", [None])[0], accept_of(fields))

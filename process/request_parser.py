@@ -1,0 +1,201 @@
+"""Reads requests of every kind with llhttp, the parser of Node.js (package `httptools`).
+
+The parser decides where each request ends. Around it are limits, and the refusals of what can't be
+read.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from httptools import (
+    HttpParserError,
+    HttpParserInvalidMethodError,
+    HttpParserInvalidURLError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
+
+from process.request_heads import LINE_BYTES_MAX, HeaderFields, add_field, unreadable_address
+from tuff.protocol.errors import (
+    BadRequestError,
+    MethodNotAllowedError,
+    RequestTooLargeError,
+    TuffError,
+)
+from tuff.protocol.json_forms import shown
+
+if TYPE_CHECKING:
+    import asyncio
+
+METHODS = "DELETE, GET, POST, PUT"  # what the addresses of the protocol answer
+HEAD_BYTES_MAX = 1 << 17  # bytes of a request line and its header fields, and of a trailer
+
+_TLS_HANDSHAKE = b"\x16"
+_METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")
+
+
+class Exchange:
+    """One request as it is read, until it is answered."""
+
+    __slots__ = ("body", "error", "fields", "is_begun", "is_discarded", "is_kept_alive", "is_whole",
+                 "last_byte_s", "method", "target", "version", "waiter")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.version = ""
+        self.fields: HeaderFields = {}
+        self.body = bytearray()
+        self.is_kept_alive = False  # the connection may serve another request
+        self.is_whole = False  # all of the body is here
+        self.is_discarded = False  # the rest of the body is read and dropped
+        self.is_begun = False  # a part of the reply is sent
+        self.last_byte_s = 0.0
+        self.error: TuffError | ConnectionError | None = None  # why the body will never be whole
+        self.waiter: asyncio.Future[None] | None = None  # done when the body is whole, or never
+
+    def complete(self) -> None:
+        self.is_whole = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def fail(self, error: TuffError | ConnectionError) -> None:
+        """The body will never be whole."""
+        self.error, self.is_discarded = error, True
+        self.body.clear()
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+
+
+class RequestParser:
+    """Reads the requests of one connection. `now_s` is a monotonic clock.
+
+    `queue` has the requests whose head is whole and that were not taken out yet. `refusal` is the
+    answer to what can't be read behind them.
+    """
+
+    def __init__(self, *, max_request_bytes: int, now_s: Callable[[], float]) -> None:
+        self._max_request_bytes = max_request_bytes
+        self._now_s = now_s
+        self.queue: deque[Exchange] = deque()
+        self.refusal: TuffError | None = None
+        self._reading: Exchange | None = None  # the request that the parser is in
+        self._is_head_whole = False
+        self._overhead_bytes = 0  # since the first segment of a request, or the last byte of a body
+        self._first_line = b""  # begins the bytes in which an error is found
+        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a part of a request was read, and its end was not."""
+        return self._reading is not None
+
+    @property
+    def in_head(self) -> Exchange | None:
+        """The request whose head has begun and is not whole."""
+        return None if self._is_head_whole else self._reading
+
+    def stop(self) -> None:
+        """Read nothing any more."""
+        self._parser = None  # it refers to this object: nothing else would free the two at once
+
+    def feed(self, data: bytes) -> None:
+        """Read more bytes."""
+        if self._parser is None:
+            return
+        if self._reading is None:
+            self._first_line = data[: LINE_BYTES_MAX + 1].partition(b"\r\n")[0]
+        else:
+            self._overhead_bytes += len(data)
+        try:
+            self._feed(self._parser, data)
+        except HttpParserError as error:
+            self.break_off(self._refusal_of(error))
+            return
+        # The parser keeps the field that it is in, of a head or of a trailer, however long it gets.
+        if self._reading is not None and self._overhead_bytes > HEAD_BYTES_MAX:
+            part = "trailer" if self._is_head_whole else "head"
+            self.break_off(
+                BadRequestError(f"the {part} of the request is longer than {HEAD_BYTES_MAX} bytes")
+            )
+
+    def _feed(self, parser: HttpRequestParser, data: bytes) -> None:
+        while True:
+            try:
+                parser.feed_data(data)
+            except HttpParserUpgrade as upgrade:
+                # No upgrade is offered: the request is answered, and HTTP goes on behind it.
+                self._parser = parser = HttpRequestParser(self)
+                data = data[upgrade.args[0] :]
+            else:
+                return
+
+    def break_off(self, refusal: TuffError) -> None:
+        """Answer what was read, then this, and close: where the next request begins is unknown."""
+        exchange, self._reading = self._reading, None
+        self.stop()
+        if exchange is not None and self._is_head_whole:
+            exchange.is_kept_alive = False
+            exchange.fail(refusal)  # the client gets it as the answer to that request
+        else:
+            self.refusal = refusal
+
+    def _refusal_of(self, error: HttpParserError) -> TuffError:
+        line = self._first_line
+        if line.startswith(_TLS_HANDSHAKE):
+            return BadRequestError("the client speaks HTTPS, and the server HTTP; use http://")
+        if isinstance(error, HttpParserInvalidMethodError) and (method := _METHOD.match(line)):
+            return MethodNotAllowedError(f"the server answers {METHODS}, not {method[1].decode()}")
+        if isinstance(error, HttpParserInvalidURLError):
+            return unreadable_address(line)
+        quoted = f" {shown(line.decode('latin-1'))}" if line else ""
+        return BadRequestError(f"the request{quoted} is not HTTP/1.1 as RFC 9112 has it: {error}")
+
+    # What llhttp calls.
+
+    def on_message_begin(self) -> None:
+        self._reading, self._is_head_whole, self._overhead_bytes = Exchange(), False, 0
+
+    def on_url(self, part: bytes) -> None:
+        assert self._reading is not None
+        self._reading.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._reading is not None
+        if not self._is_head_whole:  # else a trailer: it must not change what the head says
+            add_field(self._reading.fields, name, value)
+
+    def on_headers_complete(self) -> None:
+        exchange, parser = self._reading, self._parser
+        assert exchange is not None
+        assert parser is not None
+        self._is_head_whole = True
+        exchange.method = parser.get_method().decode("ascii")
+        exchange.version = parser.get_http_version()
+        exchange.is_kept_alive = parser.should_keep_alive() and exchange.method != "CONNECT"
+        exchange.last_byte_s = self._now_s()
+        self.queue.append(exchange)
+
+    def on_body(self, part: bytes) -> None:
+        exchange = self._reading
+        assert exchange is not None
+        exchange.last_byte_s = self._now_s()
+        self._overhead_bytes = 0
+        if exchange.is_discarded:
+            return
+        exchange.body += part
+        if len(exchange.body) > self._max_request_bytes:
+            exchange.fail(
+                RequestTooLargeError(
+                    f"the body is larger than server.max_request_bytes={self._max_request_bytes}; "
+                    "send it in parts"
+                )
+            )
+
+    def on_message_complete(self) -> None:
+        assert self._reading is not None
+        self._reading.complete()
+        self._reading = None
+        self._first_line = b""  # what follows in the same bytes is another request

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
@@ -112,7 +113,7 @@ class Served:
 
     @property
     def connections(self) -> set[HttpConnection]:
-        return self.listener._service.connections._open  # type: ignore[return-value]
+        return cast(set[HttpConnection], self.listener._service.connections._open)
 
     @property
     def count(self) -> int:

@@ -260,15 +260,17 @@ async def test_a_head_that_takes_too_long_is_refused(
     assert both.count == 0
 
 
-async def test_the_time_for_a_head_does_not_run_behind_a_request_under_way(
-    both: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("process.http_connection.HEAD_S_MAX", 0.0)
+async def test_the_time_for_a_head_does_not_run_behind_a_request_under_way(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(HEAD + post("/v1/slow", b"Content-Length: 1\r\n", b"1") + GET)
         await _until(lambda: both.routes.asked == [b"1"])
+        (connection,) = both.connections
         writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
-        await _turns()
+        await _until(lambda: bool(connection._held))
+        parser = connection._parser
+        assert parser is not None
+        assert parser.in_head is not None
+        connection._end_head(parser, parser.in_head)
 
         both.routes.go_on.set()
 

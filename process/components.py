@@ -20,11 +20,12 @@ from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import StoreState
 from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
+from process.admission import Admission
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
 from process.data_directories import DataDirectories
 from process.disk_space import DiskMonitor
-from process.dispatch import Admission, Dispatcher
+from process.dispatch import Dispatcher
 from process.health import Check, Status
 from process.listener import Listener
 from process.metrics import watch

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin
-from tests.http.client import Client, ok, refused, until
-from tests.http.conftest import NewServer
+from tests.http.client import Client, ok, refused
 
 LEASE = {"lease", "leaseExpiresAt"}
 
@@ -68,26 +67,3 @@ def test_only_a_long_transaction_has_a_lease(client: Client) -> None:
 @pytest.mark.parametrize("lease", ["5", True, [], {}])
 def test_a_lease_that_is_no_number_is_refused(client: Client, lease: object) -> None:
     refused(client.post(TRANSACTIONS, {"type": "long", "lease": lease}), 400, "bad_request")
-
-
-def test_a_killed_server_gives_a_whole_lease_and_then_ends_who_is_gone(
-    new_server: NewServer,
-) -> None:
-    first = new_server()
-    client = first.client()
-    gone, alive = begin(client, type="long", lease=1), begin(client, type="long", lease=600)
-    ok(begin(client).commit(changes=["forces the log"]))
-    first.kill()
-
-    second = new_server(home=first.home)
-    client = second.client()
-    found = ok(client.get(alive.path)).json
-    until(lambda: ok(client.get(gone.path)).json["state"] == "invalid", what="the lease to end")
-
-    assert (found["state"], found["lease"]) == ("in_progress", 600)
-    assert found["leaseExpiresAt"] > alive.object["leaseExpiresAt"]
-    assert ok(client.get(gone.path)).json["reason"] == "lease_expired"
-    refused(client.post(f"{gone.path}/commit"), 409, "transaction_invalidated")
-    figures = ok(client.send("GET", "/metrics")).body.decode()
-    assert "tuff_leases_open 1.0\n" in figures
-    assert "tuff_leases_expired_total 1.0\n" in figures

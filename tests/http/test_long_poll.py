@@ -75,18 +75,6 @@ def test_a_publish_wakes_a_waiting_poll(topic: Topic, waiting: Waiting, isolatio
     assert payloads(answer(poll)) == ["a", "b"]
 
 
-def test_a_publish_elsewhere_wakes_nobody(
-    topic: Topic, waiting: Waiting, new_topic: Callable[[], Topic]
-) -> None:
-    poll = waiting()
-
-    ok(new_topic().publish("x"))
-
-    still_waits(poll)
-    ok(topic.publish("a"))
-    assert payloads(answer(poll)) == ["a"]
-
-
 def test_a_waiting_poll_starts_where_it_was_told(topic: Topic, waiting: Waiting) -> None:
     ok(topic.publish("a"))
     start = ok(topic.poll()).header("Tuff-Next")
@@ -120,17 +108,6 @@ def test_an_ending_that_takes_rows_back_lets_the_next_ones_through(
     still_waits(poll)
 
     ok(getattr(tx, ending)())
-
-    assert payloads(answer(poll)) == ["plain"]
-
-
-def test_a_time_out_lets_the_next_rows_through(
-    client: Client, topic: Topic, waiting: Waiting
-) -> None:
-    tx = begin(client, timeout=0.4)
-    ok(topic.publish("held", tx=tx.id))
-    ok(topic.publish("plain"))
-    poll = waiting(isolation="committed")
 
     assert payloads(answer(poll)) == ["plain"]
 
@@ -182,33 +159,6 @@ def test_a_fixed_snapshot_held_by_an_ended_transaction_is_answered_at_once(
     assert reply.header("Tuff-Blocked-By") is None
 
 
-def test_a_fixed_snapshot_that_waits_is_answered_when_its_holder_commits(
-    client: Client, topic: Topic, waiting: Waiting
-) -> None:
-    reader, writer = begin(client), begin(client)
-    ok(topic.publish("held", tx=writer.id))
-    poll = waiting(tx=reader.id)
-    still_waits(poll)
-
-    ok(writer.commit())
-
-    assert answer(poll).json == []
-
-
-def test_a_fixed_snapshot_that_waits_goes_on_when_its_holder_aborts(
-    client: Client, topic: Topic, waiting: Waiting
-) -> None:
-    reader, writer = begin(client), begin(client)
-    ok(topic.publish("held", tx=writer.id))
-    ok(topic.publish("plain"))
-    poll = waiting(tx=reader.id)
-    still_waits(poll)
-
-    ok(writer.abort())
-
-    assert payloads(answer(poll)) == ["plain"]
-
-
 @pytest.mark.parametrize(
     ("ending", "body", "code"),
     [
@@ -241,28 +191,6 @@ def test_a_poll_in_a_transaction_that_times_out_is_refused_at_once(
 
     for poll in polls:
         refused(poll.result(PROMPT_S), 409, "transaction_timed_out")
-
-
-def test_deleting_the_topic_answers_404(topic: Topic, waiting: Waiting) -> None:
-    poll = waiting()
-    still_waits(poll)
-
-    ok(topic.delete())
-
-    refused(poll.result(PROMPT_S), 404, "topic_not_found")
-
-
-def test_a_poll_through_a_place_does_not_take_later_messages(
-    topic: Topic, waiting: Waiting
-) -> None:
-    ok(topic.publish("a"))
-    reply = ok(topic.poll())
-    end = reply.json[0]["id"]
-
-    late = topic.poll({"startFrom": end, "inclusive": False}, through=end, wait=0.2)
-
-    ok(topic.publish("b"))
-    assert ok(late).json == []
 
 
 def test_browsing_from_the_latest_delivers_what_comes(server: ServerProcess, topic: Topic) -> None:

@@ -1,7 +1,6 @@
 """Publishing, with and without a transaction (protocol §3.1)."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,7 +8,6 @@ from tests.http.calls import Topic, begin, entry, ids, payloads
 from tests.http.client import AVRO, JSON, Client, ok, problem_of, refused, until
 from tests.http.conftest import NewTopic
 from tests.http.forms import PUBLISH_RESPONSE, decode
-from tests.http.process import ServerProcess
 
 UNKNOWN_POINTER = "1000000000000000001"
 
@@ -125,29 +123,6 @@ def test_a_malformed_pointer_is_refused(topic: Topic, pointer: object) -> None:
     assert topic.read() == []
 
 
-def test_messages_of_one_request_stay_adjacent_and_in_order_under_load(
-    server: ServerProcess, topic: Topic
-) -> None:
-    def publish(client_number: int) -> None:
-        connection = server.client()
-        own = Topic(connection, topic.namespace, topic.name)
-        for number in range(15):
-            ok(own.publish(*(f"{client_number} {number} {part}" for part in range(5))))
-        connection.close()
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(publish, range(8)))
-
-    found = [tuple(map(int, payload.split())) for payload in topic.read()]
-    groups = [found[at : at + 5] for at in range(0, len(found), 5)]
-    assert len(groups) == 120
-    for group in groups:
-        assert group == [(*group[0][:2], part) for part in range(5)]
-    for client_number in range(8):
-        own_groups = [group[0][1] for group in groups if group[0][0] == client_number]
-        assert own_groups == list(range(15))
-
-
 @pytest.mark.slow
 def test_a_publish_of_more_rows_than_a_millisecond_holds_keeps_its_order(topic: Topic) -> None:
     count = 66_000  # a sequence id has 16 bits
@@ -238,17 +213,6 @@ def test_a_publish_in_a_transaction_can_be_answered_in_avro(client: Client, topi
 
     assert ok(reply).header("Content-Type") == AVRO
     assert decode(PUBLISH_RESPONSE, reply.body)["transactionWritePointer"] == int(tx.id)
-
-
-def test_a_publish_in_a_transaction_appears_when_that_commits(client: Client, topic: Topic) -> None:
-    tx = begin(client)
-    ok(topic.publish("a", "b", tx=tx.id))
-    assert topic.committed() == []
-    assert topic.read() == ["a", "b"]
-
-    ok(tx.commit())
-
-    assert topic.committed() == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["short", "long"])

@@ -25,55 +25,6 @@ def test_a_rolled_back_publish_is_hidden_from_transactional_readers_only(
     assert topic.committed() == ["before", "after"]
 
 
-def test_repeating_a_rollback_is_harmless(client: Client, topic: Topic) -> None:
-    tx = begin(client)
-    detail = ok(topic.publish("a", tx=tx.id)).json
-
-    for _ in range(3):
-        assert ok(topic.rollback(detail)).body == b""
-
-    assert topic.committed() == []
-    assert topic.read() == ["a"]
-
-
-def test_only_the_rows_of_that_publish_are_taken_back(client: Client, topic: Topic) -> None:
-    tx = begin(client)
-    detail = ok(topic.publish("a", tx=tx.id)).json
-    ok(topic.publish("b", tx=tx.id))
-
-    ok(topic.rollback(detail))
-    ok(tx.commit())
-
-    assert topic.committed() == ["b"]
-
-
-def test_a_range_that_covers_rows_of_others_touches_only_its_own(
-    client: Client, topic: Topic
-) -> None:
-    mine, other = begin(client), begin(client)
-    ok(topic.publish("plain"))
-    ok(topic.publish("other", tx=other.id))
-    detail = ok(topic.publish("mine", tx=mine.id)).json
-    wide = {**detail, "startTimestamp": 0, "endTimestamp": detail["endTimestamp"] + 1000}
-
-    ok(topic.rollback(wide))
-    ok(mine.commit())
-    ok(other.commit())
-
-    assert topic.committed() == ["plain", "other"]
-
-
-def test_a_foreign_or_unknown_pointer_changes_nothing(client: Client, topic: Topic) -> None:
-    mine, other = begin(client), begin(client)
-    detail = ok(topic.publish("mine", tx=mine.id)).json
-
-    ok(topic.rollback({**detail, "transactionWritePointer": other.id}))
-    ok(topic.rollback({**detail, "transactionWritePointer": "1000000000000000001"}))
-    ok(mine.commit())
-
-    assert topic.committed() == ["mine"]
-
-
 def test_a_rollback_under_a_checkpoint_pointer_touches_that_pointers_rows(
     client: Client, topic: Topic
 ) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
+from tests.http.calls import Topic, Tx, entry
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewServer
 
@@ -191,16 +191,3 @@ def test_a_killed_server_knows_what_was_begun_committed_and_fenced(new_server: N
     ok(Sink(client, "lost").begin(3, "b").commit())
     assert topic.committed() == ["done", "kept"]
     assert "tuff_epochs_fenced_total 0.0\n" in ok(client.send("GET", "/metrics")).body.decode()
-
-
-def test_a_stopped_service_knows_no_sinks(new_server: NewServer) -> None:
-    client = new_server().client()
-    ok(client.post(f"{TRANSACTIONS}/service/stop"))
-
-    for reply in (
-        Sink(client, "s").ask(0), client.get("/v1/sinks"), client.get("/v1/sinks/s"),
-        client.delete("/v1/sinks/s"),
-    ):  # fmt: skip
-        refused(reply, 503, "transactions_unavailable")
-    ok(client.post(f"{TRANSACTIONS}/service/start"))
-    assert begin(client).object["inProgress"] == []

@@ -50,22 +50,6 @@ def test_a_reference_brings_what_was_stored_together_and_in_order(
     assert found == sorted(set(found))
 
 
-def test_each_reference_brings_what_was_stored_since_the_last(client: Client, topic: Topic) -> None:
-    tx = begin(client)
-    ok(topic.store("a", tx=tx.id))
-    ok(topic.publish(tx=tx.id))
-    ok(topic.publish("inline", tx=tx.id))
-    ok(topic.store("b", "c", tx=tx.id))
-    assert topic.read() == ["a", "inline"]
-    ok(topic.publish(tx=tx.id))
-    ok(topic.publish(tx=tx.id))
-    ok(topic.store("never published", tx=tx.id))
-    ok(tx.commit())
-
-    assert topic.committed() == ["a", "inline", "b", "c"]
-    assert topic.read() == ["a", "inline", "b", "c"]
-
-
 def test_a_reference_to_nothing_brings_nothing_and_is_decided_like_any_row(
     client: Client, topic: Topic
 ) -> None:
@@ -95,28 +79,6 @@ def test_the_reply_to_a_reference_names_its_row(client: Client, topic: Topic) ->
     detail = reply.json
     assert detail["startTimestamp"] == detail["endTimestamp"] == int(first[:16], 16)
     assert detail["startSequenceId"] == detail["endSequenceId"] == int(first[16:20], 16)
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7])
-def test_a_group_can_be_paged_by_ids_and_by_next(client: Client, topic: Topic, limit: int) -> None:
-    tx = begin(client)
-    ok(topic.publish("before"))
-    ok(topic.store("a", "b", "c", "d", tx=tx.id))
-    ok(topic.publish(tx=tx.id))
-    ok(topic.publish(tx=tx.id))
-    ok(topic.publish("after"))
-    ok(tx.commit())
-    whole = ok(topic.poll()).json
-
-    for advance in ("id", "next"):
-        found: list[object] = []
-        start = "0" * 40
-        while len(found) < len(whole):
-            page = ok(topic.poll({"startFrom": start, "inclusive": False, "limit": limit}))
-            assert 1 <= len(page.json) <= limit
-            found += page.json
-            start = page.json[-1]["id"] if advance == "id" else str(page.header("Tuff-Next"))
-        assert found == whole
 
 
 def test_an_id_inside_a_group_starts_there(client: Client, topic: Topic) -> None:
@@ -167,19 +129,6 @@ def test_stored_messages_of_an_aborted_transaction_never_appear(
 
     assert topic.committed() == []
     assert topic.read() == ["a"]
-
-
-def test_messages_stored_in_an_older_generation_can_not_be_published(
-    client: Client, topic: Topic
-) -> None:
-    tx = begin(client)
-    ok(topic.store("old", tx=tx.id))
-    ok(topic.delete())
-    ok(topic.create())
-
-    refused(topic.publish(tx=tx.id), 404, "topic_not_found")
-
-    assert topic.read() == []
 
 
 def test_a_reference_brings_all_that_was_stored_or_says_what_became_of_it(

@@ -241,17 +241,6 @@ def test_truncated_messages_are_gone_for_a_snapshot_taken_before(
     assert topic.read({"startFrom": 0}) == []
 
 
-def test_an_earlier_truncation_brings_nothing_back(topic: Topic) -> None:
-    ok(topic.publish("a", "b"))
-    found = ids(topic.poll())
-    ok(topic.truncate(found[1]))
-
-    reply = ok(topic.truncate(0))
-
-    assert reply.json == {"earliest": found[1]}
-    assert topic.read() == ["b"]
-
-
 def test_truncating_an_empty_topic_leaves_none(topic: Topic) -> None:
     assert ok(topic.truncate(0)).json == {"earliest": None}
 
@@ -274,27 +263,3 @@ def test_a_truncation_without_before_is_refused(client: Client, topic: Topic) ->
     assert problem_of(client.post(f"{topic.path}/truncate"))["status"] == 400
 
     assert topic.read() == ["a"]
-
-
-def test_messages_expire_to_the_millisecond_and_a_longer_ttl_brings_nothing_back(
-    new_topic: NewTopic,
-) -> None:
-    topic = new_topic({"ttl": 1})
-    ok(topic.publish("short-lived"))
-    [message] = ok(topic.poll()).json
-    expires_ms = message["timestamp"] + 1000
-    slack_ms = 20  # the server's clock follows ours with a bounded slew
-
-    def is_gone() -> bool:
-        asked_ms = time.time() * 1000
-        found = topic.read()
-        answered_ms = time.time() * 1000
-        assert found or answered_ms >= expires_ms - slack_ms, "expired early"
-        assert not found or asked_ms <= expires_ms + slack_ms, "expired late"
-        return not found
-
-    until(is_gone, within_s=3)
-    assert topic.committed() == []
-    ok(topic.update({"ttl": 1000}))
-    assert topic.read() == []
-    assert ok(topic.offsets()).json["earliest"] is None

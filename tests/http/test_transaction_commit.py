@@ -103,34 +103,6 @@ def test_a_conflict_is_final(client: Client, topic: Topic) -> None:
     assert ok(loser.abort()).json["state"] == "aborted"
 
 
-def test_a_conflict_at_commit_is_final_too(client: Client) -> None:
-    winner, loser = begin(client), begin(client)
-    ok(winner.commit(changes=["final too"]))
-
-    conflicting(loser.commit(changes=["final too"]), key="final too", other=winner)
-    conflicting(loser.commit(), key="final too", other=winner)
-
-    assert ok(loser.invalidate()).json["state"] == "invalid"
-
-
-@pytest.mark.parametrize("key", ["v1", "v2", "v3"])
-def test_each_part_of_the_union_conflicts(client: Client, key: str) -> None:
-    early, union = begin(client), begin(client)
-    ok(union.can_commit("v1"))
-    ok(union.can_commit("v2"))
-    ok(union.commit(changes=["v3"]))
-
-    conflicting(early.commit(changes=[key]), key=key, other=union)
-
-
-def test_a_change_named_only_at_the_commit_is_checked(client: Client) -> None:
-    winner, loser = begin(client), begin(client)
-    ok(loser.can_commit("harmless"))
-    ok(winner.commit(changes=["late"]))
-
-    conflicting(loser.commit(changes=["late"]), key="late", other=winner)
-
-
 def test_long_transactions_take_no_part_in_conflicts(client: Client) -> None:
     long_one, short_one, reader = begin(client, type="long"), begin(client), begin(client)
     ok(short_one.commit(changes=["shared"]))

@@ -7,7 +7,6 @@ import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, Reply, ok, refused, until
-from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
 
 UNKNOWN = "1000000000000000001"
@@ -102,23 +101,6 @@ def test_an_invalidated_transaction_joins_the_list(client: Client) -> None:
 
         assert outcome(tx) == ("invalid", "invalidated")
         assert tx.id in begin(client).object["invalids"]
-
-
-def test_a_committed_transaction_can_be_neither_aborted_nor_invalidated(client: Client) -> None:
-    tx = begin(client)
-    ok(tx.commit())
-
-    refused(tx.abort(), 409, "transaction_committed", naming=tx.id)
-    refused(tx.invalidate(), 409, "transaction_committed", naming=tx.id)
-    assert tx.state() == "committed"
-
-
-def test_an_aborted_transaction_can_not_be_invalidated(client: Client) -> None:
-    tx = begin(client)
-    ok(tx.abort())
-
-    refused(tx.invalidate(), 409, "transaction_aborted", naming=tx.id)
-    assert tx.state() == "aborted"
 
 
 def test_an_ended_transaction_takes_no_other_call(client: Client) -> None:
@@ -304,19 +286,3 @@ def test_the_overview_lists_who_is_in_progress(client: Client, topic: Topic) -> 
     ok(tx.commit())
     left = ok(client.get(TRANSACTIONS)).json["inProgress"]
     assert tx.id not in [one["transactionId"] for one in left]
-
-
-def test_the_overview_counts_the_invalid_and_the_committing(new_server: NewServer) -> None:
-    client = new_server().client()
-    assert ok(client.get(TRANSACTIONS)).json["oldestInProgress"] is None
-    invalid, committing, last = begin(client), begin(client), begin(client)
-    ok(invalid.invalidate())
-    ok(committing.can_commit("k"))
-
-    shown = ok(client.get(TRANSACTIONS)).json
-
-    assert (shown["invalidCount"], shown["committingCount"]) == (1, 1)
-    assert shown["oldestInProgress"] == committing.id
-    assert [one["transactionId"] for one in shown["inProgress"]] == [committing.id, last.id]
-    assert shown["readPointer"] == invalid.id
-    client.close()

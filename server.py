@@ -77,7 +77,7 @@ with _server_libraries():
     import uvloop
 
     from process.clock import SteadyClock
-    from process.components import STORE_HANGS_S_MAX, Components
+    from process.components import STORE_HANGS_S_MAX, Components, Runtime
     from process.data_directories import DataDirectories, DirectoryNameError
     from process.listener import explain
     from process.logging_setup import log_to
@@ -126,13 +126,15 @@ class Server:
         self._components = Components(
             settings,
             directories,
-            clock=SteadyClock(wall_ns=time.time_ns, boot_ns=_boot_ns),
-            elapsed_s=time.perf_counter,
-            store_id=partial(secrets.token_hex, 16),
-            spawn=self._spawn,
-            spawn_writer=self._spawn_writer,
-            threads=self._threads,
-            background=self._background,
+            Runtime(
+                clock=SteadyClock(wall_ns=time.time_ns, boot_ns=_boot_ns),
+                elapsed_s=time.perf_counter,
+                new_store_id=partial(secrets.token_hex, 16),
+                spawn=self._spawn,
+                spawn_writer=self._spawn_writer,
+                threads=self._threads,
+                background=self._background,
+            ),
         )
 
     async def run(self, *, until_stdin_closes: bool) -> int:

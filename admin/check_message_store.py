@@ -8,7 +8,6 @@ from pathlib import Path
 from admin.findings import Finding
 from admin.leveldb_survey import Hole
 from admin.readable_rows import ReadableRows, ReadRow, row_name
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
@@ -21,8 +20,10 @@ from messaging.storage.rows import (
     PAYLOADS,
     TOPICS,
     Hold,
+    LastBatch,
     MessageRow,
     PayloadRange,
+    StoreMetadata,
     offset_in,
     pointer_in,
     row_prefix,

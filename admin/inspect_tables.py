@@ -15,7 +15,6 @@ from admin.findings import RefusedError
 from admin.readable_rows import TABLE_NAMES
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -29,9 +28,11 @@ from messaging.storage.rows import (
     TOPICS,
     DamagedRowError,
     Hold,
+    LastBatch,
     MessageRow,
     PayloadRow,
     Position,
+    StoreMetadata,
     offset_in,
     pointer_in,
     row_prefix,

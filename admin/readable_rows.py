@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from admin.leveldb_survey import Hole, Survey, Version, survey
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.packed_rows import (
     is_packed,
     packed_count_max,
@@ -32,10 +31,12 @@ from messaging.storage.rows import (
     TOPICS,
     DamagedRowError,
     Hold,
+    LastBatch,
     MessageRow,
     NewerRowError,
     PayloadRow,
     Position,
+    StoreMetadata,
     row_prefix,
     split_named_row_key,
     split_prefix,

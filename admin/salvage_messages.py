@@ -17,7 +17,6 @@ from admin.findings import Decision, Finding
 from admin.leveldb_survey import Version
 from admin.readable_rows import LOG_SUFFIX, TABLE_NAMES, ReadableRows, ReadRow, row_name
 from messaging.storage.engine import Store, StoreError
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
@@ -28,7 +27,9 @@ from messaging.storage.rows import (
     METADATA_KEY,
     PAYLOADS,
     TOPICS,
+    LastBatch,
     MessageRow,
+    StoreMetadata,
     offset_in,
     pointer_in,
     row_prefix,

@@ -1,11 +1,10 @@
-"""The message store as one component: how its parts fit together, from open to close.
+"""The message store as one component: its parts, and how it is opened, ticked and closed.
 
 Routes and the server process call the parts (`publisher`, `polls`, `topics`, ...). The transaction
-service calls `rows`. Everything runs on one event loop and needs no locks; what blocks goes through
-the worker threads that the `OpenStore` was given.
+service calls `rows`. The server process runs `committer.run()`, which writes. Everything lives on
+one event loop and needs no locks; blocking calls run on the worker threads of the `OpenStore`.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,16 +19,14 @@ from messaging.retention.region_observers import RegionObservers
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import StoreError
 from messaging.storage.loading import load
-from messaging.storage.metadata import StoreMetadata
-from messaging.storage.open_store import OpenStore
+from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership
-from messaging.storage.store_state import StoreState
+from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topic_changes import TopicChanges
 from messaging.transactions_interface import TransactionView
-from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from messaging.write.settle_and_mark import TransactionRows
-from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import Offset
 
@@ -45,9 +42,9 @@ def _no_reason() -> str | None:
 class MessagingService:
     """Topics, messages and long polls over one store.
 
-    `why_not_begin` says why an empty store must not be taken for a beginning, and `lack_of_space`
-    why the disk should take no more messages; both in a sentence, or None. `ownership` is None for
-    a store that no other server can take over.
+    `why_not_begin` returns why an empty store must not be accepted as a new one, and
+    `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
+    is None for a store that no other server can take over.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class MessagingService:
     ) -> None:
         self._load = partial(load, why_not_begin=why_not_begin)
         self._lack_of_space = lack_of_space
-        self.store, self.state, self._committer = store, state, committer
+        self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.polls = Polls(store, state, settings, observe=observe)
@@ -80,14 +77,11 @@ class MessagingService:
         )
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
-        self._is_running = False
-        self._ran = asyncio.Event()
         self._written_at_ms = 0
-        self._recovered_mark_ms: int | None = None
 
     async def open(self, transactions: TransactionView) -> None:
-        """Open the store and read what is kept in memory. If the store can't be opened or read, the
-        component is down with a reason, and `tick` tries again.
+        """Open the store and load the state. If that fails, the component is down with a reason,
+        and `tick` tries again.
 
         Raises:
             DirectoryLockedError: another process, or this one, has the store open.
@@ -95,39 +89,28 @@ class MessagingService:
         self.state.transactions = transactions
         await self._open_store()
 
-    async def run(self) -> None:
-        """Write what comes in, until `close`."""
-        self._is_running = True
-        try:
-            await self._committer.run()
-        finally:
-            self._ran.set()
-
     async def tick(self) -> None:
-        """Do what is due: open a store that failed again, retry rollback marks that failed, write
-        what waits for a batch, record the time."""
-        # A store that fails to write is closed, and reads fail with it. So no message may fill the
+        """Open a store that failed again, retry rollback marks that failed, write changes that wait
+        for a batch, and record the time."""
+        # A store that fails to write is closed, and then reads fail too. So no message may fill the
         # disk.
-        self._committer.lack = self._lack_of_space()
+        self.committer.lack = self._lack_of_space()
         if not self._is_loaded:
             await self._open_store()
         elif not self.store.is_up:
-            await self._committer.recover()
+            await self.committer.recover()
         if self.store.is_up:
             await self.rows.retry_marks()
             await self._flush_if_due()
 
     async def close(self) -> None:
-        """End the long polls, write what waits, and close the store."""
+        """End the long polls, write the changes that wait, and close the store."""
         self.polls.stop_waiting()
         if self.ownership is not None:
             self.ownership.close()
-        is_writing = self._is_running and not self._ran.is_set()
-        if is_writing and self.store.is_up and self.state.has_unwritten:
+        if self.committer.is_running and self.store.is_up and self.state.has_unwritten:
             await self._flush_quietly()
-        self._committer.close()
-        if is_writing:
-            await self._ran.wait()
+        await self.committer.close()
         await self.store.close("the server is stopping")
 
     @property
@@ -136,14 +119,9 @@ class MessagingService:
         return ("ok", None) if self.store.is_up else ("down", self.store.reason)
 
     @property
-    def recovered_mark_ms(self) -> int | None:
-        """When the server last ran, as the opened store recorded it; None for a new store."""
-        return self._recovered_mark_ms
-
-    @property
     def last_sweep(self) -> tuple[int, str | None] | None:
-        """When the last retention pass that knew the transactions ran, in ms, and which transaction
-        state it used."""
+        """The time in ms of the last retention pass that knew the transactions, and the name of the
+        transaction state that it used."""
         metadata = self.state.metadata
         if metadata.swept_at_ms is None:
             return None
@@ -152,14 +130,14 @@ class MessagingService:
     # What the server process compares with the transaction files beside the store.
 
     def recorded_metadata(self) -> StoreMetadata | None:
-        """What the store durably remembers of itself and of the transaction files that belong to
-        it; None for an empty store. Raises: StorageUnavailableError."""
+        """The durable metadata of the store; None for an empty store. Raises:
+        StorageUnavailableError."""
         self.store.require_up()
         return self.state.durable_metadata
 
     def recorded_lsn(self) -> int | None:
-        """Up to which edit the transactions were durable when the store was last written; None if
-        the store does not say. Raises: StorageUnavailableError."""
+        """The last edit of the transaction log that was durable when the store was last written;
+        None if the store does not say. Raises: StorageUnavailableError."""
         self.store.require_up()
         return self.state.last_batch.seen_lsn
 
@@ -169,7 +147,8 @@ class MessagingService:
         return self.state.last_batch.last
 
     async def record_store_id(self, store_id: str) -> None:
-        """Record which transaction files belong to this store, and what else waits, durably."""
+        """Record durably which transaction files belong to this store, and the other changes that
+        wait for a batch."""
         self.state.metadata = replace(self.state.metadata, store_id=store_id)
         await self._flush()
 
@@ -180,12 +159,11 @@ class MessagingService:
             self.store.reason = str(error)
             return
         self.state.fill(loaded)
-        self._recovered_mark_ms = loaded.last_batch.clock_ms
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
 
     async def _flush_if_due(self) -> None:
-        if self._committer.lack is not None:
+        if self.committer.lack is not None:
             return
         now_ms = self.state.now_ms()
         if self.state.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
@@ -196,7 +174,7 @@ class MessagingService:
         try:
             await self._flush()
         except UnavailableError as error:
-            log.warning("what waited for a write is still waiting: %s", error)
+            log.warning("changes of the message store still wait to be written: %s", error)
 
     async def _flush(self) -> None:
-        await self._committer.submit(Write(WriteBatch.force, internal=True))
+        await self.committer.submit(Write(WriteBatch.force, internal=True))

@@ -6,12 +6,10 @@ from functools import partial
 from messaging.read.offsets import TopicOffsets
 from messaging.read.query import start_number
 from messaging.settings import MessagingSettings
-from messaging.storage.open_store import OpenStore
 from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key
-from messaging.storage.store_state import StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import Topic, TopicInfo, TopicRecord, created, deleted, truncated, updated
-from messaging.write.group_commit import GroupCommitter, Write
-from messaging.write.write_batch import WriteBatch
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import InvalidTopicPropertiesError
 from tuff.protocol.ids import MessageId, TopicId, past_group
 
@@ -132,5 +130,5 @@ class TopicChanges:
         await self._committer.submit(Write(partial(self._put, topic, decide)))
 
     def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
-        self._state.change_topic(batch, topic, decide(batch), key=topic_key(topic.id))
+        batch.change_topic(topic, decide(batch), key=topic_key(topic.id))
         batch.touch(topic)

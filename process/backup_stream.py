@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from messaging.service import MessagingService
-from messaging.storage.open_store import RowView
+from messaging.storage.store_state import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
 from process.http_replies import ReplyStream, StreamRoute
 from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head

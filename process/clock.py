@@ -1,12 +1,11 @@
 """Time inside one run of the server, and whether its clock can be trusted (design §5).
 
-The wall clock can be set; a step must neither flood ids into the future nor expire anything early.
-So a run starts at the wall clock, follows the boot-time clock, which counts suspended time and
-cannot be set, and is drawn towards the wall clock by a small bounded slew.
+The wall clock can be set. A step must neither move ids into the future nor expire messages early.
+So the time of a run starts at the wall clock and follows the boot-time clock, which counts
+suspended time and can't be set. A small bounded slew corrects it towards the wall clock.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
@@ -70,43 +69,61 @@ def jump(offset_ms: int) -> str | None:
 class ClockTrust(Enum):
     """How the clock at the start compares with the last recorded time."""
 
+    UNKNOWN = "unknown"
     TRUSTED = "ok"
     AHEAD = "ahead"
     BEHIND = "behind"
 
 
-@dataclass(slots=True)
 class ClockGuard:
-    """Holds back deletion while the clock of this start is doubtful.
+    """Prevents deletion while the clock of this start is doubtful.
 
-    A clock that is wrongly far ahead would expire everything at once, for ever; one that is behind
-    the mark would let floors rise by guesswork. So nothing is deleted until the jump is confirmed
-    (`accept_clock`) or the mark is passed.
+    A clock that is wrongly far ahead would expire everything at once, for ever. With one that is
+    behind the recorded time, log starts would rise by guesswork. So nothing is deleted until the
+    jump is confirmed (`accept_clock`), or the recorded time is passed.
     """
 
-    mark_ms: int | None
-    start_ms: int
-    jump_ms_max: int
-    accepted: bool
+    def __init__(self, now_ms: Callable[[], int], *, jump_ms_max: int, is_accepted: bool) -> None:
+        self._now_ms = now_ms
+        self._jump_ms_max = jump_ms_max
+        self._is_accepted = is_accepted
+        self._recorded_ms: int | None = None
+        self._start_ms: int | None = None
 
-    def trust(self, now_ms: int) -> ClockTrust:
-        if self.mark_ms is None or self.accepted:
+    @property
+    def is_compared(self) -> bool:
+        """Whether the recorded time is known."""
+        return self._start_ms is not None
+
+    def compare(self, recorded_ms: int | None) -> None:
+        """Compare the clock with the last recorded time; None if none was recorded."""
+        self._recorded_ms = recorded_ms
+        self._start_ms = self._now_ms()
+
+    @property
+    def trust(self) -> ClockTrust:
+        if self._start_ms is None:
+            return ClockTrust.UNKNOWN
+        if self._recorded_ms is None or self._is_accepted:
             return ClockTrust.TRUSTED
-        if self.start_ms - self.mark_ms > self.jump_ms_max:
+        if self._start_ms - self._recorded_ms > self._jump_ms_max:
             return ClockTrust.AHEAD
-        return ClockTrust.BEHIND if now_ms < self.mark_ms else ClockTrust.TRUSTED
+        return ClockTrust.BEHIND if self._now_ms() < self._recorded_ms else ClockTrust.TRUSTED
 
-    def may_delete(self, now_ms: int) -> bool:
-        """Whether retention may delete rows and raise floors now."""
-        return self.trust(now_ms) is ClockTrust.TRUSTED
+    def may_delete(self) -> bool:
+        """Whether retention may delete rows and raise log starts now."""
+        return self.trust is ClockTrust.TRUSTED
 
-    def detail(self, now_ms: int) -> str:
+    def detail(self) -> str:
         """One sentence for `/health/ready`."""
-        match self.trust(now_ms):
+        recorded_ms = self._recorded_ms or 0
+        match self.trust:
+            case ClockTrust.UNKNOWN:
+                return "the clock was not compared with the store yet"
             case ClockTrust.TRUSTED:
                 return "the clock agrees with what was recorded"
             case ClockTrust.AHEAD:
-                days = (self.start_ms - (self.mark_ms or 0)) // 86_400_000
+                days = ((self._start_ms or 0) - recorded_ms) // 86_400_000
                 return (
                     f"the clock is {days} days ahead of the last recorded time; nothing is "
                     "deleted until the server is started once with server.accept_clock=true, or "
@@ -114,7 +131,7 @@ class ClockGuard:
                 )
             case ClockTrust.BEHIND:
                 return (
-                    f"the clock is {((self.mark_ms or 0) - now_ms) // 1000} s behind the last "
+                    f"the clock is {(recorded_ms - self._now_ms()) // 1000} s behind the last "
                     "recorded time; nothing is deleted until it is passed, or the server is "
                     "started once with server.accept_clock=true"
                 )

@@ -1,4 +1,4 @@
-"""Builds the message store and the transaction service, joins them, and starts and stops them.
+"""Builds the message store and the transaction service, connects them, and starts and stops them.
 
 Neither component imports the other (design §6). Messaging gets the transaction service's write
 permits when it is opened. `ComponentLink` recovers transactions once the message store is open, and
@@ -9,15 +9,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
 from messaging import job_routes, message_routes, topic_routes
 from messaging.service import MessagingService
-from messaging.storage.metadata import StoreMetadata
-from messaging.storage.open_store import OpenStore
+from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership
-from messaging.storage.store_state import StoreState
+from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
 from process.admission import Admission
@@ -62,58 +62,79 @@ class Threads(Protocol):
         """`is_joined`: the process waits for them when it ends."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What the process provides: clocks, tasks, threads, and ids.
+
+    `elapsed_s` is a monotonic clock. `spawn` starts background work, and `spawn_writer` work whose
+    failure ends the process. `background` makes a thread for work that no caller waits for.
+    """
+
+    clock: SteadyClock
+    elapsed_s: Callable[[], float]
+    new_store_id: Callable[[], str]
+    spawn: Callable[[Work], None]
+    spawn_writer: Callable[[Work], None]
+    threads: Threads
+    background: Callable[[str], Background]
+
+
 class Components:
     """The message store, the transaction service, and everything that serves and reports them.
 
-    Lives on one event loop. `spawn` starts background work; `spawn_writer` starts work whose
-    failure ends the process; `elapsed_s` is a monotonic clock.
+    Lives on one event loop.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        directories: DataDirectories,
-        *,
-        clock: SteadyClock,
-        elapsed_s: Callable[[], float],
-        store_id: Callable[[], str],
-        spawn: Callable[[Work], None],
-        spawn_writer: Callable[[Work], None],
-        threads: Threads,
-        background: Callable[[str], Background],
-    ) -> None:
+    def __init__(self, settings: Settings, directories: DataDirectories, runtime: Runtime) -> None:
         self._settings = settings
         self._directories = directories
-        self._clock = clock
-        self._spawn = spawn
-        self._spawn_writer = spawn_writer
-        self._guard: ClockGuard | None = None
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._guard = ClockGuard(
+            runtime.clock.now_ms,
+            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+            is_accepted=settings.server.accept_clock,
+        )
         self._is_open = False
         self._changes = health.Changes()
         self._is_watched = False  # from when it is open until it is stopped
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
-        self._message_writes = TimedCalls(threads("store-writer", 1), elapsed_s=elapsed_s)
-        self._disks = self._make_disks(threads, elapsed_s=elapsed_s)
-        self.messaging = self._open_messaging(threads, background, elapsed_s=elapsed_s)
-        self._log_writes = TimedCalls(threads("transaction-log", 1), elapsed_s=elapsed_s)
-        self.transactions = self._open_transactions(
-            threads, elapsed_s=elapsed_s, spawn=spawn, store_id=store_id
+        self._message_writes = self._timed_thread("store-writer")
+        self._disks = self._make_disks()
+        self.messaging = self._make_messaging()
+        self._log_writes = self._timed_thread("transaction-log")
+        self.transactions = self._make_transactions()
+        self._link = self._make_link()
+        self._backups = backup_stream.Backups(
+            self.messaging,
+            self.transactions,
+            has_transactions=settings.tx.enabled,
+            now_ms=self._clock.now_ms,
+            in_thread=runtime.threads("backup", 1),
         )
-        self._link = self._make_link(store_id)
-        self._backups = self._make_backups(threads)
         self._admission = Admission(
             pending_max=settings.server.max_pending_requests,
             waiting=lambda: self.messaging.polls.waiting_count,
             arrivals=self._arrivals,
         )
-        self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=elapsed_s)
+        self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
         self._hosts = AllowedHosts(settings.server.allowed_hosts)
-        self._watch()
+        watch(
+            self._metrics,
+            self.messaging,
+            self.transactions,
+            self._clock,
+            is_store_up=lambda: self._check_storage().status is not Status.DOWN,
+            under_way=lambda: self._admission.under_way,
+            oldest_message_write_s=self._message_writes.oldest_s,
+            oldest_log_write_s=self._log_writes.oldest_s,
+            disks=self._disks.by_store,
+        )
 
     def listener(self) -> Listener:
-        """What serves every route on a socket."""
+        """A listener that serves every route."""
         server = self._settings.server
         return Listener(
             self._routes(),
@@ -136,7 +157,7 @@ class Components:
         return [
             *messages,
             *transaction_routes.routes(self.transactions),
-            *health.routes(lambda: self._is_open and self._guard is not None, self._checks),
+            *health.routes(lambda: self._is_open and self._guard.is_compared, self._checks),
             *metrics.routes(self._metrics),
             _openapi_route(),
         ]
@@ -150,12 +171,12 @@ class Components:
         """
         await self._disks.ask_first()
         await self.messaging.open(self.transactions.write_permits)
-        self._judge_clock()
+        self._compare_clock()
         if self.messaging.ownership is not None:
             await self.messaging.ownership.check()
-            self._spawn(self.messaging.ownership.run())
-        self._spawn_writer(self.messaging.run())
-        self._spawn_writer(self.transactions.durable.run())
+            self._runtime.spawn(self.messaging.ownership.run())
+        self._runtime.spawn_writer(self.messaging.committer.run())
+        self._runtime.spawn_writer(self.transactions.durable.run())
         await self._link.tick()
         await self._create_system_topics()
         self._is_open = True
@@ -169,16 +190,17 @@ class Components:
         await self.tick_transactions()
 
     async def tick_messages(self) -> None:
-        """Do what is due in the message store; call it several times a second."""
+        """The periodic work of the message store; call it several times a second."""
         self._disks.ask()
         await self.messaging.tick()
-        self._judge_clock()
+        self._compare_clock()
         await self._create_system_topics()
         self._note_changes()
 
     async def tick_transactions(self) -> None:
-        """Do what is due in the transaction service; call it several times a second, independently
-        of `tick_messages`: behind a disk that hangs no transaction would ever time out."""
+        """The periodic work of the transaction service; call it several times a second,
+        independently of `tick_messages`: behind a disk that hangs no transaction would ever time
+        out."""
         await self.transactions.tick()
         await self._link.tick()
         self._note_changes()
@@ -191,7 +213,7 @@ class Components:
             log.warning("no sweep: %s", error)
 
     async def drain(self) -> None:
-        """Refuse new requests, and wait for those under way."""
+        """Refuse new requests, and wait for those in flight."""
         self._is_watched = False
         self._admission.stop()
         self._backups.stop()
@@ -203,8 +225,8 @@ class Components:
         self.messaging.store.interrupt()
 
     async def close(self) -> None:
-        """Write what waits, and close the files; transactions first, since aborts that complete now
-        still mark rows."""
+        """Write the changes that wait, and close the files; transactions first, since aborts that
+        complete now still mark rows."""
         self._is_watched = False
         loop = asyncio.get_running_loop()
         giving_up = loop.call_later(STORE_HANGS_S_MAX, self.interrupt)
@@ -212,40 +234,37 @@ class Components:
         await self.messaging.close()
         giving_up.cancel()
 
-    def _open_messaging(
-        self,
-        threads: Threads,
-        background: Callable[[str], Background],
-        *,
-        elapsed_s: Callable[[], float],
-    ) -> MessagingService:
-        settings, now_ms = self._settings, self._clock.now_ms
+    def _timed_thread(self, name: str) -> TimedCalls:
+        return TimedCalls(self._runtime.threads(name, 1), elapsed_s=self._runtime.elapsed_s)
+
+    def _make_messaging(self) -> MessagingService:
+        settings, runtime = self._settings, self._runtime
+        now_ms, observe = self._clock.now_ms, self._metrics.observe
         opens = engine(
             settings,
             self._directories.messages,
             why_not_begin=self._why_not_begin,
             now_ms=now_ms,
-            elapsed_s=elapsed_s,
-            background=background,
+            elapsed_s=runtime.elapsed_s,
+            background=runtime.background,
         )
         store = OpenStore(
             opens,
             in_thread_write=self._message_writes,
-            in_thread_read=threads("store-reader", READ_THREADS),
+            in_thread_read=runtime.threads("store-reader", READ_THREADS),
         )
         state = StoreState(
             now_ms=now_ms,
-            may_delete=self._may_delete,
+            may_delete=self._guard.may_delete,
             tail_bytes_max=settings.messaging.tail_bytes_max,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
         )
-        observe = self._metrics.observe
         committer = GroupCommitter(
-            store, state, arrivals=self._arrivals, observe=observe, elapsed_s=elapsed_s
+            store, state, arrivals=self._arrivals, observe=observe, elapsed_s=runtime.elapsed_s
         )
         ownership = None
         if settings.messaging.store == "hbase":
-            in_thread = threads("store-owner", 1)
+            in_thread = runtime.threads("store-owner", 1)
             ownership = StoreOwnership(store, now_ms=now_ms, in_thread=in_thread)
         return MessagingService(
             store,
@@ -259,7 +278,7 @@ class Components:
         )
 
     def _why_not_begin(self) -> str | None:
-        """Why no empty message store may be created, in a sentence; None where it may. Blocks."""
+        """Why no empty message store may be created, in a sentence; None if it may. Blocks."""
         settings, snapshots = self._settings, self._directories.snapshots
         if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
             return None
@@ -269,77 +288,50 @@ class Components:
         except OSError as error:
             return f"whether there were messages is not known: {snapshots} can't be read: {error}"
         is_here = settings.messaging.store == "leveldb"
-        place = str(self._directories.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
+        where = str(self._directories.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
         return (
-            f"{place} holds no message store, and the transaction files in {snapshots} belong to "
+            f"{where} holds no message store, and the transaction files in {snapshots} belong to "
             "one: put it back (is its volume mounted?), and the server continues; if it is lost, "
             "start once with server.accept_lost_messages=true"
         )
 
-    def _open_transactions(
-        self,
-        threads: Threads,
-        *,
-        elapsed_s: Callable[[], float],
-        spawn: Callable[[Work], None],
-        store_id: Callable[[], str],
-    ) -> TransactionManager:
+    def _make_transactions(self) -> TransactionManager:
+        runtime = self._runtime
         return TransactionManager(
             self._directories.snapshots,
             self._settings.tx,
             rows=self.messaging.rows,
             now_ms=self._clock.now_ms,
-            elapsed_s=elapsed_s,
+            elapsed_s=runtime.elapsed_s,
             in_thread_log=self._log_writes,
-            in_thread_files=threads("transaction-files", 1),
+            in_thread_files=runtime.threads("transaction-files", 1),
             arrivals=self._arrivals,
-            spawn=spawn,
-            store_id=store_id,
+            spawn=runtime.spawn,
+            store_id=runtime.new_store_id,
             status_changed=self._note_changes,
             observe=self._metrics.observe,
             last_sweep=self._last_sweep,
         )
 
-    def _watch(self) -> None:
-        watch(
-            self._metrics,
-            self.messaging,
-            self.transactions,
-            self._clock,
-            is_store_up=lambda: self._check_storage().status is not Status.DOWN,
-            under_way=lambda: self._admission.under_way,
-            oldest_message_write_s=self._message_writes.oldest_s,
-            oldest_log_write_s=self._log_writes.oldest_s,
-            disks=self._disks.by_store,
-        )
-
-    def _make_disks(self, threads: Threads, *, elapsed_s: Callable[[], float]) -> DiskMonitor:
+    def _make_disks(self) -> DiskMonitor:
         is_here = self._settings.messaging.store == "leveldb"
+        threads = self._runtime.threads
         return DiskMonitor(
             self._directories.messages if is_here else None,
             self._directories.snapshots,
             threads=lambda name: threads(name, 1, is_joined=False),  # no other work waits for them
-            elapsed_s=elapsed_s,
-            spawn=self._spawn,
+            elapsed_s=self._runtime.elapsed_s,
+            spawn=self._runtime.spawn,
         )
 
-    def _make_link(self, store_id: Callable[[], str]) -> "ComponentLink":
+    def _make_link(self) -> "ComponentLink":
         return ComponentLink(
             self.messaging,
             self.transactions,
             max_block_s=self._settings.messaging.max_block_s,
             keeps_messages=self._settings.messaging.store != "memory",
-            store_id=store_id,
+            new_store_id=self._runtime.new_store_id,
             now_ms=self._clock.now_ms,
-        )
-
-    def _make_backups(self, threads: Threads) -> backup_stream.Backups:
-        return backup_stream.Backups(
-            self.messaging,
-            self.transactions,
-            has_transactions=self._settings.tx.enabled,
-            now_ms=self._clock.now_ms,
-            in_thread=threads("backup", 1),
         )
 
     async def _create_system_topics(self) -> None:
@@ -353,19 +345,9 @@ class Components:
                 return
             del self._system_topics[0]
 
-    def _judge_clock(self) -> None:
-        if self._guard is not None or self.messaging.status[0] != "ok":
-            return
-        server = self._settings.server
-        self._guard = ClockGuard(
-            mark_ms=self.messaging.recovered_mark_ms,
-            start_ms=self._clock.now_ms(),
-            jump_ms_max=round(server.max_clock_jump_s * 1000),
-            accepted=server.accept_clock,
-        )
-
-    def _may_delete(self) -> bool:
-        return self._guard is not None and self._guard.may_delete(self._clock.now_ms())
+    def _compare_clock(self) -> None:
+        if not self._guard.is_compared and self.messaging.status[0] == "ok":
+            self._guard.compare(self.messaging.state.recovered_mark_ms)
 
     def _last_sweep(self) -> SweepMark | None:
         swept = self.messaging.last_sweep
@@ -405,20 +387,17 @@ class Components:
         return Check(Status.OK, f"{store} takes and serves messages{end}")
 
     def _check_clock(self) -> Check:
-        now_ms = self._clock.now_ms()
-        if self._guard is None:
-            return Check(Status.DEGRADED, "the clock was not compared with the store yet")
-        trust = self._guard.trust(now_ms)
+        trust, detail = self._guard.trust, self._guard.detail()
         if trust is not ClockTrust.TRUSTED:
-            return Check(Status.DEGRADED, self._guard.detail(now_ms), trust.value)
+            return Check(Status.DEGRADED, detail, trust.value)
         offset_ms = self._clock.offset_ms()
         if (jumped := jump(offset_ms)) is not None:
             return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
-        return Check(Status.OK, self._guard.detail(now_ms))
+        return Check(Status.OK, detail)
 
 
 class ComponentLink:
-    """What the two components must learn of each other. Lives on the event loop."""
+    """Tells each component what it must know of the other. Lives on the event loop."""
 
     def __init__(
         self,
@@ -427,14 +406,14 @@ class ComponentLink:
         *,
         max_block_s: float,
         keeps_messages: bool,
-        store_id: Callable[[], str],
+        new_store_id: Callable[[], str],
         now_ms: Callable[[], int],
     ) -> None:
         """`keeps_messages`: the store is durable."""
         self._messaging = messaging
         self._transactions = transactions
         self._keeps_messages = keeps_messages
-        self._new_store_id = store_id
+        self._new_store_id = new_store_id
         self._max_block_ms = round(max_block_s * 1000)
         self._now_ms = now_ms
         self._is_open = False
@@ -449,8 +428,8 @@ class ComponentLink:
             await self._record_mark()
 
     async def _open_transactions(self) -> None:
-        # Only the message store can tell missing transaction files from a first start. Opened
-        # without it, a new and empty state would make every row visible.
+        # Only with the message store can missing transaction files be distinguished from a first
+        # start. Opened without it, a new and empty state would make every row visible.
         if self._is_open:
             return
         state, reason = self._messaging.status
@@ -461,14 +440,14 @@ class ComponentLink:
         if self._keeps_messages and not await self._has_store_id():
             return
         self._is_open = True
-        await self._transactions.open(self._beside() if self._keeps_messages else None)
+        await self._transactions.open(self._store_mark() if self._keeps_messages else None)
 
     async def _has_store_id(self) -> bool:
-        """Whether the message store durably has an id. It gets one before the first transaction
-        file is written: then such a file beside an empty store proves that messages are lost."""
+        """Whether the message store has a durable id. It gets one before the first transaction
+        file is written. So such a file beside an empty store proves that messages are lost."""
         try:
-            facts = self._messaging.recorded_metadata()
-            if facts is not None and facts.store_id is not None:
+            metadata = self._messaging.recorded_metadata()
+            if metadata is not None and metadata.store_id is not None:
                 return True
             # The files have one already where the loss of the messages was accepted.
             found = await self._transactions.durable.stored_id()
@@ -478,11 +457,11 @@ class ComponentLink:
             return False
         return True
 
-    def _beside(self) -> StoreMark:
-        facts = self._messaging.recorded_metadata() or StoreMetadata()
+    def _store_mark(self) -> StoreMark:
+        metadata = self._messaging.recorded_metadata() or StoreMetadata()
         return StoreMark(
-            facts.store_id or "",
-            facts.highest_pointer,
+            metadata.store_id or "",
+            metadata.highest_pointer,
             self._messaging.recorded_lsn(),
             self._messaging.recorded_last(),
             frozenset(self._messaging.rows.indexed_pointers()),
@@ -493,8 +472,8 @@ class ComponentLink:
         if self._recorded_store_id == store_id:
             return  # later pointer blocks are recorded with the batches of messages
         try:
-            # Records the durable pointer blocks too. A block that is just being reserved must not
-            # be among them: if it is lost with the log, the files seem older than the messages.
+            # This records the durable pointer blocks too. A block that is still being reserved must
+            # not be among them: if it is lost with the log, the files seem older than the messages.
             await self._messaging.record_store_id(store_id)
         except StorageUnavailableError as error:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
@@ -508,7 +487,7 @@ class ComponentLink:
 
 
 def _openapi_route() -> Route:
-    @cache  # made at the first request: a start needs none of it, and loads none of it
+    @cache  # made at the first request: a start does not need it, and does not load it
     def document() -> Reply:
         from process import openapi
 

@@ -22,7 +22,6 @@ from messaging.read.visibility import Verdict, verdict
 from messaging.retention.decision import is_expired
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.open_store import OpenStore
 from messaging.storage.packed_rows import scan_reporting_corruption
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -37,7 +36,7 @@ from messaging.storage.rows import (
     offset_number,
     payload_key,
 )
-from messaging.storage.store_state import StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import Topic, TopicRecord
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group

@@ -16,9 +16,8 @@ from messaging.read.scan import ReadResult, read
 from messaging.read.visibility import HeldRow
 from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
-from messaging.storage.open_store import OpenStore
 from messaging.storage.rows import offset_after
-from messaging.storage.store_state import StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import Topic, TopicRecord, topic_was_replaced
 from messaging.transactions_interface import TransactionView
 from tuff.protocol.errors import BadRequestError, DamagedRecordError

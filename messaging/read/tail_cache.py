@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from messaging.read.query import LAST_NUMBER, Query, first_number, next_at_end
 from messaging.read.reply import NO_PAYLOAD, Page
 from messaging.read.scan import ReadResult, plain_item, plain_items, read_memory
+from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import (
     BEFORE_ALL,
     MESSAGES,
@@ -26,7 +27,6 @@ from messaging.storage.rows import (
     offset_after,
     pack_offset,
 )
-from messaging.write.write_batch import NewRows
 from tuff.protocol.avro import ID_HEAD, encode_message
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Offset
 from tuff.protocol.transaction import Transaction

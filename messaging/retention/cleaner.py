@@ -24,7 +24,6 @@ from messaging.retention.decision import (
 )
 from messaging.retention.region_observers import RegionObservers, RetentionInput
 from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.open_store import OpenStore
 from messaging.storage.packed_rows import is_packed, require_packed, row_count, scan_records
 from messaging.storage.rows import (
     MESSAGES,
@@ -44,11 +43,10 @@ from messaging.storage.rows import (
     topic_bytes,
     topic_key,
 )
-from messaging.storage.store_state import StoreState
+from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, with_log_start
-from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
-from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.visibility import VisibilityState
@@ -237,7 +235,7 @@ class RetentionCleaner:
                 # With the rows goes the log start: a clock that is slewed back, or a longer time to
                 # live, would otherwise show what is left around the holes.
                 raised = with_log_start(record, MessageId(*log_start))
-                self._state.change_topic(batch, topic, raised, key=topic_key(topic.id))
+                batch.change_topic(topic, raised, key=topic_key(topic.id))
         for key in chunk.deletes:
             batch.delete(key)
 

@@ -12,12 +12,10 @@ from messaging.read.offsets import first_live, newest_id
 from messaging.read.poll import Poll, query_of
 from messaging.read.query import LAST_NUMBER, Query, start_number
 from messaging.settings import MessagingSettings
-from messaging.storage.open_store import OpenStore
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
-from messaging.storage.store_state import StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import Topic, TopicRecord, alive
-from messaging.write.group_commit import GroupCommitter, Write
-from messaging.write.write_batch import WriteBatch
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
     HoldNotFoundError,
     PositionNotFoundError,
@@ -179,7 +177,7 @@ class HoldsAndPositions:
             record = positioned(before, name, position, now_ms=self._state.expiry_ms())
             key = named_row_key(POSITIONS, found.prefix(record.generation), name)
             batch.put(key, record.positions[name].to_bytes(key))
-            self._state.change_record(batch, found, record)
+            batch.change_record(found, record)
             return record.generation, record.positions[name]
 
         return await self._committer.submit(Write(build))
@@ -207,7 +205,7 @@ class HoldsAndPositions:
                 raise _no_position(topic, name)
             rest = {each: one for each, one in record.positions.items() if each != name}
             batch.delete(named_row_key(POSITIONS, found.prefix(record.generation), name))
-            self._state.change_record(batch, found, replace(record, positions=rest))
+            batch.change_record(found, replace(record, positions=rest))
 
         await self._committer.submit(Write(build))
 
@@ -257,7 +255,7 @@ class HoldsAndPositions:
         return query_of(self._state, self._settings, topic, record, Poll(), 0)
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
-        self._state.change_record(batch, topic, record)
+        batch.change_record(topic, record)
         # What is let go may be what a sleeping reader is held behind: it expires now.
         batch.touch(topic)
 

@@ -28,10 +28,8 @@ from pathlib import Path
 
 from messaging.retention.decision import RetentionState, TopicRule
 from messaging.storage.engine import HasRegions, Store
-from messaging.storage.open_store import OpenStore
-from messaging.storage.store_state import StoreState
-from messaging.write.group_commit import GroupCommitter, Write
-from messaging.write.write_batch import WriteBatch
+from messaging.storage.store_state import OpenStore, StoreState
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.checksum import crc32
 from tuff.disk.files import make_directory, write_file
 from tuff.protocol.pointers import PointerList

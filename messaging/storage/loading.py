@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from messaging.storage.engine import Store, StoreDamagedError, StoreError
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.packed_rows import scan_reporting_corruption
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -22,8 +21,10 @@ from messaging.storage.rows import (
     TOPICS,
     DamagedRowError,
     Hold,
+    LastBatch,
     NewerRowError,
     Position,
+    StoreMetadata,
     offset_in,
     prefix_stop,
     split_named_row_key,
@@ -109,7 +110,7 @@ def _read_metadata(store: Store) -> StoreMetadata | None:
             return StoreMetadata.from_bytes(METADATA_KEY, value)
         _require_empty(store)
     except DamagedRowError as error:
-        raise _unreadable("the store's row of facts", error) from None
+        raise _unreadable("the store's metadata row", error) from None
     return None
 
 

@@ -334,6 +334,16 @@ def scan_reporting_corruption(
     return store.scan(start, stop)
 
 
+class NewRows(NamedTuple):
+    """Rows of one publish with their payloads, in the order of their keys. `is_plain`: they contain
+    only payloads; else at least one has a pointer, or a time to live of its own."""
+
+    prefix: bytes
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    is_plain: bool
+
+
 def records_of(
     store: Store, keys: Sequence[bytes], values: Sequence[bytes]
 ) -> Iterable[tuple[bytes, bytes]]:

@@ -6,7 +6,7 @@
     payload row := prefix write_pointer(8) write_ts(8) seq(2)
     topic row   := UTF8("ns:topic:")
     index row   := write_pointer(8) kind(1) prefix first_ts(8) first_seq(2)
-    fact row    := its name
+    metadata    := its name
     hold row    := prefix UTF8(name)            a position row likewise
 
 One physical store holds all tables under a one-byte tag, because one batch must span them all.
@@ -34,12 +34,20 @@ Holds and positions.
     hold row     := flags(1) crc(4) first(20) set_at_ms(8) expires_at_ms(8)
     position row := flags(1) crc(4) position(20) updated_at_ms(8)
 
+Metadata of the store, under two keys.
 
+    last batch := flags(1) crc(4) batch_number(8) last_ts(8) last_seq(2) clock_ms(8) [seen_lsn(8)]
+    metadata   := flags(1) crc(4) JSON object
+
+Every batch writes the last-batch row. It says whether that batch is on the disk, which offsets are
+assigned, and when the server last ran. The first batch writes the metadata row, which is therefore
+older than any other row; later batches write it when a member changed.
 """
 
+import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tuff.checksum import crc32
@@ -420,7 +428,8 @@ def is_reference(value: bytes) -> bool:
 
 
 def unframe_plain(key: bytes, value: bytes) -> bytes:
-    """The body of a topic, index or fact row, none of which has flags. Raises: DamagedRowError."""
+    """The body of a row without flags, as topic, index and metadata rows are. Raises:
+    DamagedRowError."""
     flags, body = unframe(key, value)
     if flags:
         # Dropped, what a flag announces was taken for the beginning of the body.
@@ -539,3 +548,92 @@ def _unpack(layout: struct.Struct, key: bytes, value: bytes) -> tuple[Any, ...]:
 # The first millisecond of all counts as full: no row ever stands at (0, 0), so that an exclusive
 # start at the id of all zeros leaves nothing out.
 BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)
+
+FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread
+
+_MARK = struct.Struct(">QQHQ")
+_LSN = struct.Struct(">Q")
+assert (_MARK.size, _LSN.size) == (26, 8)
+
+_HAS_SEEN = 1  # flag of a last-batch row: the LSN follows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """How far the store was written. `clock_ms` is None before a trusted clock was recorded.
+    `seen_lsn` is the last edit of the transaction log that was durable then, None if unknown."""
+
+    batch_number: int = 0
+    last: Offset = BEFORE_ALL
+    clock_ms: int | None = None
+    seen_lsn: int | None = None
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        body = _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0)
+        if self.seen_lsn is None:
+            return frame(key, 0, body)
+        return frame(key, _HAS_SEEN, body + _LSN.pack(self.seen_lsn))
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "LastBatch":
+        """Raises: DamagedRowError."""
+        flags, body = unframe(key, value)
+        if flags & ~_HAS_SEEN:
+            raise newer_flags(flags)
+        size = _MARK.size + _LSN.size * bool(flags)
+        if len(body) != size:
+            raise DamagedRowError(f"this mark has {size} bytes, not {len(body)}")
+        number, last_ts, last_seq, clock_ms = _MARK.unpack_from(body)
+        return cls(
+            batch_number=number,
+            last=Offset(last_ts, last_seq),
+            clock_ms=clock_ms or None,
+            seen_lsn=_LSN.unpack_from(body, _MARK.size)[0] if flags else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMetadata:
+    """What the store records of itself.
+
+    `format` is that of all rows of the store. `store_id` identifies the store and the transaction
+    files beside it, which are made later. `highest_pointer` is the highest write pointer that these
+    may have given out, 0 before they exist. `longest_transaction_ms` is the longest life of a
+    transaction that was ever configured, or observed. `swept_at_ms` and `swept_with` are the time
+    of the last retention pass that knew the transactions, and the name of the transaction state
+    that it used. Region observers may have removed messages that had expired by `handed_ms`.
+    """
+
+    format: int = FORMAT
+    store_id: str | None = None
+    highest_pointer: int = 0
+    longest_transaction_ms: int = 0
+    swept_at_ms: int | None = None
+    swept_with: str | None = None
+    handed_ms: int = 0
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The stored value under this key."""
+        form = json.dumps(asdict(self), separators=(",", ":"))
+        return frame(key, 0, form.encode())
+
+    @classmethod
+    def from_bytes(cls, key: bytes, value: bytes) -> "StoreMetadata":
+        """Raises: DamagedRowError."""
+        try:
+            found = json.loads(unframe_plain(key, value))
+        except ValueError as error:
+            raise DamagedRowError(f"no metadata row has this body: {error}") from None
+        written = found.get("format") if isinstance(found, dict) else None
+        if type(written) is not int or written < FORMAT:
+            raise DamagedRowError(f"the format is {FORMAT} or higher, not {written!r}")
+        if written > FORMAT:
+            raise NewerRowError(
+                f"a newer version wrote the store in format {written}, and this server reads "
+                f"format {FORMAT}"
+            )
+        unknown = found.keys() - {each.name for each in fields(cls)}
+        if unknown:
+            raise NewerRowError(f"a newer version wrote it, with the member {min(unknown)!r}")
+        return cls(**found)

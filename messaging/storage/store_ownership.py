@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from messaging.storage.engine import CanBeTakenOver, StoreError, TakenOverError
-from messaging.storage.open_store import OpenStore
+from messaging.storage.store_state import OpenStore
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import StorageUnavailableError
 

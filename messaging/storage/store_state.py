@@ -1,34 +1,266 @@
-"""What is known of the store in memory: read at the start, changed as batches become durable.
+"""The state of the message store: whether it is open, what it contains, and which offset is next.
 
-Everything here lives on the event loop. All parts of the component share the one `StoreState`.
+Everything here lives on the event loop. All parts of the component share one `OpenStore`, through
+which they read and write, and one `StoreState`, which is read at the start and changes as batches
+become durable.
 """
 
+import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
+from typing import TypeVar
 
 from messaging.read.tail_cache import TailCache
+from messaging.storage.engine import Interruptible, Rows, Store, StoreError
 from messaging.storage.loading import Loaded
-from messaging.storage.metadata import LastBatch, StoreMetadata
-from messaging.storage.open_store import OpenStore
+from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
 from messaging.storage.pointer_index import PointerIndex
-from messaging.storage.rows import BEFORE_ALL, LAST_BATCH_KEY, METADATA_KEY
+from messaging.storage.rows import BEFORE_ALL, LastBatch, StoreMetadata, offset_after
 from messaging.topics import Topic, TopicRecord, TopicRegistry
 from messaging.transactions_interface import TransactionView
-from messaging.write.write_batch import Sequencer, WriteBatch
-from tuff.protocol.ids import Offset, TopicId
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset, TopicId
 
-SETTLED_PER_BATCH_MAX = 10_000  # index rows; bounds what a batch of publishes carries besides
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+IDLE_MS_MIN = 100  # shorter intervals are not kept; a tenth of the shortest time to live
+IDLE_COUNT_MAX = 1_000  # the latest ones, which are more than a minute and a half
+
+
+class OpenStore:
+    """The open store, or the reason why none is open. The engine's calls run in threads."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        *,
+        in_thread_write: InThread,
+        in_thread_read: InThread,
+    ) -> None:
+        self._open_store = open_store
+        self._in_thread_write = in_thread_write
+        self.in_thread_read = in_thread_read
+        self._store: Store | None = None
+        self._views: list[RowView] = []
+        self.reason = "the message store is not open yet"
+
+    @property
+    def is_up(self) -> bool:
+        return self._store is not None
+
+    def has(self, store: Store) -> bool:
+        """Whether this very store is the open one."""
+        return self._store is store
+
+    def require_up(self) -> Store:
+        """The open store. Raises: StorageUnavailableError."""
+        if self._store is None:
+            raise StorageUnavailableError(
+                f"the message store can't be used now: {self.reason}; try again later"
+            )
+        return self._store
+
+    async def open(self, read: Callable[[Store], T]) -> T:
+        """Open the store and read from it before any other caller can; then it is up.
+
+        Raises: StoreError, and what opening raises: then it is not up.
+        """
+
+        def open_and_read() -> tuple[Store, T]:
+            store = self._open_store()
+            try:
+                return store, read(store)
+            except BaseException:
+                store.close()
+                raise
+
+        self._store, found = await self._in_thread_write(open_and_read)
+        return found
+
+    def interrupt(self) -> None:
+        """Let calls that hang fail, where the engine can: the process ends, and can't wait."""
+        if isinstance(self._open_store, Interruptible):
+            self._open_store.interrupt()
+
+    async def close(self, reason: str) -> None:
+        """Be down from now on, for this reason; closes the store if one is open."""
+        self.reason = reason
+        store, self._store = self._store, None
+        views, self._views = self._views, []
+        for view in views:
+            view.close(reason)
+        if store is not None:
+            await self._in_thread_write(store.close)
+
+    async def write(self, write: Callable[[Store], None]) -> None:
+        """Run a write on the writing thread. Raises: StoreError, StorageUnavailableError."""
+        store = self.require_up()
+        await self._in_thread_write(lambda: write(store))
+
+    async def read(self, read: Callable[[Store], T]) -> T:
+        """Run a read on a reading thread.
+
+        Raises:
+            StorageUnavailableError: the store can't be read now.
+        """
+        store = self.require_up()
+        try:
+            return await self.in_thread_read(lambda: read(store))
+        except StoreError as error:
+            raise StorageUnavailableError(
+                f"the message store can't be read: {error}; try again later"
+            ) from error
+
+    @contextmanager
+    def view(self, start: bytes, stop: bytes) -> Iterator["RowView"]:
+        """A snapshot of the rows in a range of keys, as of this call; taken without a wait.
+
+        Raises:
+            StorageUnavailableError: the store can't be read now, or has no snapshots.
+        """
+        store = self.require_up()
+        if not store.has_views:
+            raise StorageUnavailableError(
+                "this message store shows no single moment of its rows; copy them by its own means"
+            )
+        try:
+            rows = scan_reporting_corruption(store, start, stop)
+        except StoreError as error:
+            raise StorageUnavailableError(f"the message store can't be read: {error}") from error
+        view = RowView(rows, in_thread=self.in_thread_read)
+        self._views.append(view)
+        try:
+            yield view
+        finally:
+            view.close("the caller is done with it")
+            if view in self._views:
+                self._views.remove(view)
+
+
+class RowView:
+    """A snapshot of rows, read piece by piece, for as long as it takes.
+
+    An engine waits for its readers before it closes. A slow reader must not delay it, and with it
+    all writes; so the engine closes its views first.
+    """
+
+    def __init__(self, rows: Rows, *, in_thread: InThread) -> None:
+        self._rows = rows
+        self._in_thread = in_thread
+        self._closed_for: str | None = None
+
+    async def read(self, take: Callable[[Rows], T]) -> T:
+        """The result of `take`, which reads the next rows on a reading thread. One call at a time.
+
+        Raises:
+            StorageUnavailableError: the store was closed, or can't be read.
+        """
+        if self._closed_for is not None:
+            raise StorageUnavailableError(
+                f"the message store was closed while it was read: {self._closed_for}"
+            )
+        try:
+            return await self._in_thread(lambda: take(self._rows))
+        except StoreError as error:
+            raise StorageUnavailableError(f"the message store can't be read: {error}") from error
+        finally:
+            if self._closed_for is not None:
+                self.close(self._closed_for)  # it could not be closed while the thread read it
+
+    def close(self, reason: str) -> None:
+        """Release the snapshot; repeating it is harmless."""
+        self._closed_for = self._closed_for or reason
+        # Rows that a thread is reading can't be closed; `read` does it when the thread is done.
+        with suppress(ValueError):
+            self._rows.close()
+
+
+class Sequencer:
+    """Assigns offsets: one order over the store, which never goes back (design §5).
+
+    Message and payload rows of all topics take their offsets here, in the order in which they are
+    written. So the rows of one publish are neighbours, and one offset, the high-water mark, says up
+    to where everything is durable.
+    """
+
+    def __init__(self, last: Offset = BEFORE_ALL) -> None:
+        self._last = max(last, BEFORE_ALL)
+
+    @property
+    def last(self) -> Offset:
+        """The highest offset that was assigned, or found in the store."""
+        return self._last
+
+    def next(self, *, now_ms: int) -> Offset:
+        """The next offset: at `now_ms`; or behind the last one, when the clock stands still or went
+        back, or when this millisecond is full and the next one must be borrowed."""
+        last = self._last
+        if now_ms > last.timestamp_ms:
+            self._last = Offset(now_ms, 0)
+        elif last.seq_id + 1 < SEQ_ID_LIMIT:
+            self._last = Offset(last.timestamp_ms, last.seq_id + 1)
+        else:
+            self._last = Offset(last.timestamp_ms + 1, 0)
+        assert self._last.timestamp_ms < TIMESTAMP_LIMIT
+        return self._last
+
+    def next_run(self, count: int, *, now_ms: int) -> tuple[Offset, Offset]:
+        """The first and the last of the next `count` offsets; at least one."""
+        first = self.next(now_ms=now_ms)
+        if count == 1:
+            return first, first
+        last = offset_after(first, count - 1)
+        assert last.timestamp_ms < TIMESTAMP_LIMIT
+        self._last = last
+        return first, last
+
+    def raise_above(self, found: Offset) -> None:
+        """Assign no offset up to this one, which was found in the store."""
+        self._last = max(self._last, found)
+
+
+class IdleIntervals:
+    """The latest idle intervals of the sequencer, in which it assigned no offset. A reader that
+    continues from inside one has missed no message before its end."""
+
+    def __init__(self) -> None:
+        self._last = BEFORE_ALL
+        # Pairs: the last offset before an interval, and the lowest that a row behind it may have.
+        self._intervals: deque[tuple[Offset, Offset]] = deque(maxlen=IDLE_COUNT_MAX)
+
+    def begin(self, last: Offset) -> None:
+        """There may be rows anywhere up to this offset, except in the known intervals."""
+        self._last = max(self._last, last)
+
+    def passed(self, last: Offset, *, since_ms: int) -> None:
+        """Rows up to this offset were written; the new ones at `since_ms` or later."""
+        if last > self._last:
+            if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:
+                self._intervals.append((self._last, Offset(since_ms, 0)))
+            self._last = last
+
+    def may_hold(self, start: Offset, *, stop: Offset) -> bool:
+        """Whether rows of any topic may have offsets in this range."""
+        if start > self._last:
+            return False
+        at = bisect_left(self._intervals, start, key=itemgetter(1))
+        if at < len(self._intervals) and start > self._intervals[at][0]:
+            start = self._intervals[at][1]
+        return start < stop
 
 
 class StoreState:
-    """Topics, pointer index, sequencer, metadata, last batch, and the newest rows of the topics.
+    """What is known of the store in memory: topics, pointer index, sequencer, high-water mark, tail
+    cache, metadata and last batch.
 
-    `may_delete` tells whether the clock can be trusted so far that messages may expire for good.
-    `transactions` is given when the component opens.
+    `may_delete` returns whether the clock can be trusted so far that messages may expire for good.
+    `transactions` is set when the component opens.
     """
 
     transactions: TransactionView
@@ -46,9 +278,9 @@ class StoreState:
         self.sequencer = Sequencer()
         self.tail_cache = TailCache(bytes_max=tail_bytes_max)
         self.idle_intervals = IdleIntervals()
-        self.high_water_mark = BEFORE_ALL  # readers are shown nothing behind this offset
+        self.high_water_mark = BEFORE_ALL  # readers see no row behind this offset
         self.last_batch = LastBatch()
-        self._attempted = LastBatch()  # what the newest batch writes, whatever becomes of it
+        self._attempted = LastBatch()  # that of the newest batch, whether or not it was written
         self.metadata = StoreMetadata()
         self._durable_metadata: StoreMetadata | None = None  # until the first batch wrote them
         self.now_ms = now_ms
@@ -56,13 +288,15 @@ class StoreState:
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self._batch_number = 0
         self.seen_lsn: int | None = None  # of the transactions, durably
+        self.recovered_mark_ms: int | None = None  # recorded clock of the opened store; None if new
 
     def fill(self, loaded: Loaded) -> None:
-        """Take in what an opened store holds."""
+        """Set the state from an opened store."""
         for topic_id, record in loaded.topics.items():
             self.topics.load(topic_id, record)
         self.index.load(loaded.index, now_ms=self.now_ms())
         self.last_batch = self._attempted = loaded.last_batch
+        self.recovered_mark_ms = loaded.last_batch.clock_ms
         self.metadata, self._durable_metadata = loaded.metadata or StoreMetadata(), loaded.metadata
         self.note_longest_transaction(self._longest_transaction_ms)
         self._batch_number = loaded.last_batch.batch_number
@@ -71,11 +305,11 @@ class StoreState:
         self.idle_intervals.begin(loaded.last_batch.last)
         for each in self.topics:
             if each.durable is not None:
-                # A log start that a retention pass raised lies ahead of a clock that was set back
-                # since. A message that got an id below it was acknowledged, and no reader would see
-                # it.
+                # A log start that a retention pass raised is ahead of a clock that was set back
+                # since. A message with an id below it would be acknowledged, and no reader would
+                # see it.
                 self.sequencer.raise_above(each.durable.log_start.offset)
-        # Likewise of what observers were handed: they would remove the message at once.
+        # Region observers would remove a message with an id below this time at once.
         self.sequencer.raise_above(Offset(self.metadata.handed_ms, 0))
         self.high_water_mark = self.sequencer.last
         self.tail_cache.begin(self.high_water_mark)
@@ -87,21 +321,22 @@ class StoreState:
         return self.last_batch, self._attempted
 
     def reopened(self, last_batch: LastBatch) -> None:
-        """The store failed and was opened again: go on above all that is there, and keep in memory
-        no rows but those that become durable from now on."""
+        """The store failed and was opened again: continue above all rows in it, and cache only rows
+        that become durable from now on."""
         self.sequencer.raise_above(last_batch.last)
         self.idle_intervals.begin(last_batch.last)
         self.tail_cache.begin(self.high_water_mark)
 
     def note_longest_transaction(self, lived_ms: int) -> None:
-        """A transaction lives this long, or may; recorded with the next batch. Retention keeps a
-        stored payload for the longest life that any transaction ever had."""
+        """A transaction has lived this long, or may; recorded with the next batch. Retention keeps
+        a stored payload for the longest life that any transaction ever had."""
         longest_ms = max(self.metadata.longest_transaction_ms, lived_ms)
         self.metadata = replace(self.metadata, longest_transaction_ms=longest_ms)
 
     def expiry_ms(self) -> int:
-        """The time by which messages expire. Region observers may have removed what had expired by
-        the time they were handed, so a clock that was set back since must not show what is left."""
+        """The time by which messages expire. Region observers may have removed messages that had
+        expired by the time of their newest state. So when the clock was set back since, the
+        messages around these must not reappear."""
         return max(self.now_ms(), self.metadata.handed_ms)
 
     @property
@@ -111,61 +346,44 @@ class StoreState:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something waits for the next batch."""
+        """Whether changes wait for the next batch."""
         return self.metadata != self._durable_metadata or self.index.settling_count > 0
 
-    def new_batch(self) -> WriteBatch:
-        """An empty batch of a number that was never used before."""
+    def next_batch_number(self) -> int:
+        """A batch number that was never used before."""
         self._batch_number += 1
-        return WriteBatch(number=self._batch_number, now_ms=self.now_ms(), sequencer=self.sequencer)
+        return self._batch_number
 
-    def finish(self, batch: WriteBatch) -> None:
-        """Put into a batch what every batch carries: the last-batch row, changed metadata, and the
-        deletion of settled index rows."""
-        settling = self.index.settling(count_max=SETTLED_PER_BATCH_MAX)
-        for _, keys in settling:
-            for key in keys:
-                batch.delete(key)
-        if self.metadata != self._durable_metadata:
-            batch.put(METADATA_KEY, self.metadata.to_bytes(METADATA_KEY))
-        last_batch = LastBatch(
-            batch_number=batch.number,
-            last=batch.last,
+    def next_last_batch(self, batch_number: int) -> LastBatch:
+        """The last-batch row of the batch that is written now."""
+        self._attempted = LastBatch(
+            batch_number=batch_number,
+            last=self.sequencer.last,
             clock_ms=self._clock_ms(),
             seen_lsn=self.seen_lsn,
         )
-        self._attempted = last_batch
-        batch.put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
-        settled = [pointer for pointer, _ in settling]
-        batch.on_durable(partial(self._finished, batch, last_batch, self.metadata, settled))
+        return self._attempted
 
-    def change_topic(
-        self, batch: WriteBatch, topic: Topic, record: TopicRecord, *, key: bytes
+    def batch_is_durable(
+        self,
+        last_batch: LastBatch,
+        metadata: StoreMetadata,
+        *,
+        since_ms: int,
+        puts: Mapping[bytes, bytes | None],
+        new_rows: Sequence[NewRows],
     ) -> None:
-        """Write a topic's row; decisions go by it at once, readers once it is durable."""
-        batch.put(key, record.to_bytes(key))
-        self.change_record(batch, topic, record)
-
-    def change_record(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
-        """The same for what stands in other rows, which the caller writes."""
-        before = topic.decided
-        topic.decided = record
-        batch.on_durable(partial(_is_durable, topic, record))
-        batch.on_lost(partial(_is_lost, topic, before))
-
-    def _finished(
-        self, batch: WriteBatch, last_batch: LastBatch, metadata: StoreMetadata, settled: list[int]
-    ) -> None:
+        """A batch is durable that contained these rows, this last-batch row and this metadata. Its
+        offsets were assigned at `since_ms` or later."""
         self.last_batch = last_batch
         self._durable_metadata = metadata
-        self.index.settled(settled)
         self.high_water_mark = max(self.high_water_mark, last_batch.last)
-        self.idle_intervals.passed(last_batch.last, since_ms=batch.now_ms)
-        self.tail_cache.take(batch.puts, batch.new_rows, high_water_mark=self.high_water_mark)
+        self.idle_intervals.passed(last_batch.last, since_ms=since_ms)
+        self.tail_cache.take(puts, new_rows, high_water_mark=self.high_water_mark)
 
     def _clock_ms(self) -> int | None:
         # A clock that jumped far ahead must not be recorded before it is confirmed: the next start
-        # would find nothing wrong with it, and the retention pass would then expire everything.
+        # would trust it, and the retention pass would then expire everything.
         before = self.last_batch.clock_ms
         if not self.may_delete():
             return before
@@ -180,47 +398,3 @@ def require_topic(store: OpenStore, state: StoreState, topic: TopicId) -> tuple[
     store.require_up()
     found = state.topics.find(topic)
     return found, found.require_durable()
-
-
-def _is_durable(topic: Topic, record: TopicRecord) -> None:
-    topic.durable = record
-
-
-def _is_lost(topic: Topic, record: TopicRecord | None) -> None:
-    topic.decided = record
-    # What only this change kept may be what a sleeping reader is held behind: it expires now.
-    topic.wake()
-
-
-QUIET_MS = 100  # shorter stretches are not noted; a tenth of the shortest time to live
-QUIETS_COUNT_MAX = 1_000  # the latest ones, which are more than a minute and a half
-
-
-class IdleIntervals:
-    """The latest intervals in which the sequencer gave out no offset: a reader that goes on from
-    inside of one has missed nothing that came before its end."""
-
-    def __init__(self) -> None:
-        self._last = BEFORE_ALL
-        # Pairs of the last offset before a stretch, and the first that a row behind it may have.
-        self._stretches: deque[tuple[Offset, Offset]] = deque(maxlen=QUIETS_COUNT_MAX)
-
-    def begin(self, last: Offset) -> None:
-        """Rows up to this offset may be there; of what lay between them nothing more is known."""
-        self._last = max(self._last, last)
-
-    def passed(self, last: Offset, *, since_ms: int) -> None:
-        """Rows up to this offset are there now; the new ones were made at this time or later."""
-        if last > self._last:
-            if since_ms - self._last.timestamp_ms >= QUIET_MS:
-                self._stretches.append((self._last, Offset(since_ms, 0)))
-            self._last = last
-
-    def may_hold(self, start: Offset, *, stop: Offset) -> bool:
-        """Whether rows of any topic may have got offsets in this range."""
-        if start > self._last:
-            return False
-        at = bisect_left(self._stretches, start, key=itemgetter(1))
-        if at < len(self._stretches) and start > self._stretches[at][0]:
-            start = self._stretches[at][1]
-        return start < stop

@@ -1,22 +1,37 @@
-"""Group commit: all writes that wait become one durable batch (design §5).
+"""Group commit: all writes that wait become one atomic, durable write batch (design §5).
 
-Offsets are assigned in the order of writing, and the write permit is checked again at that moment.
-If a batch fails, it is unknown whether it is on the disk: the store is closed and opened again, the
-last-batch row tells, and only then is anything written or answered again.
+A batch is built on the event loop, which assigns offsets in the order of the writes and checks the
+write permits again. Then a worker thread writes it. Until it is durable, no caller is answered and
+no reader sees its rows, so its changes to memory can be undone.
+
+If the write fails, it is unknown whether the batch is on the disk. The store is closed and opened
+again, and its last-batch row answers the question. Only then is anything else written or answered.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from messaging.storage.engine import Store
 from messaging.storage.loading import read_last_batch_again
-from messaging.storage.open_store import OpenStore
-from messaging.storage.store_state import StoreState
+from messaging.storage.packed_rows import NewRows, records_of
+from messaging.storage.rows import (
+    LAST_BATCH_KEY,
+    METADATA_KEY,
+    DamagedRowError,
+    LastBatch,
+    MessageRow,
+    StoreMetadata,
+    message_key,
+    offset_after,
+    offset_number,
+)
+from messaging.storage.store_state import OpenStore, Sequencer, StoreState
+from messaging.topics import Topic, TopicRecord
 from messaging.transactions_interface import WritePermit
-from messaging.write.write_batch import WriteBatch
 from tuff.disk.event_loop import Arrivals, BatchLoop
 from tuff.protocol.errors import (
     OverloadedError,
@@ -24,24 +39,156 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TuffError,
 )
+from tuff.protocol.ids import Offset
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BATCH_COUNT_MAX = 4_096  # writes; more only adds to everyone's latency
-BATCH_BYTES_MAX = 8 << 20  # bytes; about what a disk takes in the time of one sync, ten times over
+BATCH_COUNT_MAX = 4_096  # writes; more would only add latency
+BATCH_BYTES_MAX = 8 << 20  # bytes; ten times what a disk takes in the time of one sync
 PENDING_COUNT_MAX = 20_000  # writes waiting or under way; as many as requests may be pending
 PENDING_BYTES_MAX = 256 << 20  # bytes of waiting payloads; bounds memory behind a slow disk
 WRITE_OVERHEAD_BYTES = 256  # bytes; what a small write costs besides its payload
+SETTLED_PER_BATCH_MAX = 10_000  # index rows that a batch of publishes deletes besides
+
+
+class Inversion(NamedTuple):
+    """Rows to mark as rolled back: those of this pointer in this range of keys."""
+
+    pointer: int
+    start: bytes
+    stop: bytes
+
+
+class WriteBatch:
+    """Rows that are written together, and callbacks for when they are durable or lost.
+
+    Lives on the event loop while it is built; then a worker thread calls `write`, and nothing else
+    uses it meanwhile. Rows to invert are read in that thread. There is only one such thread, so no
+    row can be removed between the read and the write, and a row that is gone is not written again.
+    """
+
+    def __init__(self, *, number: int, now_ms: int, sequencer: Sequencer) -> None:
+        self.number = number
+        self.now_ms = now_ms
+        self.puts: dict[bytes, bytes | None] = {}
+        self.new_rows: list[NewRows] = []
+        self.stored: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
+        self.inversions: list[Inversion] = []
+        self.touched: dict[Topic, None] = {}
+        self.published: dict[Topic, tuple[int, int]] = {}
+        self._sequencer = sequencer
+        self._when_durable: list[Callable[[], None]] = []
+        self._when_lost: list[Callable[[], None]] = []
+        self._forced = False
+
+    @property
+    def last(self) -> Offset:
+        """The highest offset assigned so far."""
+        return self._sequencer.last
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.puts or self.new_rows or self.stored or self.inversions or self._forced)
+
+    def next_offset(self) -> Offset:
+        """The offset of the next row; rows built one after the other are neighbours."""
+        return self._sequencer.next(now_ms=self.now_ms)
+
+    def next_offsets(self, count: int) -> tuple[Offset, Offset]:
+        """The first and the last offset of `count` neighbouring rows, at least one."""
+        return self._sequencer.next_run(count, now_ms=self.now_ms)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.puts[key] = value
+
+    def put_new_rows(self, run: NewRows) -> None:
+        """Write the rows of one publish, which are new."""
+        self.new_rows.append(run)
+
+    def put_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write rows of the Payload Table, which are new and not visible to readers yet."""
+        self.stored.append((keys, values))
+
+    def delete(self, key: bytes) -> None:
+        self.puts[key] = None
+
+    def invert(self, pointer: int, prefix: bytes, first: Offset, last: Offset) -> None:
+        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive."""
+        start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
+        self.inversions.append(Inversion(pointer, start, stop))
+
+    def change_topic(self, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
+        """Write a topic's row. Later writes are decided by it at once; readers see it once it is
+        durable."""
+        self.put(key, record.to_bytes(key))
+        self.change_record(topic, record)
+
+    def change_record(self, topic: Topic, record: TopicRecord) -> None:
+        """The same for holds and positions, whose own rows the caller writes."""
+        before = topic.decided
+        topic.decided = record
+        self.on_durable(partial(_record_is_durable, topic, record))
+        self.on_lost(partial(_record_is_lost, topic, before))
+
+    def force(self) -> None:
+        """Write the batch even if it contains only the last-batch row."""
+        self._forced = True
+
+    def count_published(self, topic: Topic, *, messages: int, payload_bytes: int) -> None:
+        """Count messages of a topic, which is then woken."""
+        before = self.published.get(topic, (0, 0))
+        self.published[topic] = (before[0] + messages, before[1] + payload_bytes)
+        self.touch(topic)
+
+    def touch(self, topic: Topic) -> None:
+        """Wake the long polls of the topic once the batch is durable."""
+        self.touched[topic] = None
+
+    def on_durable(self, then: Callable[[], None]) -> None:
+        """Call this on the event loop once the batch is durable."""
+        self._when_durable.append(then)
+
+    def on_lost(self, undo: Callable[[], None]) -> None:
+        """Call this, to undo a change in memory, if the batch is proven not to be on the disk."""
+        self._when_lost.append(undo)
+
+    def is_durable(self) -> None:
+        """Run the callbacks of a durable batch; long polls are woken later."""
+        for then in self._when_durable:
+            then()
+        for topic, (messages, payload_bytes) in self.published.items():
+            topic.messages_published += messages
+            topic.bytes_published += payload_bytes
+
+    def is_lost(self) -> None:
+        """Undo the changes in memory, the last first."""
+        for undo in reversed(self._when_lost):
+            undo()
+
+    def write(self, store: Store) -> None:
+        """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
+        for inversion in self.inversions:
+            for key, value in store.scan(inversion.start, inversion.stop):
+                # A row that this batch deletes stays deleted.
+                if key not in self.puts:
+                    inverted = _inverted(key, value, inversion.pointer)
+                    if inverted is not None:
+                        self.puts[key] = inverted
+        records: list[tuple[bytes, bytes | None]] = list(self.puts.items())
+        for keys, values in (*_neighbours(self.new_rows), *self.stored):
+            records += records_of(store, keys, values)
+        store.write(records)
 
 
 @dataclass(slots=True, eq=False)
 class Write(Generic[T]):
-    """One thing to write: `build` decides and adds its rows, or raises and adds none.
+    """One write: `build` decides and adds its rows to a batch, or raises and adds none.
 
-    The permit is left by the writer, when the write is durable or proven not to be, whatever became
-    of the caller. An `internal` write is never refused for being one too many, since others wait
-    for it to make room.
+    The committer releases the permit when the write is durable or proven not to be on the disk,
+    even if the caller was cancelled. An `internal` write is never refused for overload: other
+    writes wait for its effect.
     """
 
     build: Callable[[WriteBatch], T]
@@ -79,19 +226,33 @@ class GroupCommitter:
         self._pending_bytes = 0
         self._closing = False
         self._recovering = False
+        self._is_running = False
+        self._ended = asyncio.Event()
         self._doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
-        # Why the disk should take nothing but what is internal; None while there is room.
+        # Why only internal writes are accepted: the disk is nearly full. None if there is space.
         self.lack: str | None = None
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
-        await self._group.run()
+        self._is_running = True
+        try:
+            await self._group.run()
+        finally:
+            self._is_running = False
+            self._ended.set()
 
-    def close(self) -> None:
-        """Take nothing more; `run` returns once what waits is written."""
+    @property
+    def is_running(self) -> bool:
+        """Whether `run` writes what is submitted."""
+        return self._is_running
+
+    async def close(self) -> None:
+        """Accept no more writes, and wait until `run` has written those that wait."""
         if not self._closing:
             self._closing = True
             self._group.close()
+        if self._is_running:
+            await self._ended.wait()
 
     def require_ready(self) -> None:
         """Raises: ShuttingDownError, StorageUnavailableError."""
@@ -99,9 +260,9 @@ class GroupCommitter:
             raise ShuttingDownError("the server is stopping and takes no more writes")
         self._store.require_up()
 
-    def require_room(self) -> None:
-        """Raises: OverloadedError: so much waits for the disk already that no more is taken;
-        StorageUnavailableError: the disk is nearly full."""
+    def require_capacity(self) -> None:
+        """Raises: OverloadedError: too many writes wait for the disk; StorageUnavailableError: the
+        disk is nearly full."""
         if self.lack is not None:
             raise StorageUnavailableError(f"nothing was written: {self.lack}; try again later")
         if self._pending_count >= PENDING_COUNT_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
@@ -111,19 +272,19 @@ class GroupCommitter:
             )
 
     async def submit(self, write: Write[T]) -> T:
-        """Let it go out with the next batch, and give its answer once that is durable.
+        """Add a write to the next batch; returns what `build` returned, once that is durable.
 
-        The write goes on if the caller is cancelled.
+        The write continues if the caller is cancelled.
 
-        Raises: what `require_ready`, `require_room` and `build` raise; StorageUnavailableError: the
-        batch failed, and may or may not be there.
+        Raises: what `require_ready`, `require_capacity` and `build` raise; StorageUnavailableError:
+            the batch failed, and may or may not be stored.
         """
         try:
             self.require_ready()
             if not write.internal:
-                self.require_room()
+                self.require_capacity()
         except TuffError:
-            _leave(write)
+            _release(write)
             raise
         self._pending_count += 1
         self._pending_bytes += write.size_bytes
@@ -131,16 +292,17 @@ class GroupCommitter:
         return await write.future
 
     async def recover(self) -> None:
-        """Open a store that failed again, resolve the batch in doubt, and go on; or stay down."""
+        """Open a store that failed again, resolve the batch in doubt, and continue; or stay
+        down."""
         if self._store.is_up or self._recovering:
             return
         self._recovering = True
         try:
-            # What was acknowledged rests on it: memory must not go on over another store.
+            # Acknowledged messages are in that store: memory must not be used with another one.
             possible = self._state.possible_last_batches
             last_batch = await self._store.open(partial(read_last_batch_again, possible=possible))
-        # Whatever keeps it from opening (the engine, the directory, its lock), it is down for that
-        # reason, and tried again.
+        # Any failure to open it (the engine, the directory, its lock) is the reason why it is down,
+        # and it is tried again.
         except Exception as error:  # noqa: BLE001 - callers get the reason
             self._store.reason = str(error)
             return
@@ -174,17 +336,20 @@ class GroupCommitter:
         if not self._store.is_up:
             self._refuse(writes, self._store.reason)
             return
-        batch = self._state.new_batch()
+        state = self._state
+        batch = WriteBatch(
+            number=state.next_batch_number(), now_ms=state.now_ms(), sequencer=state.sequencer
+        )
         for write in writes:
             _build(write, batch)
         if batch.is_empty:
             self._answer(writes)
             return
-        self._state.finish(batch)
+        self._finish(batch)
         started_s = self._elapsed_s()
         try:
             await self._store.write(batch.write)
-        # A batch that failed in any way has an unknown fate, and that must be found out.
+        # After any failure it is unknown whether the batch is stored, and that must be found out.
         except Exception as error:
             log.exception("batch %d of %d writes failed", batch.number, len(writes))
             await self._resolve(batch, writes, f"a write failed: {error}")
@@ -193,19 +358,45 @@ class GroupCommitter:
         self._observe("store_batch_requests", len(writes))
         self._complete(batch, writes)
 
+    def _finish(self, batch: WriteBatch) -> None:
+        """Add what every batch contains: the last-batch row, metadata that changed, and the
+        deletion of settled index rows."""
+        state = self._state
+        settling = state.index.settling(count_max=SETTLED_PER_BATCH_MAX)
+        for _, keys in settling:
+            for key in keys:
+                batch.delete(key)
+        if state.metadata != state.durable_metadata:
+            batch.put(METADATA_KEY, state.metadata.to_bytes(METADATA_KEY))
+        last_batch = state.next_last_batch(batch.number)
+        batch.put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
+        settled = [pointer for pointer, _ in settling]
+        batch.on_durable(partial(self._finished, batch, last_batch, state.metadata, settled))
+
+    def _finished(
+        self, batch: WriteBatch, last_batch: LastBatch, metadata: StoreMetadata, settled: list[int]
+    ) -> None:
+        self._state.index.settled(settled)
+        self._state.batch_is_durable(
+            last_batch,
+            metadata,
+            since_ms=batch.now_ms,
+            puts=batch.puts,
+            new_rows=batch.new_rows,
+        )
+
     async def _resolve(self, batch: WriteBatch, writes: list[Write[Any]], reason: str) -> None:
         self._doubt = (batch, writes)
         try:
             await self._store.close(reason)
-        except (
-            Exception
-        ):  # an engine that can't even be closed is opened again below, or stays down
+        # A store that can't be closed is opened again below, or stays down.
+        except Exception:
             log.exception("the failed store could not be closed")
         await self.recover()
         if not self._store.is_up:
-            # No caller waits for a disk that may never come back. The permits are kept: the
+            # Callers are answered, as the disk may never come back. The permits are kept: the
             # transaction must not end while these rows may still be found.
-            self._tell_unknown(writes)
+            self._answer_unknown(writes)
 
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
         batch.is_durable()
@@ -215,7 +406,7 @@ class GroupCommitter:
 
     def _answer(self, writes: list[Write[Any]]) -> None:
         for write in writes:
-            _leave(write)
+            _release(write)
             self._pending_count -= 1
             self._pending_bytes -= write.size_bytes
             if not write.future.done():
@@ -229,7 +420,7 @@ class GroupCommitter:
             write.error = StorageUnavailableError(f"nothing was written: {reason}; try again")
         self._answer(writes)
 
-    def _tell_unknown(self, writes: list[Write[Any]]) -> None:
+    def _answer_unknown(self, writes: list[Write[Any]]) -> None:
         for write in writes:
             if not write.future.done():
                 write.future.set_exception(
@@ -246,10 +437,47 @@ def _build(write: Write[Any], batch: WriteBatch) -> None:
             write.permit.require_open()
         write.value = write.build(batch)
     except TuffError as error:
-        # Answered after the batch: a refusal may rest on something that is only durable with it.
+        # Answered after the batch: a refusal may rest on a change that this batch makes durable.
         write.error = error
 
 
-def _leave(write: Write[Any]) -> None:
+def _release(write: Write[Any]) -> None:
     if write.permit is not None:
         write.permit.leave()
+
+
+def _record_is_durable(topic: Topic, record: TopicRecord) -> None:
+    topic.durable = record
+
+
+def _record_is_lost(topic: Topic, record: TopicRecord | None) -> None:
+    topic.decided = record
+    # A sleeping reader may be held back by a message that only this change kept: it expires now.
+    topic.wake()
+
+
+def _neighbours(new_rows: Sequence[NewRows]) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+    """The rows of these publishes; plain ones together that follow each other in one topic."""
+    together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
+    for run in new_rows:
+        if not run.is_plain:
+            yield run.keys, run.values
+            continue
+        keys, values = together.get(run.prefix, ([], []))
+        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):
+            yield keys, values
+            keys, values = [], []
+        keys += run.keys
+        values += run.values
+        together[run.prefix] = keys, values
+    yield from together.values()
+
+
+def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
+    try:
+        row = MessageRow.from_bytes(key, value)
+    except DamagedRowError:
+        return None  # never shown to a reader, and reported where it is read
+    if row.tx_pointer != pointer:
+        return None
+    return replace(row, tx_pointer=-pointer).to_bytes(key)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
     NO_PAYLOADS,
@@ -17,8 +18,7 @@ from messaging.storage.rows import (
 )
 from messaging.storage.store_state import StoreState
 from messaging.topics import Topic, TopicRecord, topic_was_replaced
-from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
-from messaging.write.write_batch import NewRows, WriteBatch
+from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -100,7 +100,7 @@ class Publisher:
 
     def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise what `publish_final` of these would be refused with."""
-        self._committer.require_room()
+        self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
                 self._require_stored_here(target)

@@ -12,9 +12,8 @@ from messaging.read.poll import TransactionReaders
 from messaging.retention.region_observers import RegionObservers
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.store_state import StoreState
-from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
-from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import UnavailableError
 
 # Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.

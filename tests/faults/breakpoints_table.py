@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 AT_DISK = {
-    "messaging.storage.open_store:OpenStore.write", "messaging.write.write_batch:WriteBatch.write",
-    "tx.wal:DiskFile.append",
+    "messaging.storage.store_state:OpenStore.write",
+    "messaging.write.group_commit:WriteBatch.write", "tx.wal:DiskFile.append",
     "tx.wal:create_log", "tx.durable_state:write_snapshot", "tuff.disk.files:write_file",
     "tuff.disk.files:sync_directory",
 }  # fmt: skip
@@ -64,16 +64,16 @@ _TAKEN = _around(
     "publish taken", "publish answered", PUBLISH, "messaging.write.publish:Publisher.publish"
 )
 _HANDED = _around(
-    "rows built", "batch known", PUBLISH, "messaging.storage.open_store:OpenStore.write"
+    "rows built", "batch known", PUBLISH, "messaging.storage.store_state:OpenStore.write"
 )
 _BATCH = _around(
-    "batch handed over", "batch durable", PUBLISH, "messaging.write.write_batch:WriteBatch.write"
+    "batch handed over", "batch durable", PUBLISH, "messaging.write.group_commit:WriteBatch.write"
 )
 _MARK = _around(
     "mark not raised yet",
     "mark raised",
     PUBLISH,
-    "messaging.write.write_batch:WriteBatch.is_durable",
+    "messaging.write.group_commit:WriteBatch.is_durable",
 )
 
 _COMMIT = _around(

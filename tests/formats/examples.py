@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.packed_rows import join
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -16,10 +15,12 @@ from messaging.storage.rows import (
     METADATA_KEY,
     POSITIONS,
     Hold,
+    LastBatch,
     MessageRow,
     PayloadRange,
     PayloadRow,
     Position,
+    StoreMetadata,
     message_key,
     named_row_key,
     payload_key,

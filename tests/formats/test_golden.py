@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import Hold, MessageRow, PayloadRow, Position
+from messaging.storage.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
 from messaging.topics import TopicRecord
 from tests.formats.account import State, read_state
 from tests.formats.reader import read_edit, read_log, read_snapshot

@@ -21,7 +21,6 @@ from messaging.retention.region_observers import RegionRecord, UnreadableRecordE
 from messaging.storage.hbase import journal
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.leveldb_corruption import CorruptRange, holes_between
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.packed_rows import (
     first_whole,
     open_packed,
@@ -33,9 +32,11 @@ from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
     DamagedRowError,
     Hold,
+    LastBatch,
     MessageRow,
     PayloadRow,
     Position,
+    StoreMetadata,
     frame,
     is_whole,
 )

@@ -4,8 +4,8 @@ import pytest
 
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.open_store import OpenStore
 from messaging.storage.rows import MESSAGES, offset_in
+from messaging.storage.store_state import OpenStore
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId

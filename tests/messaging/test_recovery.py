@@ -7,8 +7,7 @@ import pytest
 from messaging.read.poll import Poll
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.memory import MemoryStore
-from messaging.storage.metadata import StoreMetadata
-from messaging.storage.rows import METADATA_KEY, frame, topic_key, unframe
+from messaging.storage.rows import METADATA_KEY, StoreMetadata, frame, topic_key, unframe
 from tests.messaging.world import (
     AUDIT,
     FlakyTable,

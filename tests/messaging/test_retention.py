@@ -19,7 +19,7 @@ from messaging.retention.decision import (
 )
 from messaging.storage.rows import Hold, message_key, split_topic
 from messaging.topics import Topic
-from messaging.write.write_batch import _inverted
+from messaging.write.group_commit import _inverted
 from tuff.protocol.ids import MessageId, Offset
 
 GOLDEN: dict[str, Any] = json.loads(

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.storage.metadata import LastBatch, StoreMetadata
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
     HOLDS,
@@ -17,11 +16,13 @@ from messaging.storage.rows import (
     POSITIONS,
     DamagedRowError,
     Hold,
+    LastBatch,
     MessageRow,
     NewerRowError,
     PayloadRange,
     PayloadRow,
     Position,
+    StoreMetadata,
     frame,
     inline_values,
     message_key,

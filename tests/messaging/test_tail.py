@@ -15,8 +15,8 @@ from messaging.read.tail_cache import TOPIC_SHARE, TailCache
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from messaging.write.write_batch import NewRows
 from tests.messaging.test_reader import COMMITTED, PREFIX, query
 from tests.messaging.world import (
     FlakyTable,

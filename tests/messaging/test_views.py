@@ -13,8 +13,8 @@ import pytest
 from messaging.storage.engine import Rows
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.open_store import OpenStore
 from messaging.storage.packed_rows import first_whole
+from messaging.storage.store_state import OpenStore
 from tuff.protocol.errors import StorageUnavailableError
 
 T = TypeVar("T")

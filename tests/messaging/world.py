@@ -10,9 +10,8 @@ from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Rows, Store, StoreError
 from messaging.storage.memory import MemoryStore
-from messaging.storage.open_store import OpenStore
 from messaging.storage.packed_rows import PackedRowStore
-from messaging.storage.store_state import StoreState
+from messaging.storage.store_state import OpenStore, StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Published
@@ -254,7 +253,7 @@ class World:
     async def running(self) -> AsyncIterator[MessagingService]:
         service = self.new_service()
         await service.open(self.transactions)
-        writer = asyncio.ensure_future(service.run())
+        writer = asyncio.ensure_future(service.committer.run())
         try:
             yield service
         finally:

@@ -296,7 +296,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a store waits for a backup that nobody reads before it closes",
-        "messaging/storage/open_store.py",
+        "messaging/storage/store_state.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
         ("tests/messaging/test_views.py::test_views_are_closed_before_their_store",),

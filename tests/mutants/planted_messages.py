@@ -7,7 +7,7 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a clock that goes back takes the ids with it",
-        "messaging/write/write_batch.py",
+        "messaging/write/group_commit.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
         ("tests/messaging/test_sequence.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",),
@@ -219,7 +219,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that do not follow each other are put into one run",
-        "messaging/write/write_batch.py",
+        "messaging/write/group_commit.py",
         "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_batch_runs.py",),

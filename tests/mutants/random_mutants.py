@@ -39,8 +39,8 @@ CORE = (
     )),
     *(f"messaging/{name}.py" for name in (
         "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
-        "retention/decision", "storage/pointer_index", "write/group_commit", "write/publish",
-        "write/write_batch",
+        "retention/decision", "storage/pointer_index", "storage/store_state", "write/group_commit",
+        "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (
         "aio/context", "commit", "message_buffer", "subscriber",

@@ -90,34 +90,54 @@ def test_a_wall_clock_set_back_counts_once() -> None:
     assert clock.regressions == 1
 
 
-def guard(*, mark_ms: int | None, start_ms: int, accepted: bool = False) -> ClockGuard:
-    return ClockGuard(
-        mark_ms=mark_ms, start_ms=start_ms, jump_ms_max=30 * DAY_MS, accepted=accepted
-    )
+class Guarded:
+    """A guard, and the time by which it judges."""
+
+    def __init__(self, *, recorded_ms: int | None, start_ms: int, is_accepted: bool = False):
+        self.now_ms = start_ms
+        self.guard = ClockGuard(
+            lambda: self.now_ms, jump_ms_max=30 * DAY_MS, is_accepted=is_accepted
+        )
+        self.guard.compare(recorded_ms)
+
+    def may_delete(self, now_ms: int) -> bool:
+        self.now_ms = now_ms
+        return self.guard.may_delete()
+
+
+def test_before_the_recorded_time_is_known_nothing_is_deleted() -> None:
+    guard = ClockGuard(lambda: 5, jump_ms_max=30 * DAY_MS, is_accepted=True)
+
+    assert (guard.may_delete(), guard.is_compared) == (False, False)
+    assert guard.detail() == "the clock was not compared with the store yet"
 
 
 def test_a_new_store_trusts_the_clock() -> None:
-    assert guard(mark_ms=None, start_ms=5).may_delete(5)
+    assert Guarded(recorded_ms=None, start_ms=5).may_delete(5)
 
 
 def test_a_short_pause_is_no_jump() -> None:
-    assert guard(mark_ms=10**12, start_ms=10**12 + 30 * DAY_MS).may_delete(10**12 + 30 * DAY_MS)
+    start_ms = 10**12 + 30 * DAY_MS
+
+    assert Guarded(recorded_ms=10**12, start_ms=start_ms).may_delete(start_ms)
 
 
 # Trusted, a clock that is a year ahead would expire and delete every message at the first sweep.
 def test_far_ahead_of_the_mark_nothing_is_deleted_for_the_whole_run() -> None:
-    far = guard(mark_ms=10**12, start_ms=10**12 + 365 * DAY_MS)
+    far = Guarded(recorded_ms=10**12, start_ms=10**12 + 365 * DAY_MS)
 
     assert not far.may_delete(10**12 + 366 * DAY_MS)
-    assert far.trust(10**12 + 366 * DAY_MS) is ClockTrust.AHEAD
-    assert "365 days ahead" in far.detail(10**12 + 366 * DAY_MS)
+    assert far.guard.trust is ClockTrust.AHEAD
+    assert "365 days ahead" in far.guard.detail()
 
 
 def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:
-    behind = guard(mark_ms=10**12, start_ms=10**12 - 5000)
+    behind = Guarded(recorded_ms=10**12, start_ms=10**12 - 5000)
 
     assert [behind.may_delete(10**12 - 1), behind.may_delete(10**12)] == [False, True]
 
 
 def test_a_confirmed_clock_is_trusted() -> None:
-    assert guard(mark_ms=10**12, start_ms=10**12 + 365 * DAY_MS, accepted=True).may_delete(0)
+    confirmed = Guarded(recorded_ms=10**12, start_ms=10**12 + 365 * DAY_MS, is_accepted=True)
+
+    assert confirmed.may_delete(0)

@@ -13,7 +13,7 @@ import pytest
 from messaging.storage.engine import StoreError
 from messaging.storage.leveldb import LevelDbStore
 from process.clock import SteadyClock
-from process.components import ComponentLink, Components
+from process.components import ComponentLink, Components, Runtime
 from process.data_directories import DataDirectories
 from process.settings import load
 from tests.process.hands import Hands
@@ -63,13 +63,15 @@ async def rooms_over(
     rooms = Components(
         load(None, ["tx.default_timeout=3600", "messaging.max_block=30"]),
         DataDirectories(directory / "messages", directory / "snapshots", ()),
-        clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
-        elapsed_s=lambda: 0.0,
-        store_id=lambda: "5" * 32,
-        spawn=spawn,
-        spawn_writer=spawn,
-        threads=threads,
-        background=lambda _name: lambda _work: None,  # memory needs none
+        Runtime(
+            clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
+            elapsed_s=lambda: 0.0,
+            new_store_id=lambda: "5" * 32,
+            spawn=spawn,
+            spawn_writer=spawn,
+            threads=threads,
+            background=lambda _name: lambda _work: None,  # memory needs none
+        ),
     )
     await rooms.open()
     try:
@@ -244,6 +246,6 @@ def _bridge_of(rooms: Components, hands: Hands) -> ComponentLink:
         rooms.transactions,
         max_block_s=30,
         keeps_messages=True,
-        store_id=lambda: "6" * 32,
+        new_store_id=lambda: "6" * 32,
         now_ms=lambda: hands.wall_ns // 1_000_000,
     )

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from aiohttp import ClientSession
 
 from process.clock import SteadyClock
-from process.components import Components
+from process.components import Components, Runtime
 from process.data_directories import DataDirectories
 from process.listener import Listener
 from process.settings import load
@@ -111,13 +111,15 @@ class Life:
         self._rooms = Components(
             load(None, self._assignments),
             places,
-            clock=SteadyClock(wall_ns=self._clock.wall_ns, boot_ns=self._clock.boot_ns),
-            elapsed_s=lambda: self._clock.boot_ns() / 1e9,
-            store_id=lambda: STORE_ID,
-            spawn=self._spawn,
-            spawn_writer=self._spawn,
-            threads=self._threads,
-            background=lambda _name: lambda _work: None,  # memory needs none
+            Runtime(
+                clock=SteadyClock(wall_ns=self._clock.wall_ns, boot_ns=self._clock.boot_ns),
+                elapsed_s=lambda: self._clock.boot_ns() / 1e9,
+                new_store_id=lambda: STORE_ID,
+                spawn=self._spawn,
+                spawn_writer=self._spawn,
+                threads=self._threads,
+                background=lambda _name: lambda _work: None,  # memory needs none
+            ),
         )
         await self._rooms.open()
 

@@ -15,7 +15,7 @@ import process.components
 from messaging.storage.engine import Store
 from messaging.storage.packed_rows import PackedRowStore
 from process.clock import SteadyClock
-from process.components import Components
+from process.components import Components, Runtime
 from process.data_directories import DataDirectories
 from process.settings import Settings
 from tests.simulation.disk import Disk
@@ -66,13 +66,15 @@ class Life:
         self.rooms = Components(
             settings,
             DataDirectories(messages, snapshots, ()),  # type: ignore[arg-type]  # as much of a path as is used
-            clock=self.steady,
-            elapsed_s=self.loop.time,
-            store_id=lambda: STORE_ID,
-            spawn=self.spawn,
-            spawn_writer=self.spawn,
-            threads=self.threads,
-            background=lambda _name: lambda _work: None,  # its disk needs none
+            Runtime(
+                clock=self.steady,
+                elapsed_s=self.loop.time,
+                new_store_id=lambda: STORE_ID,
+                spawn=self.spawn,
+                spawn_writer=self.spawn,
+                threads=self.threads,
+                background=lambda _name: lambda _work: None,  # its disk needs none
+            ),
         )
         self.messaging = self.rooms.messaging
         self.transactions = self.rooms.transactions

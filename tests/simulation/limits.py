@@ -14,7 +14,6 @@ import messaging.read.tail_cache
 import messaging.retention.cleaner
 import messaging.storage.packed_rows
 import messaging.storage.pointer_index
-import messaging.storage.store_state
 import messaging.write.group_commit
 import messaging.write.settle_and_mark
 import tx.manager
@@ -39,7 +38,7 @@ SMALL: Limits = (
     (tx.view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
     (messaging.write.settle_and_mark, "MARK_ROWS_MAX", 2),
-    (messaging.storage.store_state, "SETTLED_PER_BATCH_MAX", 2),
+    (messaging.write.group_commit, "SETTLED_PER_BATCH_MAX", 2),
     (messaging.storage.pointer_index, "ENDED_COUNT_MAX", 2),
     (messaging.storage.packed_rows, "PACKED_COUNT_MAX", 2),
     (messaging.read.scan, "SCAN_ROWS_MAX", 3),

@@ -41,8 +41,8 @@ BUGS = (
         (
             Change(
                 "messaging/write/group_commit.py",
-                "        self._state.finish(batch)\n",
-                "        self._state.finish(batch)\n        self._answer(writes)\n",
+                "        self._finish(batch)\n",
+                "        self._finish(batch)\n        self._answer(writes)\n",
             ),
         ),
     ),
@@ -50,7 +50,7 @@ BUGS = (
         "ids-follow-a-clock-that-goes-back",
         (
             Change(
-                "messaging/write/write_batch.py",
+                "messaging/write/group_commit.py",
                 "if now_ms > last.timestamp_ms:",
                 "if now_ms != last.timestamp_ms:",
             ),
@@ -150,7 +150,7 @@ BUGS = (
         "a-rollback-touches-the-rows-of-others",
         (
             Change(
-                "messaging/write/write_batch.py",
+                "messaging/write/group_commit.py",
                 "if row.tx_pointer != pointer:",
                 "if row.tx_pointer is None:",
             ),

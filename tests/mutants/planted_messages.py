@@ -7,7 +7,7 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a clock that goes back takes the ids with it",
-        "messaging/write/group_commit.py",
+        "messaging/storage/store_state.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
         ("tests/messaging/test_sequence.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",),

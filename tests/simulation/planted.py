@@ -50,7 +50,7 @@ BUGS = (
         "ids-follow-a-clock-that-goes-back",
         (
             Change(
-                "messaging/write/group_commit.py",
+                "messaging/storage/store_state.py",
                 "if now_ms > last.timestamp_ms:",
                 "if now_ms != last.timestamp_ms:",
             ),

@@ -1,23 +1,48 @@
-"""Create, update, delete, truncate and list topics (protocol §2, §3.5)."""
+"""Create, update, delete, truncate and list topics: the operations and their HTTP routes (protocol
+§2, §3.5)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from messaging.read.offsets import TopicOffsets
 from messaging.read.query import start_number
+from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import Topic, TopicInfo, TopicRecord, created, deleted, truncated, updated
+from messaging.topics import (
+    TOPIC_PATH,
+    Topic,
+    TopicInfo,
+    TopicRecord,
+    created,
+    deleted,
+    parse_properties,
+    topic_of,
+    truncated,
+    updated,
+)
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
-from tuff.protocol.errors import InvalidTopicPropertiesError
-from tuff.protocol.ids import MessageId, TopicId, past_group
+from tuff.protocol.errors import BadRequestError, InvalidTopicPropertiesError
+from tuff.protocol.exchange import (
+    EMPTY_REPLY,
+    Reply,
+    Request,
+    Route,
+    json_reply,
+    read_object,
+    read_query,
+    require_json,
+)
+from tuff.protocol.ids import MessageId, TopicId, check_name, past_group
+from tuff.protocol.json_forms import numbers_as_written, parse_json
 
 Decide = Callable[[WriteBatch], TopicRecord]
 
 
 class TopicChanges:
-    """Decides changes in the order of writing. Lives on the event loop."""
+    """Creates, changes and lists topics. Changes are decided in the order of writing. Lives on the
+    event loop."""
 
     def __init__(
         self,
@@ -40,7 +65,7 @@ class TopicChanges:
         found = self._state.topics.find_or_add(topic)
 
         def decide(_batch: WriteBatch) -> TopicRecord:
-            found.require_whole()
+            found.require_readable()
             return created(found.decided, topic, filled)
 
         await self._change(found, decide)
@@ -51,7 +76,8 @@ class TopicChanges:
         filled = self._filled(properties)
 
         def decide(_batch: WriteBatch) -> TopicRecord:
-            # Whatever the clock says now, observers may have removed what expired by then.
+            # Even if the clock was set back, region observers may have removed messages that had
+            # expired by then.
             handed_ms = self._state.metadata.handed_ms or None
             expire_ms = self._state.expiry_ms() if self._state.may_delete() else handed_ms
             return updated(found.require_decided(), filled, expire_ms=expire_ms)
@@ -73,11 +99,11 @@ class TopicChanges:
         await self._change(found, decide)
 
     async def truncate(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
-        """Raise the log start to an id or a publish time, for every reader and for ever; returns
-        the oldest message that is left.
+        """Raise the log start to an id or a publish time, for all readers and for ever; returns the
+        oldest message that is left.
 
-        It is done however doubtful the clock is: the caller named the start, and ids that are given
-        out from now on lie behind it.
+        A doubtful clock does not prevent it: the caller named the start, and all later ids are
+        behind it.
 
         Raises: TopicNotFoundError, TopicHeldError.
         """
@@ -85,8 +111,8 @@ class TopicChanges:
         asked = start_number(before, inclusive=True)
 
         def decide(batch: WriteBatch) -> TopicRecord:
-            all_there_is = past_group(batch.last).to_int() + 1
-            log_start = MessageId.from_int(min(asked, all_there_is))
+            end = past_group(batch.last).to_int() + 1
+            log_start = MessageId.from_int(min(asked, end))
             return truncated(found.require_decided(), log_start, now_ms=self._state.expiry_ms())
 
         await self._change(found, decide)
@@ -112,7 +138,8 @@ class TopicChanges:
         return sorted({info.topic.namespace for info in self._state.topics.live()})
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
-        """Each topic that was published to since the start: messages and payload bytes."""
+        """The messages and payload bytes that were published to each topic since the start; topics
+        without any are left out."""
         for topic in self._state.topics:
             if topic.messages_published:
                 yield topic.id, topic.messages_published, topic.bytes_published
@@ -132,3 +159,81 @@ class TopicChanges:
     def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
         batch.change_topic(topic, decide(batch), key=topic_key(topic.id))
         batch.touch(topic)
+
+
+def routes(changes: TopicChanges) -> list[Route]:
+    """The HTTP routes of topics."""
+    handlers = _Routes(changes)
+    return [
+        Route("POST", f"{TOPIC_PATH}/truncate", handlers.truncate),
+        Route("PUT", f"{TOPIC_PATH}/properties", handlers.update),
+        Route("PUT", TOPIC_PATH, handlers.create),
+        Route("GET", TOPIC_PATH, handlers.get),
+        Route("DELETE", TOPIC_PATH, handlers.delete),
+        Route("GET", "/v1/namespaces", handlers.namespaces),
+        Route("GET", "/v1/namespaces/{ns}/topics", handlers.list),
+    ]
+
+
+class _Routes:
+    def __init__(self, changes: TopicChanges) -> None:
+        self._changes = changes
+
+    async def namespaces(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(self._changes.namespaces())
+
+    async def list(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        namespace = check_name(request.parameters["ns"], what="namespace")
+        return json_reply(self._changes.names(namespace))
+
+    async def create(self, request: Request) -> Reply:
+        topic, properties = self._named_properties(request)
+        await self._changes.create(topic, properties)
+        return EMPTY_REPLY
+
+    async def update(self, request: Request) -> Reply:
+        topic, properties = self._named_properties(request)
+        await self._changes.update(topic, properties)
+        return EMPTY_REPLY
+
+    def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str]]:
+        topic = topic_of(request)
+        require_json(request.content_type, request.body)
+        if not request.body:
+            return topic, {}
+        try:
+            value = parse_json(request.body)
+        except BadRequestError as error:
+            raise InvalidTopicPropertiesError(error.detail) from None
+        if isinstance(value, dict):
+            value = {**value, **numbers_as_written(request.body)}
+        return topic, parse_properties(value)
+
+    async def get(self, request: Request) -> Reply:
+        info = self._changes.get(topic_of(request))
+        form = {
+            "name": info.topic.name,
+            "properties": dict(info.properties),
+            "generation": info.generation,
+        }
+        return json_reply(form)
+
+    async def delete(self, request: Request) -> Reply:
+        topic = topic_of(request)
+        read_object(request.body, request.content_type, members=(), what="the deletion of a topic")
+        await self._changes.delete(topic)
+        return EMPTY_REPLY
+
+    async def truncate(self, request: Request) -> Reply:
+        topic = topic_of(request)
+        body = read_object(
+            request.body,
+            request.content_type,
+            members={"before"},
+            what="a truncation",
+        )
+        offset = id_or_time_from(body.get("before"), what="before")
+        earliest = await self._changes.truncate(topic, offset)
+        return json_reply({"earliest": earliest and earliest.hex()})

@@ -1,15 +1,15 @@
-"""Topics: their metadata rows, the rules by which these change, and all of them in memory.
+"""Topics: their metadata rows, the rules by which these change, and the registry in memory.
 
     topic row := flags(1) crc(4) generation(4, signed) log_start(20) JSON object of the properties
 
-The row stays for ever. Deleting negates the generation; creating again takes the next one, so no
-row of the old topic can be met again (protocol §2, design §5).
+The row is never removed. Deleting a topic negates its generation; creating it again takes the next
+one, so no row of the old topic can become visible again (protocol §2, design §5).
 """
 
 import asyncio
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from messaging.retention.decision import TopicRule
@@ -29,9 +29,11 @@ from tuff.protocol.errors import (
     TopicHeldError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId
+from tuff.protocol.exchange import Request, read_query
+from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
 from tuff.protocol.json_forms import shown
 
+TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
@@ -41,7 +43,7 @@ assert _GENERATION.size == 4
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What GET tells of a topic."""
+    """What a GET of a topic returns."""
 
     topic: TopicId
     generation: int
@@ -50,8 +52,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A metadata row, and the topic's holds and positions, by name, which have rows of their own.
-    Nothing before `floor` is ever shown again; `generation` is negative while the topic is
+    """A metadata row, and the topic's holds and positions by name, which have rows of their own.
+    Messages before `log_start` are never shown again; `generation` is negative while the topic is
     deleted."""
 
     generation: int
@@ -66,7 +68,7 @@ class TopicRecord:
 
     @property
     def rule(self) -> TopicRule:
-        """What retention needs of it."""
+        """The retention rule of the topic, by this record alone."""
         return TopicRule(
             generation=self.generation,
             ttl_s=self.ttl_s,
@@ -85,14 +87,14 @@ class TopicRecord:
     def from_bytes(cls, key: bytes, value: bytes) -> "TopicRecord":
         """Raises: DamagedRowError."""
         body = unframe_plain(key, value)
-        floor_at = _GENERATION.size
-        form_at = floor_at + MESSAGE_ID_SIZE
+        log_start_at = _GENERATION.size
+        form_at = log_start_at + MESSAGE_ID_SIZE
         if len(body) < form_at:
             raise DamagedRowError(f"a topic row has {form_at} bytes or more, not {len(body)}")
         try:
             return cls(
                 generation=_GENERATION.unpack_from(body)[0],
-                log_start=MessageId.from_bytes(body[floor_at:form_at]),
+                log_start=MessageId.from_bytes(body[log_start_at:form_at]),
                 properties=json.loads(body[form_at:]),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -100,11 +102,11 @@ class TopicRecord:
 
 
 def parse_properties(value: object) -> dict[str, str]:
-    """The properties that a decoded JSON body names, as strings; a `ttl` without leading zeros.
+    """The properties in a decoded JSON body, as strings; a `ttl` without leading zeros.
 
     Raises:
-        InvalidTopicPropertiesError: no object, a value that is neither string nor number, a bad
-            `ttl`, or `generation`, which is the server's.
+        InvalidTopicPropertiesError: not an object, a value that is neither string nor number, a bad
+            `ttl`, or `generation`, which only the server sets.
     """
     if not isinstance(value, dict):
         raise InvalidTopicPropertiesError(
@@ -148,7 +150,7 @@ def _ttl(text: str) -> int:
 def created(
     record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
 ) -> TopicRecord:
-    """The row of a topic that is created now, for the first time or again.
+    """The record of a topic that is created, for the first time or again.
 
     Raises:
         TopicExistsError: it exists.
@@ -165,24 +167,24 @@ def created(
 def updated(
     record: TopicRecord, properties: Mapping[str, str], *, expire_ms: int | None
 ) -> TopicRecord:
-    """The row with new properties. `expire_ms` is the time now, or None while nothing may expire
-    for good."""
+    """The record with new properties. `expire_ms` is the current time, or None while messages may
+    not expire for good."""
     changed = replace(record, properties=properties)
-    # Without the log start a longer time to live would bring back what a reader was told is gone,
-    # and only those rows that no retention pass had come across yet.
+    # A longer time to live must not bring back messages that readers were told have expired; it
+    # would bring back only those that no retention pass had removed yet. So the log start rises.
     if expire_ms is None or changed.ttl_s <= record.ttl_s:
         return changed
     return with_log_start(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
 
 
 def deleted(record: TopicRecord) -> TopicRecord:
-    """The row of the topic once it is deleted, without its holds and positions."""
+    """The record of a deleted topic, without its holds and positions."""
     assert record.generation > 0
     return replace(record, generation=-record.generation, holds={}, positions={})
 
 
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
-    """The row with its log start raised to this id, as a truncation asks for it.
+    """The record with its log start raised to this id by a truncation.
 
     Raises:
         TopicHeldError: a hold keeps messages before it.
@@ -198,12 +200,12 @@ def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> Topi
 
 
 def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
-    """The holds that are not over."""
+    """The holds that have not expired."""
     return {name: each for name, each in record.holds.items() if now_ms < each.expires_at_ms}
 
 
 def with_log_start(record: TopicRecord, log_start: MessageId) -> TopicRecord:
-    """The row with its log start raised to this id, never lowered."""
+    """The record with its log start raised to this id, never lowered."""
     return replace(record, log_start=max(record.log_start, log_start))
 
 
@@ -211,9 +213,9 @@ def with_log_start(record: TopicRecord, log_start: MessageId) -> TopicRecord:
 class Topic:
     """One topic in memory. Lives on the event loop.
 
-    `decided` is what writes are decided by; `durable` what readers see. They differ while a
-    change is on its way to the disk. `damage` says what is wrong with its row and what to do.
-    `waiters` are the long polls that sleep on the topic, in the order in which they came.
+    Writes are decided by the record `decided`; readers see `durable`. They differ while a change is
+    being written. `damage` says how its row is damaged and what to do. `waiters` are the long polls
+    that wait for the topic, in the order of arrival.
     """
 
     id: TopicId
@@ -226,30 +228,32 @@ class Topic:
     _prefix: tuple[int, bytes] = (0, b"")
 
     def prefix(self, generation: int) -> bytes:
-        """What the row keys of a generation begin with."""
+        """The prefix of the row keys of a generation."""
         if self._prefix[0] != generation:
             self._prefix = (generation, prefix_of(self.id, generation))
         return self._prefix[1]
 
     def rule_of(self, record: TopicRecord) -> TopicRule:
-        """What readers and retention go by, with this durable record. A hold or a longer time to
-        live on its way to the disk counts already: what a reader was told is expired must not come
-        back once it is there. A hold on its way out counts until it is gone, as it may stay."""
+        """The retention rule for readers and for retention, by this durable record. A hold or a
+        longer time to live that is still being written counts already: a message that a reader
+        was told has expired must not come back when the change is durable. A hold whose deletion is
+        being written counts until it is deleted, since the write may fail."""
         decided, rule = self.decided, record.rule
         if decided is record or decided is None or decided.generation != record.generation:
             return rule
         return replace(rule, coming=decided.rule)
 
     def require_decided(self) -> TopicRecord:
-        """What the next write goes by. Raises: TopicNotFoundError, DamagedRecordError."""
+        """The record by which the next write is decided. Raises: TopicNotFoundError,
+        DamagedRecordError."""
         return self._require(self.decided)
 
     def require_durable(self) -> TopicRecord:
-        """What a reader sees. Raises: TopicNotFoundError, DamagedRecordError."""
+        """The record that readers see. Raises: TopicNotFoundError, DamagedRecordError."""
         return self._require(self.durable)
 
-    def require_whole(self) -> None:
-        """Raises: DamagedRecordError: its row can't be read, so its generation is not known."""
+    def require_readable(self) -> None:
+        """Raises: DamagedRecordError: its row can't be read, so its generation is unknown."""
         if self.damage is not None:
             raise DamagedRecordError(
                 f"the metadata of the topic {self.id} {self.damage}",
@@ -257,19 +261,19 @@ class Topic:
             )
 
     def _require(self, record: TopicRecord | None) -> TopicRecord:
-        self.require_whole()
+        self.require_readable()
         if record is None or record.generation < 0:
             raise topic_not_found(self.id)
         return record
 
     def wake(self) -> None:
-        """Let every long poll on the topic look again."""
+        """Wake all long polls that wait for the topic."""
         for waiter in self.waiters:
             waiter.set()
 
 
 class TopicRegistry:
-    """All topics that ever were, by id. Lives on the event loop."""
+    """All topics that ever existed, by id. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._topics: dict[TopicId, Topic] = {}
@@ -278,29 +282,29 @@ class TopicRegistry:
         return iter(self._topics.values())
 
     def load(self, topic: TopicId, record: TopicRecord | str) -> None:
-        """Take in a metadata row that was read, or the reason why it could not be."""
+        """Add a topic from its metadata row, or the reason why the row can't be read."""
         if isinstance(record, str):
             self._topics[topic] = Topic(topic, damage=record)
         else:
             self._topics[topic] = Topic(topic, decided=record, durable=record)
 
     def find(self, topic: TopicId) -> Topic:
-        """The topic. Raises: TopicNotFoundError: there never was one of that name."""
+        """The topic. Raises: TopicNotFoundError: no topic ever had this id."""
         found = self._topics.get(topic)
         if found is None:
             raise topic_not_found(topic)
         return found
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
-        """The topic, or None when there never was one of that name."""
+        """The topic, or None if no topic ever had this id."""
         return self._topics.get(topic)
 
     def find_or_add(self, topic: TopicId) -> Topic:
-        """The topic, added if it is new; it exists for callers once it has a durable row."""
+        """The topic, added if it is new; it exists for clients once it has a durable row."""
         return self._topics.setdefault(topic, Topic(topic))
 
     def live(self) -> Iterator[TopicInfo]:
-        """Every topic that exists, in byte order."""
+        """All topics that exist, in byte order."""
         for topic in sorted(self._topics.values(), key=lambda each: each.id):
             record = topic.durable
             if record is not None and record.generation > 0:
@@ -308,13 +312,22 @@ class TopicRegistry:
 
 
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:
-    """The refusal of every call, whether or not its caller wants the topic to be there."""
+    """The error for a topic that does not exist, the same in all calls."""
     return TopicNotFoundError(f"there is no topic {topic}: it was never created, or it was deleted")
 
 
 def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:
-    """The refusal of what was meant for an older generation, whether or not there is a new one."""
+    """The error for a write to an older generation, whether or not a new one exists."""
     return TopicNotFoundError(
         f"the topic {topic} was deleted while the request was under way; if it is there again, it "
         "is another one, and has none of the old messages"
     )
+
+
+def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
+    """The topic in the path of a request, whose query may have only these `parameters`.
+
+    Raises: BadRequestError (its kinds).
+    """
+    read_query(request.query, parameters=parameters)
+    return topic_id(request.parameters["ns"], request.parameters["t"])

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from messaging import job_routes, message_routes, topic_routes
+from messaging import read_routes, topic_changes
+from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import OpenStore, StoreState
+from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
 from process.admission import Admission
@@ -147,13 +149,15 @@ class Components:
         )
 
     def _routes(self) -> list[Route]:
+        messaging = self.messaging
         messages = [
-            *message_routes.routes(self.messaging),
-            *topic_routes.routes(self.messaging),
-            *job_routes.routes(self.messaging),
+            *publish.routes(messaging.publisher),
+            *read_routes.routes(messaging.polls, messaging.offsets),
+            *topic_changes.routes(messaging.topics),
+            *holds_and_positions.routes(messaging.holds_and_positions),
         ]
         if self.messaging.ownership is not None:
-            messages = [message_routes.owned(each, self.messaging.ownership) for each in messages]
+            messages = [read_routes.owned(each, self.messaging.ownership) for each in messages]
         return [
             *messages,
             *transaction_routes.routes(self.transactions),

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from messaging.job_routes import routes as job_routes
-from messaging.message_routes import routes as message_routes
-from messaging.topic_routes import routes as topic_routes
+from messaging.read_routes import routes as read_routes
+from messaging.retention.holds_and_positions import routes as routes_of_jobs
+from messaging.topic_changes import routes as topic_routes
+from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health
 from process.http_replies import StreamRoute
 from process.openapi import ENDPOINTS, address
@@ -68,9 +69,10 @@ def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
 def test_the_routes_are_those_of_the_table() -> None:
     nobody: Any = object()  # only the addresses are looked at; no handler is called
     routes = (
-        addresses(message_routes(nobody))
+        addresses(publish_routes(nobody))
+        | addresses(read_routes(nobody, nobody))
         | addresses(topic_routes(nobody))
-        | addresses(job_routes(nobody))
+        | addresses(routes_of_jobs(nobody))
         | addresses(transaction_routes(nobody))
         | addresses(backup_stream.routes(nobody))
         | addresses(health.routes(lambda: True, dict))

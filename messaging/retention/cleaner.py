@@ -1,11 +1,12 @@
 """The retention pass: applies the retention decision to rows, in bounded batches (design §5).
 
-Each pass looks at rows that are certain to go: those of older generations, and those that the
-topic's time to live has passed. In addition a patrol walks over all rows, a bounded range per pass,
-for rows that can't be found by key: shorter times to live, payloads of ended transactions, invalid
-pointers.
+Each pass scans the key ranges in which rows have expired: older generations, and messages older
+than the topic's time to live. In addition a patrol scans all rows, a bounded range per pass. It
+finds rows that can't be found by key: those with a shorter time to live of their own, payloads of
+ended transactions, and rows of invalid pointers.
 
-Where region observers do this work, a pass hands them the state to decide by, and reads no row.
+If region observers do this work, a pass gives them the state by which they decide, and reads no
+row.
 """
 
 import logging
@@ -53,7 +54,7 @@ from tuff.protocol.visibility import VisibilityState
 
 log = logging.getLogger(__name__)
 
-CHUNK_ROWS_MAX = 10_000  # rows looked at in one go; keeps one batch of deletes to some tens of ms
+CHUNK_ROWS_MAX = 10_000  # rows of one chunk; its batch of deletes takes some tens of ms
 PATROL_ROWS_MAX = 50_000  # rows of the patrol in one pass; a third of a second each minute
 
 
@@ -71,9 +72,9 @@ _Range = tuple[bytes, bytes]  # start <= key < stop
 
 @dataclass(slots=True)
 class _Rules:
-    """What a chunk is judged by, as of the start of the retention pass. `may_delete` must hold all
-    along: a sweep that left the references could not tell them from those whose payloads it may
-    drop, and one that left older rows could tear a publish."""
+    """The rules for all chunks of a pass, as of its start. `may_delete` must be true during the
+    complete pass. A pass that left references in place could later drop their payloads, and one
+    that left older rows in place could drop only a part of a publish."""
 
     topics: Mapping[bytes, tuple[Topic, TopicRule]]
     state: RetentionState
@@ -83,9 +84,9 @@ class _Rules:
 
 @dataclass(slots=True)
 class _Chunk:
-    """What one look at stretches of rows found; `left` are those it did not get to."""
+    """The result of one scan of ranges of rows; `left` are the ranges that it did not reach."""
 
-    deletes: dict[bytes, int] = field(default_factory=dict)  # and how many rows go with each
+    deletes: dict[bytes, int] = field(default_factory=dict)  # with the count of rows in each
     inversions: list[tuple[int, bytes, Offset]] = field(default_factory=list)
     log_starts: dict[Topic, tuple[int, Offset]] = field(default_factory=dict)  # with the generation
     damaged: list[bytes] = field(default_factory=list)
@@ -94,14 +95,15 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Beginning:
-    """The first rows of a patrol may be in the middle of a publish whose older rows it passed when
-    they were still alive. Older rows go first: should the clock go back, a publish that had lost
-    others would be shown torn. `next_key` is where it would go on, None once it did not."""
+    """The begin of a patrol's range, which may be in the middle of a publish. The earlier rows of
+    that publish were live when the last patrol passed them. They must be dropped first: otherwise,
+    if the clock went back, readers would see the publish without its later rows. `next_key` is the
+    key at which the publish would continue, None once another row came."""
 
     next_key: bytes | None = None
 
     def reaches(self, key: bytes) -> bool:
-        """Whether the next row of the patrol, at this key, may be of that publish."""
+        """Whether the next row of the patrol, which has this key, may belong to that publish."""
         if key != self.next_key:
             self.next_key = None
             return False
@@ -143,7 +145,7 @@ class RetentionCleaner:
         if self._observers is None:
             chunks = [chunk async for chunk in self._swept(rules)]
         elif state is not None and rules.may_delete:
-            await self._observers.hand_over(_retention_input(rules, state))
+            await self._observers.publish_state(_retention_input(rules, state))
         await self._record(rules, state)
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
@@ -164,8 +166,8 @@ class RetentionCleaner:
             log.warning("%d invalid pointers are still to be marked: %s", len(invalid), error)
 
     def _rules(self, state: VisibilityState | None) -> _Rules:
-        # A pointer leaves the index only when its end is durable; so what is in there counts as in
-        # progress even while no transaction service can be asked.
+        # A pointer leaves the index only when its end is durable. So those in the index count as in
+        # progress even while the transaction service is down.
         in_progress = frozenset(
             (*self._state.index.pointers(), *(state.in_progress if state else ()))
         )
@@ -214,7 +216,7 @@ class RetentionCleaner:
             yield chunk
 
     def _older_rows(self, rules: _Rules) -> Iterator[_Range]:
-        """The keys of every generation that was deleted, from the last one that was swept."""
+        """The keys of all deleted generations that were not swept yet."""
         for topic, rule in rules.topics.values():
             first = self._swept_generations.get(topic.id, 0)
             stop = _first_kept(rule)
@@ -232,8 +234,8 @@ class RetentionCleaner:
         for topic, (generation, log_start) in chunk.log_starts.items():
             record = topic.decided
             if record is not None and record.generation == generation:
-                # With the rows goes the log start: a clock that is slewed back, or a longer time to
-                # live, would otherwise show what is left around the holes.
+                # The log start rises with the deletion. Otherwise a clock that is slewed back, or a
+                # longer time to live, would show the rows that remain between deleted ones.
                 raised = with_log_start(record, MessageId(*log_start))
                 batch.change_topic(topic, raised, key=topic_key(topic.id))
         for key in chunk.deletes:
@@ -248,8 +250,8 @@ class RetentionCleaner:
 
 
 def _retention_input(rules: _Rules, state: VisibilityState) -> RetentionInput:
-    # A topic whose change is on its way to the disk is left out, and so kept: by the time of this
-    # state a longer time to live may have saved messages that the durable one gives up.
+    # A topic with a change that is still being written is left out, and so its messages are kept: a
+    # longer time to live may keep messages that have expired by the durable one.
     return RetentionInput(
         topics={
             name: rule.without_holds(now_ms=rules.state.now_ms)
@@ -263,12 +265,13 @@ def _retention_input(rules: _Rules, state: VisibilityState) -> RetentionInput:
 
 
 def _first_kept(rule: TopicRule) -> int:
-    """The first generation whose rows are not all to be dropped."""
+    """The first generation that is not deleted."""
     return abs(rule.generation) + (rule.generation < 0)
 
 
 def _expired_rows(rules: _Rules) -> Iterator[_Range]:
-    """The keys of messages that the topic's time to live, or its log start, has passed."""
+    """The keys of messages that have expired by the topic's time to live, or are before its log
+    start."""
     for topic, rule in rules.topics.values():
         if rule.generation > 0:
             prefix = prefix_of(topic.id, rule.generation)
@@ -277,7 +280,7 @@ def _expired_rows(rules: _Rules) -> Iterator[_Range]:
 
 
 def _look(store: Store, *, ranges: list[_Range], rules: _Rules, beginning: _Beginning) -> _Chunk:
-    """Judge the rows of stretches, up to so many rows. Blocks."""
+    """Decide about the rows in these ranges, up to `CHUNK_ROWS_MAX`. Blocks."""
     chunk = _Chunk()
     seen_count = 0
     for index, (start, stop) in enumerate(ranges):
@@ -301,13 +304,13 @@ def _judge(
     try:
         row = _retained(key, value)
     except DamagedRowError:
-        # Kept: `tuff salvage` may still read a damaged row, and nothing a deleted one.
+        # Kept: `tuff salvage` may still read a damaged row, and can't read a deleted one.
         chunk.damaged.append(key)
         return
     topic, rule = rules.topics.get(row_prefix(key)[:-4], (None, None))
     match decide(row, rule, rules.state):
         case Decision.DROP if may_be_cut and row.ttl_s is not None:
-            pass  # the next patrol that begins before it drops all of its publish
+            pass  # the next patrol that begins before this publish drops all of it
         case Decision.DROP:
             chunk.deletes[key] = row_count(value)
             if topic is not None and rule is not None:
@@ -322,7 +325,7 @@ def _judge(
 def _note_log_start(
     chunk: _Chunk, topic: Topic, rule: TopicRule, row: RetainedRow, now_ms: int
 ) -> None:
-    # A payload that is dropped was stored so long ago that its offset is expired as well.
+    # A dropped payload was stored so long ago that its offset has expired, too.
     is_current = row.generation == rule.generation
     live_from = rule.live_from(now_ms=now_ms)
     if is_current and row.offset < live_from:
@@ -332,9 +335,9 @@ def _note_log_start(
 def _retained(key: bytes, value: bytes) -> RetainedRow:
     is_payload = key.startswith(PAYLOADS)
     row = MessageRow()
-    # One that can't be read is never dropped.
+    # A row that can't be read is never dropped.
     if is_packed(value):
-        # Of one millisecond and one generation: it ends with its last row, and as a whole.
+        # Its rows have one generation and one millisecond, so all of them expire together.
         require_packed(key, value)
     elif is_payload:
         PayloadRow.from_bytes(key, value)

@@ -16,7 +16,7 @@ NO_LOG_START = Offset(0, 0)  # nothing was truncated or swept yet
 
 
 class Decision(Enum):
-    """What becomes of a row."""
+    """What retention does with a row."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -24,7 +24,7 @@ class Decision(Enum):
 
 
 class Table(Enum):
-    """Which of the two data tables a row stands in."""
+    """Which of the two data tables contains a row."""
 
     MESSAGE = "message"
     PAYLOAD = "payload"
@@ -32,8 +32,8 @@ class Table(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedRow:
-    """What retention must know of a row. `place` is where it was published, or stored; `tx_pointer`
-    is the stored one of a message row, and the one in the key of a payload row."""
+    """What retention must know of a row. `offset` is that of the publish, or of the store of a
+    payload row. `tx_pointer` is in the value of a message row, and in the key of a payload row."""
 
     table: Table
     generation: int
@@ -44,9 +44,9 @@ class RetainedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRule:
-    """What retention must know of a topic. `generation` is negative while it is deleted; nothing
-    before `floor` is ever shown again. `coming` is the rule that is on its way to the disk: until
-    it is there, or lost, what either of the two keeps is kept."""
+    """What retention must know of a topic. `generation` is negative while it is deleted; messages
+    before `log_start` are never shown again. `coming` is a changed rule that is still being
+    written: until it is durable or lost, a message that either rule keeps is kept."""
 
     generation: int
     ttl_s: int
@@ -55,8 +55,8 @@ class TopicRule:
     coming: "TopicRule | None" = None
 
     def live_from(self, *, now_ms: int) -> Offset:
-        """The first offset that the topic's time to live has left, or that a hold keeps from it;
-        the log start is another matter, and so is a message's own time to live."""
+        """The first offset that has not expired by the topic's time to live, or is kept by a hold.
+        The log start and a message's own time to live are not considered."""
         by_ttl = Offset(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
         held = (each.first.offset for each in self.holds if now_ms < each.expires_at_ms)
         live_from = min((by_ttl, *held))
@@ -65,8 +65,8 @@ class TopicRule:
         return min(live_from, max(self.coming.log_start, self.coming.live_from(now_ms=now_ms)))
 
     def expires_ms(self, offset: Offset, *, own_ttl_s: int | None) -> int:
-        """From what time on a message at this offset, with this time to live of its own, is
-        expired, in ms, if the rule stays as it is and the log start below it."""
+        """The time in ms from which a message at this offset, with this time to live of its own,
+        has expired, if the rule stays as it is and the log start stays before it."""
         if own_ttl_s is not None:
             own_ms = offset.timestamp_ms + own_ttl_s * 1000
             return min(own_ms, self.expires_ms(offset, own_ttl_s=None))
@@ -77,8 +77,8 @@ class TopicRule:
         return max(kept_ms)
 
     def without_holds(self, *, now_ms: int) -> "TopicRule":
-        """The same rule for region observers, which know no holds: with a time to live by which, at
-        this time, all is kept that the holds keep, and less than a second of messages more."""
+        """The same rule for region observers, which know no holds. Its time to live is so long that
+        at this time it keeps all messages that the holds keep, and less than a second more."""
         held_ms = now_ms - self.live_from(now_ms=now_ms).timestamp_ms
         return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)
 
@@ -94,17 +94,17 @@ class RetentionState:
 
 
 def is_older_generation(generation: int, current: int) -> bool:
-    """Whether rows of a generation belong to a topic that was deleted since."""
+    """Whether the generation of a row was deleted."""
     return generation < abs(current) or generation == -current
 
 
 def is_expired(timestamp_ms: int, ttl_s: int, *, now_ms: int) -> bool:
-    """A message is expired from its publish time plus its time to live on (protocol §2)."""
+    """A message expires at its publish time plus its time to live (protocol §2)."""
     return timestamp_ms + ttl_s * 1000 <= now_ms
 
 
 def live_from_ms(ttl_s: int, *, now_ms: int) -> int:
-    """The earliest publish time that is not expired."""
+    """The earliest publish time that has not expired."""
     return max(0, now_ms - ttl_s * 1000 + 1)
 
 
@@ -118,7 +118,7 @@ def decide(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> 
     if row.table is Table.PAYLOAD:
         return _decide_payload(row, topic, state)
     now_ms, own_ttl_s = state.now_ms, row.ttl_s
-    # A hold keeps what the topic would drop. What the publisher said of a message stands.
+    # A hold overrides the topic's time to live, and not the message's own.
     is_over = own_ttl_s is not None and is_expired(
         row.offset.timestamp_ms, own_ttl_s, now_ms=now_ms
     )
@@ -133,13 +133,13 @@ def _decide_payload(row: RetainedRow, topic: TopicRule, state: RetentionState) -
     assert row.tx_pointer is not None
     if row.tx_pointer in state.in_progress:
         return Decision.KEEP
-    # A payload may be published at any time of its transaction's life and ages from then on, while
-    # its key has the time of the store only. Dropped at store + ttl, a message published late by a
-    # long transaction lost its payloads while it was still live. No live reference can miss one: it
-    # is published no later than store + longest transaction (the publish sees to it), and what was
-    # published then is live no more. Dropping a payload raises the log start to what is live now,
-    # so that neither a longer ttl nor a clock that goes back shows a reference whose payloads are
-    # gone.
+    # A stored payload may be published at any time in the life of its transaction, and its time to
+    # live begins then; but its key has only the time of the store. Dropped at store + ttl, payloads
+    # of a message that a long transaction published late were lost while it was live. So a payload
+    # is kept until store + longest transaction + ttl. Its reference is published by store + longest
+    # transaction at the latest (the publish ensures it), and has then expired, too. Dropping a
+    # payload raises the log start to the first live offset. So neither a longer ttl nor a clock
+    # that goes back shows a reference without its payloads.
     published_ms = row.offset.timestamp_ms + state.longest_transaction_ms
     is_live = published_ms >= topic.live_from(now_ms=state.now_ms).timestamp_ms
     return Decision.KEEP if is_live else Decision.DROP

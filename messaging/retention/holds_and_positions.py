@@ -1,4 +1,4 @@
-"""Retention holds and named positions of a topic (protocol §3.8, §3.9).
+"""Retention holds and named positions of a topic, and their HTTP routes (protocol §3.8, §3.9).
 
 A hold keeps messages from the topic's time to live until it expires. A position is a consumer's
 stored offset; it keeps nothing.
@@ -7,31 +7,37 @@ stored offset; it keeps nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 
 from messaging.read.offsets import first_live, newest_id
 from messaging.read.poll import Poll, query_of
 from messaging.read.query import LAST_NUMBER, Query, start_number
+from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import Topic, TopicRecord, alive
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, alive, topic_of
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
+    BadRequestError,
     HoldNotFoundError,
     PositionNotFoundError,
     TooManyHoldsError,
     TooManyPositionsError,
 )
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from tuff.protocol.ids import MessageId, TopicId, check_name
+from tuff.protocol.json_forms import shown
 
-HOLDS_COUNT_MAX = 100  # of a topic; each is looked at by every read of it
+HOLDS_COUNT_MAX = 100  # of a topic; every read checks all of them
 POSITIONS_COUNT_MAX = 1_000  # of a topic; a page of them is one reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionLag:
-    """How far a named position lies behind the end of its topic: ms between their publish times, 0
-    at the end or where nothing is live. A position before all that is live counts from there."""
+    """The lag of a named position behind the end of its topic: ms between their publish times, 0 at
+    the end or if the topic has no live message. A position before the oldest live message counts as
+    that message."""
 
     topic: TopicId
     name: str
@@ -40,7 +46,7 @@ class PositionLag:
 
 
 def behind_ms(position: MessageId, *, end: MessageId | None, live_from_ms: int) -> int:
-    """As `PositionLag` has it."""
+    """The lag that `PositionLag` describes."""
     if end is None or end <= position:
         return 0
     return end.publish_timestamp_ms - max(position.publish_timestamp_ms, live_from_ms)
@@ -55,9 +61,9 @@ def held(
     kept_ms_max: int,
     now_ms: int,
 ) -> TopicRecord:
-    """The record with a hold set, or set anew; those that are over are gone. What has expired does
-    not come back: the hold begins with what is live, at the earliest. Nor does it keep any message
-    for longer than `kept_ms_max` since that was published, however often it is set anew.
+    """The record with a hold set or renewed, without the holds that have expired. The hold begins
+    with the oldest live message at the earliest, so that expired messages do not come back. It
+    keeps no message for longer than `kept_ms_max` after its publish, even if it is renewed often.
 
     Raises:
         TooManyHoldsError: the topic has so many others.
@@ -93,8 +99,8 @@ def positioned(record: TopicRecord, name: str, position: MessageId, *, now_ms: i
 
 
 class HoldsAndPositions:
-    """Changes are decided in the order of writing; reads show durable ones. Lives on the event
-    loop."""
+    """Sets, lists and deletes holds and positions. Changes are decided in the order of writing;
+    reads show durable ones. Lives on the event loop."""
 
     def __init__(
         self,
@@ -105,7 +111,7 @@ class HoldsAndPositions:
     ) -> None:
         self._settings = settings
         self.hold_max_s = settings.hold_max_s
-        self._kept_ms_max = round(settings.held_s_max * 1000)  # of a message, by all holds together
+        self._kept_ms_max = round(settings.held_s_max * 1000)  # of a message, with all holds
         self._store = store
         self._state = state
         self._committer = committer
@@ -113,7 +119,7 @@ class HoldsAndPositions:
     async def hold(
         self, topic: TopicId, name: str, first: MessageId | int, *, max_age_ms: int
     ) -> Hold:
-        """Set a hold from an offset or a publish time on, or set it anew.
+        """Set or renew a hold that begins at an id or a publish time.
 
         Raises: TopicNotFoundError, TooManyHoldsError.
         """
@@ -140,14 +146,14 @@ class HoldsAndPositions:
         return await self._committer.submit(Write(build))
 
     def holds(self, topic: TopicId) -> Mapping[str, Hold]:
-        """The holds that are not over, by name. Raises: TopicNotFoundError."""
+        """The holds that have not expired, by name. Raises: TopicNotFoundError."""
         found = alive(
             require_topic(self._store, self._state, topic)[1], now_ms=self._state.expiry_ms()
         )
         return dict(sorted(found.items()))
 
     async def release(self, topic: TopicId, name: str) -> None:
-        """End a hold: the topic's time to live counts again at once.
+        """Delete a hold: the topic's time to live applies again at once.
 
         Raises: TopicNotFoundError, HoldNotFoundError.
         """
@@ -166,7 +172,7 @@ class HoldsAndPositions:
     async def set_position(
         self, topic: TopicId, name: str, position: MessageId
     ) -> tuple[int, Position]:
-        """Record how far a consumer has read; returns the topic's generation, and what is recorded.
+        """Record how far a consumer has read; returns the topic's generation and the position.
 
         Raises: TopicNotFoundError, TooManyPositionsError.
         """
@@ -215,8 +221,8 @@ class HoldsAndPositions:
         return sum(len(record.positions) for record in records if record is not None)
 
     async def position_lags(self, *, count_max: int) -> list[PositionLag]:
-        """How far the first so many named positions are behind, by topic and name. Each topic costs
-        one step in the store, whatever it holds.
+        """The lag of the first `count_max` named positions, by topic and name. Each topic costs one
+        step in the store, however many messages it has.
 
         Raises: StorageUnavailableError.
         """
@@ -256,9 +262,108 @@ class HoldsAndPositions:
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
         batch.change_record(topic, record)
-        # What is let go may be what a sleeping reader is held behind: it expires now.
+        # A sleeping reader may be held back by a message that only this hold kept: it expires now.
         batch.touch(topic)
 
 
 def _no_position(topic: TopicId, name: str) -> PositionNotFoundError:
     return PositionNotFoundError(f"the topic {topic} has no position {name}")
+
+
+def routes(holds_and_positions: HoldsAndPositions) -> list[Route]:
+    """The HTTP routes of holds and positions."""
+    handlers = _Routes(holds_and_positions)
+    hold, position = f"{TOPIC_PATH}/holds/{{name}}", f"{TOPIC_PATH}/positions/{{name}}"
+    return [
+        Route("GET", f"{TOPIC_PATH}/holds", handlers.holds),
+        Route("PUT", hold, handlers.hold),
+        Route("DELETE", hold, handlers.release),
+        Route("GET", f"{TOPIC_PATH}/positions", handlers.positions),
+        Route("GET", position, handlers.position),
+        Route("PUT", position, handlers.set_position),
+        Route("DELETE", position, handlers.delete_position),
+    ]
+
+
+class _Routes:
+    def __init__(self, holds_and_positions: HoldsAndPositions) -> None:
+        self._held = holds_and_positions
+
+    async def holds(self, request: Request) -> Reply:
+        found = self._held.holds(topic_of(request))
+        return json_reply({"holds": [_hold_form(*each) for each in found.items()]})
+
+    async def hold(self, request: Request) -> Reply:
+        topic, name = topic_of(request), _name(request)
+        body = read_object(
+            request.body, request.content_type, members={"from", "maxAge"}, what="a hold"
+        )
+        first = id_or_time_from(body.get("from"), what="from")
+        max_age_ms = _age_ms(body.get("maxAge"), most_s=self._held.hold_max_s)
+        hold = await self._held.hold(topic, name, first, max_age_ms=max_age_ms)
+        return json_reply(_hold_form(name, hold))
+
+    async def release(self, request: Request) -> Reply:
+        topic, name = topic_of(request), _name(request)
+        read_object(request.body, request.content_type, members=(), what="the deletion of a hold")
+        await self._held.release(topic, name)
+        return EMPTY_REPLY
+
+    async def positions(self, request: Request) -> Reply:
+        generation, found = self._held.positions(topic_of(request))
+        forms = [_position_form(generation, *each) for each in found.items()]
+        return json_reply({"positions": forms})
+
+    async def position(self, request: Request) -> Reply:
+        topic, name = topic_of(request), _name(request)
+        generation, found = self._held.position(topic, name)
+        return json_reply(_position_form(generation, name, found))
+
+    async def set_position(self, request: Request) -> Reply:
+        topic, name = topic_of(request), _name(request)
+        body = read_object(
+            request.body, request.content_type, members={"position"}, what="a position"
+        )
+        digits = body.get("position")
+        if not isinstance(digits, str):
+            raise BadRequestError(f"position is a message id, not {shown(digits)}")
+        generation, found = await self._held.set_position(topic, name, MessageId.from_hex(digits))
+        return json_reply(_position_form(generation, name, found))
+
+    async def delete_position(self, request: Request) -> Reply:
+        topic, name = topic_of(request), _name(request)
+        read_object(
+            request.body, request.content_type, members=(), what="the deletion of a position"
+        )
+        await self._held.delete_position(topic, name)
+        return EMPTY_REPLY
+
+
+def _name(request: Request) -> str:
+    return check_name(request.parameters["name"], what="name")
+
+
+def _hold_form(name: str, hold: Hold) -> Mapping[str, object]:
+    return {
+        "name": name,
+        "from": hold.first.hex(),
+        "expiresAt": hold.expires_at_ms,
+        "setAt": hold.set_at_ms,
+    }
+
+
+def _position_form(generation: int, name: str, found: Position) -> Mapping[str, object]:
+    return {
+        "name": name,
+        "position": found.position.hex(),
+        "generation": generation,
+        "updatedAt": found.updated_at_ms,
+    }
+
+
+def _age_ms(value: object, *, most_s: float) -> int:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most_s:
+        return ceil(value * 1000)
+    raise BadRequestError(
+        f"maxAge is more than 0 and at most {most_s:.0f} seconds, not {shown(value)}"
+    )

@@ -1,4 +1,7 @@
-"""What region observers are handed, and what they hand back, as files (design §5, Retention).
+"""Region observers: retention by HBase's region servers (design §5, Retention).
+
+If the rows are in HBase, its region servers apply retention when they rewrite files anyway, and
+this server needs no scans and deletes for it. It exchanges two kinds of files with them.
 
     state    := "TUFFRTST" version(2) crc(4) now_ms(8) longest_ms(8) topics pointers pointers
     topics   := count(4) topic*        in progress stand before invalid
@@ -7,16 +10,11 @@
                 dropped(8) inverted(8) pointers
     pointers := count(4) pointer(8)*
 
-Big-endian; the CRC-32 covers all that follows it. A state is what a region server may remove rows
-by, as of one moment of this server's own clock. An older one asks for less than a newer one and for
-nothing else: generations and log starts only grow, a time to live that is made longer raises the
-log start, and an invalid pointer never becomes a valid one. So it does no harm that a state is read
-late.
-
-The region observers, as the server sees them: hands them states, reads what they record.
-
-Where rows lie in HBase, retention is done by its region servers when they write files anyway, and
-not by scans and deletes from here (design §5, Retention). The formats are those of `handover`.
+Big-endian; the CRC-32 covers all bytes after it. By a state a region server decides which rows to
+remove, as of one moment of this server's clock. An older state removes a subset of what a newer one
+removes: generations and log starts only grow, a longer time to live raises the log start, and an
+invalid pointer never becomes valid. So a state that is read late does no harm. A record reports
+the newest flush or compaction of one region.
 """
 
 import logging
@@ -52,15 +50,15 @@ assert (_HEAD.size, _TIMES.size, _RULE.size, _RECORD.size) == (14, 16, 18, 32)
 
 
 class UnreadableRecordError(Exception):
-    """A file is no whole state or record of a region; the sentence says why."""
+    """A file is not a complete state or record; the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRecord:
-    """What one region did last of one kind of pass.
+    """The newest flush, minor or major compaction of a region.
 
-    `state_ms` is the moment of the state that it went by; `cleared` are the invalid pointers that
-    no row of the region carries any more, empty unless a major compaction has proven it.
+    `state_ms` is the time of the state that it used. `cleared` are the invalid pointers that no row
+    of the region has any more; empty unless a major compaction has proven it.
     """
 
     region: str
@@ -71,7 +69,7 @@ class RegionRecord:
     cleared: frozenset[int]
 
     def to_bytes(self) -> bytes:
-        """The whole file. Regions write it; this is for tests."""
+        """The content of the file. Regions write it; this is for tests."""
         counts = (self.state_ms, self.ended_ms, self.dropped_count, self.inverted_count)
         body = _text(self.region) + _RECORD.pack(*counts) + _pointers(self.cleared)
         return _framed(_RECORD_MAGIC, body)
@@ -111,7 +109,8 @@ def pack_state(
     in_progress: Collection[int],
     invalid: Collection[int],
 ) -> bytes:
-    """The whole file; topics by what their keys begin with. Takes time in proportion to them."""
+    """The content of the file; topics by the prefix of their keys. Takes time in proportion to the
+    topics."""
     body = b"".join(
         (
             _TIMES.pack(state.now_ms, state.longest_transaction_ms),
@@ -125,7 +124,7 @@ def pack_state(
 
 
 def state_time_ms(data: bytes) -> int:
-    """The moment of which a state is. Raises: UnreadableRecordError."""
+    """The time of a state, in ms. Raises: UnreadableRecordError."""
     body = _body(_STATE_MAGIC, data)
     if len(body) < _TIMES.size:
         raise UnreadableRecordError("it is cut off")
@@ -134,7 +133,7 @@ def state_time_ms(data: bytes) -> int:
 
 
 def cleared_everywhere(regions: Iterable[str], records: Iterable[RegionRecord]) -> frozenset[int]:
-    """The pointers that every one of the regions has cleared; none while one has no record."""
+    """The pointers that all regions have cleared; none while a region has no record."""
     by_region = {record.region: record.cleared for record in records}
     proven = [by_region.get(region, frozenset()) for region in regions]
     return frozenset.intersection(*proven) if proven else frozenset()
@@ -176,7 +175,7 @@ FORGOTTEN_MS = 7 * 86_400_000  # ms; records of regions that were split or dropp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionInput:
-    """What observers may remove rows by, as of one moment; topics by what their keys begin with."""
+    """The state for region observers, as of one moment; topics by the prefix of their keys."""
 
     topics: Mapping[bytes, TopicRule]
     state: RetentionState
@@ -185,7 +184,8 @@ class RetentionInput:
 
 
 class RegionObservers:
-    """Lives on the event loop; files are read and written in threads."""
+    """Publishes states to the region observers, and reads their records. Lives on the event loop;
+    files are read and written in threads."""
 
     def __init__(
         self, directory: Path, store: OpenStore, state: StoreState, committer: GroupCommitter
@@ -197,14 +197,14 @@ class RegionObservers:
         self._in_thread = store.in_thread_read
         self._cleared: frozenset[int] = frozenset()
 
-    async def hand_over(self, given: RetentionInput) -> None:
-        """Let the regions remove what is dead by this state, and see what they have cleared.
+    async def publish_state(self, given: RetentionInput) -> None:
+        """Let the regions remove rows by this state, and read which pointers they have cleared.
 
         Raises:
             UnavailableError (its kinds): the store can't be read or written now.
         """
-        # First the store: once a region server has the state, rows go, and no later run of this
-        # server may show what is left around them.
+        # First the store: once a region server has the state, it removes rows, and no later run of
+        # this server may show the rows around them.
         self._state.metadata = replace(self._state.metadata, handed_ms=given.state.now_ms)
         await self._committer.submit(Write(WriteBatch.force, internal=True))
         try:
@@ -214,8 +214,7 @@ class RegionObservers:
         await self._look(now_ms=given.state.now_ms)
 
     def has_cleared(self, pointer: int) -> bool:
-        """Whether no row in any region carries this invalid pointer any more, as far as the regions
-        were asked last."""
+        """Whether no row in any region had this invalid pointer when the records were last read."""
         return pointer in self._cleared
 
     async def _look(self, *, now_ms: int) -> None:

@@ -2,10 +2,10 @@
 
     index row := key: pointer kind prefix first    value: flags(1) crc(4) last(10) final(1) ms(8)
 
-With the rows of every write under a pointer, the same batch writes one index row: the range they
-stand in. It goes once the transaction is durably committed, or its rows are marked as rolled back.
-So after a crash it says what to mark, what is undecided and what a rollback may touch, without a
-scan of messages. `ms` is when it was written, for `max_block`.
+A batch with rows under a pointer also contains one index row with their range. It is deleted once
+the transaction is durably committed, or its rows are marked as rolled back. So after a crash the
+index says which rows to mark, which are undecided, and which a rollback may change, without a scan
+of messages. `ms` is the time of the write, for `max_block`.
 """
 
 import struct
@@ -29,9 +29,9 @@ from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.values import value
 
 MESSAGE_ROWS = b"m"
-PAYLOAD_ROWS = b"p"  # stored, and not yet brought by a reference row
+PAYLOAD_ROWS = b"p"  # stored, and not yet published by a reference row
 _KINDS = (MESSAGE_ROWS, PAYLOAD_ROWS)
-ENDED_COUNT_MAX = 16_384  # pointers; an ending wakes its readers long before so many others ended
+ENDED_COUNT_MAX = 16_384  # pointers; readers are woken long before so many others end
 
 _VALUE = struct.Struct(">QHBQ")
 _POINTER = struct.Struct(">Q")
@@ -41,9 +41,8 @@ _KIND_AT = len(INDEX) + _POINTER.size
 
 @value(kw_only=True)
 class IndexedRange:
-    """Neighbouring rows that one write left under a pointer; both offsets are included. The bytes
-    of stored payloads are counted, and known to the process that stored them; it is 0 to the
-    next."""
+    """Neighbouring rows of one write under a pointer; both offsets are included. `payload_bytes`
+    counts stored payloads; only the process that stored them knows it, later ones read 0."""
 
     pointer: int
     kind: bytes
@@ -57,12 +56,12 @@ class IndexedRange:
 
     @property
     def prefix(self) -> bytes:
-        """What the row keys of its topic and generation begin with."""
+        """The prefix of the row keys of its topic and generation."""
         return prefix_of(self.topic, self.generation)
 
     @property
     def count(self) -> int:
-        """How many rows there are in it: those of one write are neighbours."""
+        """The number of rows: those of one write are neighbours."""
         return count_between(self.first, self.last)
 
     @property
@@ -79,7 +78,7 @@ class IndexedRange:
         body = unframe_plain(key, value)
         kind = key[_KIND_AT : _KIND_AT + 1]
         if kind not in _KINDS:
-            # Kept as neither, no code would mark its rows after an abort.
+            # With an unknown kind, no code would mark its rows after an abort.
             raise NewerRowError(f"a newer version wrote it, for rows of the kind {kind!r}")
         try:
             topic, generation = split_prefix(key[_KIND_AT + 1 : -10])
@@ -101,30 +100,31 @@ class IndexedRange:
 
 
 class _Settling(NamedTuple):
-    """The index rows that go with the next batch, and the topics they are of."""
+    """The index rows that the next batch deletes, and their topics."""
 
     keys: list[bytes]
     topics: frozenset[TopicId]
 
 
 class PointerIndex:
-    """The index in memory, the same as on disk but for what the batch under way changes. Lives on
-    the event loop."""
+    """The index in memory: that on the disk with the changes of the batch in flight. Lives on the
+    event loop."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
-        # How many ranges of message rows a pointer has, and when the first was written; with
-        # the earliest first. Asked several times a second, so a look through all would be too slow.
+        # The number of ranges of message rows of a pointer, and the time of the first; the earliest
+        # pointer first. Read several times a second, so a scan of all ranges would be too slow.
         self._publishes: dict[int, tuple[int, int]] = {}
-        # Committed, and their rows of the index still on disk: forgotten by transactions too early,
-        # a crash would leave an index row whose outcome is unknown.
+        # Committed pointers with index rows on the disk. If the transaction service forgot them too
+        # early, a crash would leave index rows whose outcome is unknown.
         self._settling: dict[int, _Settling] = {}
-        # Where the readers of those that just ended wait; their index rows may be gone by then.
+        # The topics of pointers that ended recently, to wake readers there; their index rows may
+        # already be deleted.
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
     def load(self, entries: Iterable[IndexedRange], *, now_ms: int) -> None:
-        """Take in what an opened store holds. Of a clock that was set back since, times may lie
-        ahead; for readers that wait for their end, those count from now."""
+        """Add the ranges of an opened store. If the clock was set back since, their times may be in
+        the future; these are replaced by the current time, from which `max_block` counts."""
         for entry in entries:
             self.add(entry)
         self._publishes = {
@@ -135,7 +135,7 @@ class PointerIndex:
         }
 
     def add(self, entry: IndexedRange) -> None:
-        """Add a range; none was written before those that were added already."""
+        """Add a range that is not older than those added before."""
         self.add_under(entry.key, entry)
 
     def add_under(self, key: bytes, entry: IndexedRange) -> None:
@@ -147,10 +147,10 @@ class PointerIndex:
         ranges[key] = entry
 
     def discard(self, entry: IndexedRange) -> None:
-        """Forget one range; one that is not there is fine."""
+        """Remove a range; one that is not there is ignored."""
         ranges = self._ranges.get(entry.pointer, {})
         if ranges.pop(entry.key, None) is not None and entry.kind == MESSAGE_ROWS:
-            # The time stays while other rows of the pointer do: it was its first publish.
+            # The time of the first publish stays while the pointer has other rows.
             count, first_ms = self._publishes[entry.pointer]
             if count > 1:
                 self._publishes[entry.pointer] = count - 1, first_ms
@@ -160,15 +160,15 @@ class PointerIndex:
             self._ranges.pop(entry.pointer, None)
 
     def ranges(self, pointer: int) -> list[IndexedRange]:
-        """All ranges of a pointer that is not settled."""
+        """The ranges of a pointer that is not settled."""
         return list(self._ranges.get(pointer, {}).values())
 
     def message_ranges(self, pointer: int) -> list[IndexedRange]:
         return [entry for entry in self.ranges(pointer) if entry.kind == MESSAGE_ROWS]
 
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
-        """Payload rows stored for a topic that no reference row brought yet, of any generation, in
-        the order of storing."""
+        """Payload rows stored for a topic that no reference row has published yet, of all
+        generations, in the order of storing."""
         found = [
             entry
             for entry in self.ranges(pointer)
@@ -177,7 +177,7 @@ class PointerIndex:
         return sorted(found, key=lambda entry: entry.first)
 
     def pointers(self) -> Collection[int]:
-        """Every pointer with rows that are neither settled nor marked."""
+        """All pointers with rows that are neither settled nor marked."""
         return self._ranges.keys()
 
     def holds(self, pointer: int) -> bool:
@@ -185,7 +185,7 @@ class PointerIndex:
         return pointer in self._ranges or pointer in self._settling
 
     def topics(self, pointers: Iterable[int]) -> set[TopicId]:
-        """Every topic with index rows of these pointers."""
+        """All topics with index rows of these pointers."""
         found: set[TopicId] = set()
         for pointer in pointers:
             if pointer in self._ranges:
@@ -202,23 +202,23 @@ class PointerIndex:
         }
 
     def published_by(self, at_ms: int) -> Iterator[int]:
-        """Each pointer with message rows of which the first was written not after this time, in
-        that order. Costs these pointers, however many others there are."""
+        """The pointers whose first message row was written not after this time, the earliest first.
+        Takes time in proportion to these pointers only."""
         for pointer, (_, first_ms) in self._publishes.items():
             if first_ms > at_ms:
                 return
             yield pointer
 
     def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
-        """Every range of message rows in one generation of a topic."""
+        """All ranges of message rows in one generation of a topic."""
         for ranges in self._ranges.values():
             for entry in ranges.values():
                 if (entry.topic, entry.generation) == (topic, generation):
                     yield entry
 
     def settle(self, pointers: Iterable[int]) -> None:
-        """These pointers committed: their rows leave the index, in memory now and on disk with the
-        next batch."""
+        """These pointers committed: remove their rows from the index, in memory now and on the disk
+        with the next batch."""
         for pointer in pointers:
             self._publishes.pop(pointer, None)
             if ranges := self._ranges.pop(pointer, None):
@@ -227,7 +227,7 @@ class PointerIndex:
                 self._settling[pointer] = _Settling(list(ranges), topics)
 
     def settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
-        """Committed pointers and the index rows of theirs to delete, up to so many rows."""
+        """Committed pointers with their index rows to delete, up to about `count_max` rows."""
         taken: list[tuple[int, list[bytes]]] = []
         count = 0
         for pointer, (keys, _) in self._settling.items():
@@ -238,17 +238,17 @@ class PointerIndex:
         return taken
 
     def settled(self, pointers: Iterable[int]) -> None:
-        """The index rows of these are gone from the disk."""
+        """The index rows of these pointers are deleted durably."""
         for pointer in pointers:
             self._settling.pop(pointer, None)
 
     @property
     def settling_count(self) -> int:
-        """How many committed pointers still have index rows on disk."""
+        """The number of committed pointers that still have index rows on the disk."""
         return len(self._settling)
 
     def marked(self, entries: Iterable[IndexedRange]) -> None:
-        """The rows of these ranges are marked, and their index rows gone, durably."""
+        """The rows of these ranges are marked, and their index rows deleted, durably."""
         for entry in entries:
             known = self._ended_topics.get(entry.pointer, frozenset())
             self._note_ended(entry.pointer, known | {entry.topic})

@@ -1,4 +1,5 @@
-"""Publish, store and rollback: from a request to the rows of a batch (protocol §3.1 to §3.3)."""
+"""Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
+reply (protocol §3.1 to §3.3)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,18 +18,110 @@ from messaging.storage.rows import (
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
-from messaging.topics import Topic, TopicRecord, topic_was_replaced
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
+from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
     InvalidTtlError,
     TopicNotFoundError,
 )
+from tuff.protocol.exchange import (
+    EMPTY_REPLY,
+    MediaType,
+    Reply,
+    Request,
+    Route,
+    body_type,
+    json_reply,
+    reply_type,
+)
 from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.json_forms import parse_json, shown
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
+
+_PARAMETERS = frozenset({"ttl"})
+
+
+def routes(publisher: "Publisher") -> list[Route]:
+    """The HTTP routes of publish, store and rollback."""
+    handlers = _Routes(publisher)
+    return [
+        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish),
+        Route("POST", f"{TOPIC_PATH}/store", handlers.store),
+        Route("POST", f"{TOPIC_PATH}/rollback", handlers.rollback),
+    ]
+
+
+class _Routes:
+    def __init__(self, publisher: "Publisher") -> None:
+        self._publisher = publisher
+
+    async def publish(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters=_PARAMETERS)
+        asked_in, publish = _publish_request(request)
+        if not publish.payloads:
+            _require_pointer(publish)
+            if request.query:
+                raise BadRequestError("a publish without messages takes no ttl: store takes it")
+        published = await self._publisher.publish(topic, publish)
+        return _published(published, reply_type(request.accept, asked_in=asked_in))
+
+    async def store(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters=_PARAMETERS)
+        _, publish = _publish_request(request)
+        await self._publisher.store(topic, publish)
+        return EMPTY_REPLY
+
+    async def rollback(self, request: Request) -> Reply:
+        topic = topic_of(request)
+        body = request.body
+        if body_type(request.content_type, body) is MediaType.AVRO:
+            detail = avro.decode_rollback_detail(body)
+        else:
+            detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
+        await self._publisher.rollback(topic, detail)
+        return EMPTY_REPLY
+
+
+def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
+    body = request.body
+    asked_in = body_type(request.content_type, body)
+    if asked_in is MediaType.AVRO:
+        publish = avro.decode_publish_request(body)
+    else:
+        publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
+    if not request.query:
+        return asked_in, publish
+    ((_, text),) = request.query
+    if not text.isascii() or not text.isdigit():
+        raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
+    ttl_s = json_forms.ttl_from_json(text)
+    own = publish.ttls_s or [None] * len(publish.payloads)
+    ttls_s = [ttl_s if each is None else each for each in own]
+    return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _require_pointer(publish: PublishRequest) -> None:
+    if publish.pointer is None:
+        raise EmptyPublishError(
+            "messages is empty, which only a publish under a transaction may be"
+        )
+
+
+def _published(published: "Published", media_type: MediaType) -> Reply:
+    first = published.first.hex()
+    last = first if published.last is published.first else published.last.hex()
+    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    if published.rollback is None:
+        return Reply(headers=headers)
+    if media_type is MediaType.AVRO:
+        body = avro.encode_rollback_detail(published.rollback)
+        return Reply(200, media_type.value, body, headers)
+    return json_reply(json_forms.rollback_detail_to_json(published.rollback), headers=headers)
 
 
 class Published(NamedTuple):
@@ -40,7 +133,7 @@ class Published(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """One publish of a batch: to whom, as it was when the request was taken."""
+    """One publish of a batch: its topic and generation when the request was accepted."""
 
     topic: Topic
     generation: int
@@ -48,7 +141,7 @@ class _Target(NamedTuple):
 
 
 class Publisher:
-    """Checks requests and hands their rows to the group committer. Lives on the event loop."""
+    """Checks requests and submits their rows to the group committer. Lives on the event loop."""
 
     def __init__(self, state: StoreState, committer: GroupCommitter) -> None:
         self._state = state
@@ -56,10 +149,8 @@ class Publisher:
 
     async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
         """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
-        if request.pointer is None and not request.payloads:
-            raise EmptyPublishError(
-                "messages is empty, which only a publish under a transaction may be"
-            )
+        if not request.payloads:
+            _require_pointer(request)
         target = self._target(topic, request)
         permit = (
             None if request.pointer is None else self._state.transactions.enter(request.pointer)
@@ -77,7 +168,7 @@ class Publisher:
         return Published(first_id, first_id if last is first else MessageId(*last), detail)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
-        """Write payloads that a later reference row of the same pointer brings (§3.2)."""
+        """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         target = self._target(topic, request)
@@ -99,7 +190,7 @@ class Publisher:
             )
 
     def check_entries(self, entries: Sequence[PublishEntry]) -> None:
-        """Raise what `publish_final` of these would be refused with."""
+        """Raise the error with which `publish_final` would refuse these entries now."""
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
@@ -122,7 +213,7 @@ class Publisher:
         if entry.ttls_s:
             named = [each for each in entry.ttls_s if each is not None]
             if isinstance(entry, PublishRequest) and entry.ttl_s is not None:
-                named.append(entry.ttl_s)  # right or wrong whether or not a message goes by it
+                named.append(entry.ttl_s)  # checked even if every message has its own
             _check_ttls(named, entry.payloads)
         self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
@@ -160,8 +251,9 @@ class Publisher:
     def _put_reference(
         self, target: _Target, batch: WriteBatch
     ) -> tuple[tuple[Offset, Offset], int, int]:
-        """A reference row, and the count and bytes of what it brings. It stores the range of that,
-        so that a later store can't change what a reader has already read."""
+        """Put a reference row; returns its offsets, and the count and bytes of the stored messages
+        that it publishes. The row contains their range, so that a later store can't change what a
+        reader has already read."""
         pointer = _pointer_of(target.entry)
         stored = self._state.index.stored(pointer, target.topic.id)
         brings = NO_PAYLOADS
@@ -174,9 +266,9 @@ class Publisher:
             batch.on_lost(partial(self._state.index.add, entry))
         offset = batch.next_offset()
         if stored:
-            # Should a transaction outlive what was ever allowed (a machine that slept, a clock that
-            # was set), its payloads would go while the reference is live. So this batch raises the
-            # longest life.
+            # A transaction may live longer than was ever allowed: the machine slept, or the clock
+            # was set. Retention would then drop its payloads while the reference is live. So this
+            # batch raises the recorded longest life.
             self._state.note_longest_transaction(offset.timestamp_ms - brings.first.timestamp_ms)
         key = message_key(target.topic.prefix(target.generation), offset)
         batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
@@ -188,7 +280,7 @@ class Publisher:
         pointer = _pointer_of(entry)
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
-        # The pointer stands in the key.
+        # The pointer is in the key.
         values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
         batch.put_stored(keys, values)
         size_bytes = sum(map(len, entry.payloads))
@@ -237,9 +329,9 @@ class Publisher:
         return record
 
     def _require_stored_here(self, target: _Target) -> None:
-        # A reference to what was stored for a topic that is deleted would appear as a publish of
-        # nothing, and its messages would be gone without notice. Nor does it bring only what was
-        # stored since: the caller that stored the rest was told that a publish brings all of it.
+        # If the topic was deleted since the store, its messages are gone. A reference to them would
+        # appear as an empty publish, and the loss would go unnoticed. Nor may the reference publish
+        # only the messages stored since: the earlier store was acknowledged, too.
         pointer, topic = _pointer_of(target.entry), target.topic.id
         stored = self._state.index.stored(pointer, topic)
         if any(entry.generation != target.generation for entry in stored):

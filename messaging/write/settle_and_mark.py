@@ -1,7 +1,7 @@
 """The rows of transactions that ended: settle them, or mark them as rolled back (design §6).
 
-Settling only deletes index rows, and goes out with the next batch. Marking inverts every message
-row that the pointer index knows. A mark that fails stays queued and is retried until it succeeds.
+Settling deletes only index rows, with the next batch. Marking inverts all message rows in the
+pointer index. A mark that fails stays queued and is retried until it succeeds.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -44,11 +44,11 @@ class TransactionRows:
         self.publish_final = publisher.publish_final
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably committed: their index rows go with the next batch."""
+        """These pointers durably committed: the next batch deletes their index rows."""
         self._state.index.settle(transaction_pointers)
 
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
-        """Invert every row of these pointers, durably, and forget their index rows. Idempotent.
+        """Invert all rows of these pointers durably, and delete their index rows. Idempotent.
 
         Raises:
             UnavailableError (its kinds): `retry_marks` will try again.
@@ -59,7 +59,7 @@ class TransactionRows:
             await self._mark(carried)
 
     async def retry_marks(self) -> None:
-        """Mark what could not be marked before; what fails again stays queued."""
+        """Mark the rows that could not be marked before; those that fail again stay queued."""
         if self._unmarked:
             try:
                 await self._mark(sorted(self._unmarked))
@@ -67,8 +67,8 @@ class TransactionRows:
                 return
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably ended: readers that their rows hold back, and readers in these
-        transactions, look again."""
+        """These pointers durably ended: wake readers that their rows hold back, and those that read
+        in these transactions."""
         for topic in sorted(self._state.index.ended_topics(transaction_pointers)):
             found = self._state.topics.maybe_find(topic)
             if found is not None:
@@ -76,7 +76,7 @@ class TransactionRows:
         self._readers.wake(transaction_pointers)
 
     def reading_pointers(self) -> Collection[int]:
-        """Every pointer in whose snapshot a poll reads."""
+        """The pointers in whose snapshots polls read now."""
         return self._readers.pointers
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
@@ -84,25 +84,25 @@ class TransactionRows:
         return sorted(map(str, self._state.index.topics(transaction_pointers)))
 
     def is_carried(self, pointer: int) -> bool:
-        """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
+        """Whether an unmarked message row or a stored payload of this pointer may exist."""
         return self._state.index.holds(pointer)
 
     def is_cleared(self, pointer: int) -> bool:
-        """Whether no row outside of the index carries this invalid pointer either. False only for
-        rows that region servers rewrite in their own time."""
+        """Whether no row outside the index has this invalid pointer. False only until the region
+        servers have rewritten such rows."""
         return self._observers is None or self._observers.has_cleared(pointer)
 
     def final_pointers(self) -> set[int]:
-        """Pointers with rows flagged as final whose commit is not settled."""
+        """Pointers with final rows whose commit is not settled."""
         return self._state.index.final_pointers()
 
     def indexed_pointers(self) -> list[int]:
-        """Every pointer with rows that are neither settled nor marked: after a start, those whose
-        outcome the transaction service must tell."""
+        """All pointers with rows that are neither settled nor marked: after a start, those whose
+        outcome the transaction service must report."""
         return sorted(self._state.index.pointers())
 
     def published_by(self, at_ms: int) -> list[int]:
-        """Pointers with undecided message rows that first published not after this time."""
+        """Pointers with undecided message rows whose first publish was not after this time."""
         published = self._state.index.published_by(at_ms)
         return [each for each in published if each not in self._unmarked]
 
@@ -144,8 +144,8 @@ class TransactionRows:
 
 
 def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
-    """The ranges of message rows for each batch. What was published at once is marked at once: a
-    transaction that ended may still be read by its own snapshot, which saw the rest of it."""
+    """The ranges of message rows for each batch. Rows of one publish are marked together: a reader
+    in the snapshot of an ended transaction may still see them, and must not see a part."""
     gathered: list[IndexedRange] = []
     count = 0
     for entry in entries:

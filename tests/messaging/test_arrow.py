@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.message_routes import TOPIC_PATH, routes
 from messaging.read.poll import Poll
 from messaging.read.query import Undecided
 from messaging.read.reply import Page, arrow_form
 from messaging.read.scan import ReadResult, read
+from messaging.read_routes import routes
 from messaging.service import MessagingService
+from messaging.topics import TOPIC_PATH
 from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.avro import encode_message
@@ -159,7 +160,8 @@ async def test_without_the_library_a_poll_is_refused_before_it_waits(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "messaging.read.arrow_reply", raising=False)
     arrow_form.cache_clear()
-    (poll,) = [each for each in routes(service) if each.path == f"{TOPIC_PATH}/poll"]
+    found = routes(service.polls, service.offsets)
+    (poll,) = [each for each in found if each.path == f"{TOPIC_PATH}/poll"]
     names = {"ns": "default", "t": "audit"}
     asked = Request(names, (("wait", "60"),), None, MediaType.ARROW.value, b"")
 

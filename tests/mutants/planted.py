@@ -387,7 +387,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
-        "messaging/message_routes.py",
+        "messaging/read_routes.py",
         "        if is_read:\n            await ownership.require()\n",
         "",
         (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),

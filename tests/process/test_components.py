@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 
 from messaging.storage.engine import StoreError
 from messaging.storage.leveldb import LevelDbStore
-from process.clock import SteadyClock
 from process.components import ComponentLink, Components, Runtime
 from process.data_directories import DataDirectories
 from process.settings import load
@@ -26,7 +25,13 @@ from tx.outcomes import OpenTransaction, Outcome
 
 ORDERS = TopicId("shop", "orders")
 START_MS = 1_700_000_000_000
+SETTINGS = ["tx.default_timeout=3600", "messaging.max_block=30"]
 TICK_WITHIN_S = 5.0  # seconds; a tick that waits for what never comes is stuck
+
+
+def _directories(directory: Path) -> DataDirectories:
+    (directory / "snapshots").mkdir(parents=True, exist_ok=True)
+    return DataDirectories(directory / "messages", directory / "snapshots", ())
 
 
 @asynccontextmanager
@@ -54,17 +59,13 @@ async def rooms_over(
                 log_disk.wait()
             return function()
 
-        def in_thread(function: Callable[[], Any]) -> Awaitable[Any]:
-            return asyncio.get_running_loop().run_in_executor(pool, run, function)
+        return lambda function: asyncio.get_running_loop().run_in_executor(pool, run, function)
 
-        return in_thread
-
-    (directory / "snapshots").mkdir(parents=True, exist_ok=True)
     rooms = Components(
-        load(None, ["tx.default_timeout=3600", "messaging.max_block=30"]),
-        DataDirectories(directory / "messages", directory / "snapshots", ()),
+        load(None, SETTINGS),
+        _directories(directory),
         Runtime(
-            clock=SteadyClock(wall_ns=lambda: hands.wall_ns, boot_ns=lambda: hands.boot_ns),
+            clock=hands.clock(),
             elapsed_s=lambda: 0.0,
             new_store_id=lambda: "5" * 32,
             spawn=spawn,

@@ -1,29 +1,26 @@
-"""The HTTP routes of messages (protocol §3.1 to §3.6), and the fields that routes share."""
+"""The HTTP routes of reads: poll, browse, offsets and splits (protocol §3.4 to §3.7)."""
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
 
-from messaging.read.poll import Poll, PollResult
+from messaging.read.offsets import SPLITS_COUNT_MAX, TopicOffsets
+from messaging.read.poll import Poll, PollResult, Polls
 from messaging.read.query import Undecided
-from messaging.service import MessagingService
 from messaging.storage.store_ownership import StoreOwnership
-from messaging.write.publish import Published
+from messaging.topics import TOPIC_PATH, topic_of
 from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import (
     BadRequestError,
-    EmptyPublishError,
-    InvalidTtlError,
     TransactionUnknownError,
     TuffError,
 )
 from tuff.protocol.exchange import (
     BROWSE_TYPES,
-    EMPTY_REPLY,
     JSON_REPLY_TYPE,
     POLL_TYPES,
     MediaType,
@@ -32,13 +29,11 @@ from tuff.protocol.exchange import (
     Route,
     body_type,
     json_reply,
-    read_object,
-    read_query,
     reply_type,
 )
-from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId
 from tuff.protocol.json_forms import parse_json, shown
-from tuff.protocol.requests import ConsumeRequest, Isolation, PublishRequest
+from tuff.protocol.requests import ConsumeRequest, Isolation
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 Choice = TypeVar("Choice", bound=Enum)
@@ -46,36 +41,32 @@ Choice = TypeVar("Choice", bound=Enum)
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
-_PUBLISH_PARAMETERS = frozenset({"ttl"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
-TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
-_STATUSES_OF_WHAT_IS_THERE = (404, 409)
+_STATUSES_THAT_DEPEND_ON_A_READ = (404, 409)
 
 
-def routes(service: MessagingService) -> list[Route]:
-    """Every route of messages; the busy ones first, since the router tries one after the other."""
-    messages = _MessageRoutes(service)
+def routes(polls: Polls, offsets: TopicOffsets) -> list[Route]:
+    """The HTTP routes of reads; the frequent ones first, since the router tries them in order."""
+    reads = _ReadRoutes(polls, offsets)
     return [
-        Route("POST", f"{TOPIC_PATH}/publish", messages.publish),
-        Route("POST", f"{TOPIC_PATH}/poll", messages.poll),
-        Route("POST", f"{TOPIC_PATH}/store", messages.store),
-        Route("POST", f"{TOPIC_PATH}/rollback", messages.rollback),
-        Route("GET", f"{TOPIC_PATH}/messages", messages.browse),
-        Route("GET", f"{TOPIC_PATH}/offsets", messages.offsets),
+        Route("POST", f"{TOPIC_PATH}/poll", reads.poll),
+        Route("GET", f"{TOPIC_PATH}/messages", reads.browse),
+        Route("GET", f"{TOPIC_PATH}/offsets", reads.offsets),
+        Route("GET", f"{TOPIC_PATH}/splits", reads.splits),
     ]
 
 
 def owned(route: Route, ownership: StoreOwnership) -> Route:
-    """The same route of a store that another server can take over: what was read, and what was
-    refused for something that was read, is answered only while the store is ours. Writes need no
-    look: a store that was taken over refuses them."""
+    """The same route for a store that another server can take over. A read, and a refusal that
+    depends on a read, is answered only while this server owns the store. Writes need no check: a
+    store that was taken over refuses them."""
     is_read = route.method == "GET" or route.path == f"{TOPIC_PATH}/poll"
 
     async def handler(request: Request) -> Reply:
         try:
             reply = await route.handler(request)
         except TuffError as error:
-            if error.status in _STATUSES_OF_WHAT_IS_THERE:
+            if error.status in _STATUSES_THAT_DEPEND_ON_A_READ:
                 await ownership.require()
             raise
         if is_read:
@@ -85,40 +76,10 @@ def owned(route: Route, ownership: StoreOwnership) -> Route:
     return route._replace(handler=handler)
 
 
-class _MessageRoutes:
-    def __init__(self, service: MessagingService) -> None:
-        self._service = service
-
-    async def publish(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
-        asked_in, publish = _publish_request(request)
-        if not publish.payloads:
-            if publish.pointer is None:
-                raise EmptyPublishError(
-                    "messages is empty, which only a publish under a transaction may be"
-                )
-            if request.query:
-                raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        published = await self._service.publisher.publish(topic, publish)
-        return _published(published, reply_type(request.accept, asked_in=asked_in))
-
-    async def store(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
-        _, publish = _publish_request(request)
-        if publish.pointer is None or not publish.payloads:
-            raise BadRequestError("store takes a transactionWritePointer and at least one message")
-        await self._service.publisher.store(topic, publish)
-        return EMPTY_REPLY
-
-    async def rollback(self, request: Request) -> Reply:
-        topic = topic_of(request)
-        body = request.body
-        if body_type(request.content_type, body) is MediaType.AVRO:
-            detail = avro.decode_rollback_detail(body)
-        else:
-            detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
-        await self._service.publisher.rollback(topic, detail)
-        return EMPTY_REPLY
+class _ReadRoutes:
+    def __init__(self, polls: Polls, offsets: TopicOffsets) -> None:
+        self._polls = polls
+        self._offsets = offsets
 
     async def poll(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
@@ -131,8 +92,8 @@ class _MessageRoutes:
         poll = _poll(dict(request.query), consume)
         form = reply_type(request.accept, asked_in=asked_in, offered=POLL_TYPES)
         if form is MediaType.ARROW:
-            await self._service.polls.load_arrow()
-        return _polled(await self._service.polls.poll(topic, poll), form)
+            await self._polls.load_arrow()
+        return _polled(await self._polls.poll(topic, poll), form)
 
     async def browse(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -145,16 +106,14 @@ class _MessageRoutes:
         poll = _poll(query, consume)
         form = reply_type(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
         if form is MediaType.ARROW:
-            await self._service.polls.load_arrow()
+            await self._polls.load_arrow()
         start = query.get("from", "earliest")
         if start == "latest":
-            # Taken here, so that what is published while the read is on its way is delivered.
-            newest = self._service.offsets.newest_id(topic)
-            result = await self._service.polls.poll(
-                topic, replace(poll, start=newest, inclusive=False)
-            )
+            # Taken before the read, so that messages published meanwhile are delivered.
+            newest = self._offsets.newest_id(topic)
+            result = await self._polls.poll(topic, replace(poll, start=newest, inclusive=False))
         else:
-            result = await self._service.polls.poll(topic, replace(poll, start=start_from(start)))
+            result = await self._polls.poll(topic, replace(poll, start=start_from(start)))
         return _polled(result, form)
 
     async def offsets(self, request: Request) -> Reply:
@@ -163,9 +122,7 @@ class _MessageRoutes:
         isolation, tx = _choice(query, "isolation", Isolation), _tx(query)
         if isolation is not None and tx is not None:
             raise BadRequestError("give isolation or tx, not both")
-        found = await self._service.offsets.offsets(
-            topic, isolation=isolation or Isolation.ALL, tx=tx
-        )
+        found = await self._offsets.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
         form = {
             "generation": found.generation,
             "earliest": found.earliest and found.earliest.hex(),
@@ -176,44 +133,18 @@ class _MessageRoutes:
         }
         return json_reply(form)
 
-
-def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
-    read_query(request.query, parameters=parameters)
-    return topic_id(request.parameters["ns"], request.parameters["t"])
-
-
-def no_members(request: Request, *, what: str) -> None:
-    read_object(request.body, request.content_type, members=(), what=what)
-
-
-def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
-    body = request.body
-    asked_in = body_type(request.content_type, body)
-    if asked_in is MediaType.AVRO:
-        publish = avro.decode_publish_request(body)
-    else:
-        publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
-    if not request.query:
-        return asked_in, publish
-    ((_, text),) = request.query
-    if not text.isascii() or not text.isdigit():
-        raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
-    ttl_s = json_forms.ttl_from_json(text)
-    own = publish.ttls_s or [None] * len(publish.payloads)
-    ttls_s = [ttl_s if each is None else each for each in own]
-    return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
-
-
-def _published(published: Published, media_type: MediaType) -> Reply:
-    first = published.first.hex()
-    last = first if published.last is published.first else published.last.hex()
-    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
-    if published.rollback is None:
-        return Reply(headers=headers)
-    if media_type is MediaType.AVRO:
-        body = avro.encode_rollback_detail(published.rollback)
-        return Reply(200, media_type.value, body, headers)
-    return json_reply(json_forms.rollback_detail_to_json(published.rollback), headers=headers)
+    async def splits(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"start", "end", "n"})
+        query = dict(request.query)
+        if "n" not in query:
+            raise BadRequestError("say with n into how many parts at most, as in ?n=8")
+        count = whole_digits(query["n"], what="n")
+        if not 1 <= count <= SPLITS_COUNT_MAX:
+            raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
+        start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
+        generation, found = await self._offsets.splits(topic, start=start, end=end, count=count)
+        form = [{"start": part.start and part.start.hex(), "end": part.end.hex()} for part in found]
+        return json_reply({"generation": generation, "splits": form})
 
 
 def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
@@ -350,3 +281,7 @@ def whole_digits(text: str, *, what: str) -> int:
         raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
     # Python reads no more than 4,300 digits.
     return json_forms.clamped_number(int(text[:DIGITS_MAX]), what=what)
+
+
+def _maybe_id(digits: str | None) -> MessageId | None:
+    return None if digits is None else MessageId.from_hex(digits)

@@ -485,3 +485,32 @@ async def test_a_pass_goes_on_where_invalid_rows_can_not_be_marked_now(
     monkeypatch.setattr(service.rows, "mark_rolled_back", refuse)
 
     assert (await service.cleaner.run_pass()).dropped_count == 2
+
+
+async def test_a_generation_that_could_not_be_swept_is_swept_by_the_next_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr(cleaner, "PATROL_ROWS_MAX", 2)
+    patrolled = TopicId("default", "a")  # its rows lie before those of the other topic
+    world = HesitantWorld()
+    async with world.running() as service:
+        for topic in (patrolled, AUDIT):
+            await service.topics.create(topic, {})
+        for _ in range(8):
+            await service.publisher.publish(patrolled, request(b"x"))
+        await publish(service, b"x", b"y", b"z")
+        await service.topics.delete(AUDIT)
+        world.answers.append(False)
+        assert (await service.cleaner.run_pass()).dropped_count == 0
+
+        assert (await service.cleaner.run_pass()).dropped_count == 3
+
+
+async def test_a_pass_is_on_record_once_it_is_over(world: World, service: MessagingService) -> None:
+    await service.cleaner.run_pass()
+
+    crashed = World()
+    crashed.rows = dict(world.rows)
+    async with crashed.running() as next_life:
+        assert next_life.last_sweep == (NOON_MS, "snapshot.1")

@@ -11,18 +11,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "messaging/read/tail_cache.py",
         "TailCache.read",
-        "last = pack_offset(*min(query.high_water_mark, query.through.offset))",
-        "last = pack_offset(*min(query.through.offset, query.high_water_mark))",
-    ): "the lesser of two offsets does not depend on their order",
-    (
-        "messaging/read/scan.py",
-        "_Read.run",
-        "last = min(query.high_water_mark, query.through.offset)",
-        "last = min(query.through.offset, query.high_water_mark)",
-    ): "the lesser of two offsets does not depend on their order",
-    (
-        "messaging/read/tail_cache.py",
-        "TailCache.read",
         "if number > LAST_NUMBER:",
         "if number >= LAST_NUMBER:",
     ): "the store is asked, and says the same of a read that begins at the last id there can be",
@@ -157,6 +145,37 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "messaging/retention/cleaner.py",
         "RetentionCleaner._swept",
+        "if rules.may_delete and self._state.may_delete():",
+        "if rules.may_delete:",
+    ): "`rules.may_delete` falls with the first row that may not be deleted",
+    (
+        "tx/message_rows.py",
+        "EndedRows.synced",
+        "elif change.state is EndedState.INVALID:",
+        "else:",
+    ): "an abort is recorded where no row is carried, so that none is left to mark",
+    (
+        "tx/locks.py",
+        "TransactionLocks.close",
+        "if gate.write_count:\n"
+        "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",
+        "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",
+    ): "`_emptied` returns at once where no write is under way; only the cost differs",
+    (
+        "messaging/retention/cleaner.py",
+        "_Beginning.reaches",
+        "self.next_key = None",
+        "pass",
+    ): "keys rise, so that a key that was passed does not come again",
+    (
+        "messaging/retention/cleaner.py",
+        "RetentionCleaner._apply",
+        "if record is not None and record.generation == generation:",
+        "if record.generation == generation:",
+    ): "a topic that was durable once has a record for ever",
+    (
+        "messaging/retention/cleaner.py",
+        "RetentionCleaner._swept",
         "self._cursor = chunk.left[0][0] if chunk.left else MESSAGES",
         "self._cursor = chunk.left[-1][0] if chunk.left else MESSAGES",
     ): "the patrol walks over one range, of which one is left",
@@ -172,10 +191,4 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "return self._pending[-1][0] if self._pending else 0",
         "return self._pending[-1][0] if self._pending else -1",
     ): "edits are counted from 1, so each is above both",
-    (
-        "messaging/read/tail_cache.py",
-        "TailCache.take",
-        "for key, value in zip(run.keys, run.values, strict=True):",
-        "for key, value in zip(run.keys, run.values, strict=False):",
-    ): "a run has as many values as keys",
 }

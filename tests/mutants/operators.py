@@ -1,7 +1,8 @@
 """Small changes of a program's meaning, made on its syntax tree: the operators of `random_mutants`.
 
 Only the bodies of functions are changed. Assertions, annotations, log lines and the texts of errors
-are left alone, since no test should look at them.
+are left alone, since no test should look at them. `assert_never` and `zip(…, strict=True)` are
+assertions too. The arguments of `min` and `max` are not swapped, since their order means nothing.
 """
 
 import ast
@@ -39,6 +40,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
 }
 TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+NAMES = (ast.Name, ast.Attribute)
 LOGGERS = {"log", "_log", "logger", "warnings"}
 
 
@@ -180,18 +182,20 @@ def _left_alone(node: ast.AST) -> Sequence[ast.AST]:
             return [node.args, *returned, *node.decorator_list]
         case ast.AnnAssign(annotation=part) | ast.Raise(exc=ast.Call() as part):
             return [part]
-        case ast.Assert() | ast.JoinedStr():
+        case ast.Assert() | ast.JoinedStr() | ast.keyword(arg="strict"):
             return [node]
-        case ast.Expr() if _is_log(node):
+        case ast.Expr() if _is_without_effect(node):
             return [node]
-        case ast.If(orelse=[]) if all(map(_is_log, node.body)):
+        case ast.If(orelse=[]) if all(map(_is_without_effect, node.body)):
             return [node]
         case _:
             return []
 
 
-def _is_log(node: ast.stmt) -> bool:
+def _is_without_effect(node: ast.stmt) -> bool:
     match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
             return name in LOGGERS
         case _:
@@ -328,8 +332,9 @@ def _connections(node: ast.BoolOp) -> Iterator[Alternative]:
 def _calls(node: ast.Call) -> Iterator[Alternative]:
     if isinstance(node.func, ast.Name) and node.func.id in TWINS:
         yield "twin", ast.Call(ast.Name(TWINS[node.func.id], ast.Load()), node.args, node.keywords)
+    is_ordered = not (isinstance(node.func, ast.Name) and node.func.id in {"min", "max"})
     for index, (first, second) in enumerate(zip(node.args, node.args[1:], strict=False)):
-        if isinstance(first, ast.Name | ast.Attribute) and isinstance(second, type(first)):
+        if is_ordered and isinstance(first, NAMES) and isinstance(second, type(first)):
             arguments = [*node.args[:index], second, first, *node.args[index + 2 :]]
             yield "arguments swapped", ast.Call(node.func, arguments, node.keywords)
     for keyword in node.keywords:

@@ -72,6 +72,18 @@ def test_each_operator_makes_its_change(operator: str, after: str) -> None:
     assert (operator, after) in changes()
 
 
+def test_what_means_the_same_in_any_order_or_only_asserts_is_left_alone() -> None:
+    source = """
+def pairs(one, two):
+    assert_never(one)
+    return zip(min(one, two), max(two, one), strict=True)
+"""
+
+    made = [mutate("p.py", source, site) for site in sites(source)]
+
+    assert {each.operator for each in made if each} == {"answer replaced by None", "twin"}
+
+
 def test_texts_assertions_and_log_lines_are_left_alone() -> None:
     changed = {each.before for site in sites(SOURCE) if (each := mutate("s.py", SOURCE, site))}
 

@@ -3,7 +3,10 @@ Commit and abort)."""
 
 import asyncio
 
+import pytest
+
 from tests.tx.harness import turns
+from tuff.protocol.errors import TransactionsUnavailableError
 from tx.locks import TransactionLocks
 
 
@@ -171,3 +174,77 @@ async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() 
 
     assert gates.claimed_by([b"k"]) is None
     gates.reopen(1)
+
+
+async def test_a_wait_for_writes_covers_one_that_came_before_it_woke() -> None:
+    gates = TransactionLocks()
+    gates.close_now(1)
+    gates.enter(1)
+    waiting = asyncio.ensure_future(gates.writes_done(1))
+    await turns()
+
+    gates.leave(1)
+    gates.enter(1)
+    await turns()
+    is_done_early = waiting.done()
+    gates.leave(1)
+    await waiting
+
+    assert not is_done_early
+    gates.reopen(1)
+
+
+async def test_one_that_gives_up_as_the_last_turn_ends_leaves_no_gate_behind() -> None:
+    gates = TransactionLocks()
+    await gates.close(1)
+    second = asyncio.ensure_future(gates.close(1))
+    await turns()
+
+    second.cancel()
+    gates.reopen(1)
+    await turns()
+
+    assert second.cancelled()
+    assert gates._gates == {}
+
+
+async def test_turns_are_handed_over_one_by_one() -> None:
+    gates, order = TransactionLocks(), list[str]()
+    first, second, third, fourth = (Ending(gates, order, name) for name in "abcd")
+    await turns()
+
+    second.task.cancel()
+    await turns()
+    assert order == ["a"]
+    first.done.set()
+    await turns()
+    assert order == ["a", "c"]
+
+    for ending in (third, fourth):
+        ending.done.set()
+        await ending.task
+
+
+async def test_only_a_commit_or_abort_closes_the_gate() -> None:
+    gates = TransactionLocks()
+    gates.enter(1)
+
+    gates.require_open(1)
+    gates.require_open(2)
+
+    gates.close_now(3)
+    with pytest.raises(TransactionsUnavailableError, match="transaction 3 is being committed"):
+        gates.require_open(3)
+
+
+async def test_a_wait_for_a_claim_that_there_is_not_ends_at_once() -> None:
+    gates = TransactionLocks()
+    gates.enter(1)
+    gates.close_now(2)
+    gates.claim(2, pointers=(2,), changes=frozenset({b"b"}))
+
+    await asyncio.wait_for(gates.released(1), 1)  # a gate without a claim
+    await asyncio.wait_for(gates.released(3), 1)
+
+    assert gates.claimed_by([b"a", b"b"]) == 2
+    assert gates.claimed_by([b"a"]) is None

@@ -411,3 +411,14 @@ def test_a_conflict_at_each_attempt_is_raised_at_last(client: tuff.Client, recor
         client.run(lambda _: None, attempts=2)
 
     assert record.steps == ["start", "commit read-only", "abort"] * 2
+
+
+def test_work_that_is_tried_once_is_tried_and_less_is_refused() -> None:
+    record = Record()
+    client = tuff.Client(transport=Service(record), client_id="tests", retries=0)
+
+    client.run(lambda _: None, attempts=1)
+    with pytest.raises(ValueError, match="from 1 on, not 0"):
+        client.run(lambda _: None, attempts=0)
+
+    assert record.steps == ["start", "commit read-only"]

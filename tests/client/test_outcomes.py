@@ -163,3 +163,18 @@ def test_an_interrupt_while_the_outcome_is_asked_for_undoes_nothing(
         run(context)
 
     assert record.steps == [*WRITTEN, "commit", "invalidate"]
+
+
+@pytest.mark.parametrize("error", [lost(), TransactionsUnavailableError("down")])
+def test_an_interrupt_of_a_commit_whose_outcome_is_unknown_says_so(
+    context: TransactionContext, record: Record, error: Exception
+) -> None:
+    record.fail = {"commit": KeyboardInterrupt(), "invalidate": error}
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(context)
+
+    notes = "\n".join(caught.value.__notes__)
+    assert "whether transaction 10 committed can't be learned now" in notes
+    assert f"when the outcome was asked for: {type(error).__name__}" in notes
+    assert record.steps == [*WRITTEN, "commit", "invalidate"]

@@ -421,3 +421,25 @@ def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_end
 
     assert count == 0
     assert service.polls == [(30, None), (30, "00" * 19 + "01"), (10, "00" * 19 + "02")]
+
+
+def test_pauses_begin_anew_once_the_server_has_answered(positions: tuff.TablePositions) -> None:
+    client = tuff.Client(transport=Quiet(), client_id="tests", retries=0)
+    pauses: list[float] = []
+    client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
+    orders = tuff.TopicId("shop", "orders")
+    subscriber = client.subscriber(orders, lambda *_: None, positions=positions)
+    answers = iter([False, False, True, False, True])
+
+    def step() -> Iterator[int]:
+        if not next(answers):
+            raise tuff.UnavailableError("away")
+        if len(pauses) == 3:
+            subscriber.stop()
+        yield from ()
+
+    subscriber._consumption._one_step = step  # type: ignore[method-assign]
+    subscriber.run()
+
+    fulls = [0.5, 1, 0.5]
+    assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))

@@ -162,6 +162,12 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",
     ): "`_emptied` returns at once where no write is under way; only the cost differs",
     (
+        "tx/wal.py",
+        "WriteAheadLog.prove",
+        "if self._failure is None and self._durable_length > self._proven_length:",
+        "if self._failure is None:",
+    ): "a batch of nothing writes nothing where the length is proven",
+    (
         "messaging/retention/cleaner.py",
         "_Beginning.reaches",
         "self.next_key = None",

@@ -34,7 +34,7 @@ from tx.edits import (
 from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
-from tx.wal import pack_edits, pack_proof, read_log
+from tx.wal import DiskFile, create_log, pack_edits, pack_proof, proofs_behind, read_log
 
 GOLDEN = Path(__file__).with_name("golden.json")
 P = NOW_MS * 1_000_000
@@ -196,7 +196,7 @@ def test_a_proof_that_is_not_of_its_place_is_damage(owner: str, moved: int, beyo
 
 @pytest.mark.parametrize("size", [0, 5, 100, 300])
 def test_a_log_that_ends_before_its_proven_length_is_damage(size: int) -> None:
-    with pytest.raises(DamagedFilesError):
+    with pytest.raises(DamagedFilesError, match=f"at byte {size}: it ends before"):
         read_log("txlog.1", log_bytes()[:size], proven_length=len(log_bytes()))
 
 
@@ -240,3 +240,37 @@ def test_a_file_of_another_format_or_kind_is_refused() -> None:
         read_header("txlog.1", FileKind.LOG, bytes(data))
     with pytest.raises(DamagedFilesError, match="does not start as a snapshot"):
         read_header("snapshot.1", FileKind.SNAPSHOT, log_bytes())
+
+
+def test_a_log_says_up_to_where_it_is_proven(tmp_path: Path) -> None:
+    data, proven = unproven_log()
+    made = create_log(tmp_path / "txlog.1", LOG_HEADER, [(1, EDITS[0])], open_file=DiskFile)
+    made.file.close()
+    created = (tmp_path / "txlog.1").read_bytes()
+    proof_size = len(pack_proof(STORE_ID, offset=0, length=0))
+
+    assert read_log("txlog.1", data).proven_length == proven
+    assert read_log("txlog.1", created).proven_length == len(created) - proof_size
+    assert made.length == len(created)
+
+
+def test_the_furthest_proof_behind_a_damage_counts() -> None:
+    """An unsynced batch may follow: the next proof then vouches for less than the one after it."""
+    data = pack_header(FileKind.LOG, LOG_HEADER)
+    start = len(data)
+    data += pack_edits([(1, EDITS[0])])
+    data += pack_proof(STORE_ID, offset=len(data), length=start)
+    data += pack_edits([(2, EDITS[1])])
+    data += pack_proof(STORE_ID, offset=len(data), length=len(data))
+    flipped = bytearray(data)
+    flipped[start + 20] ^= 0x10
+
+    with pytest.raises(DamagedFilesError, match=f"at byte {start}: the record's checksum"):
+        read_log("txlog.1", bytes(flipped))
+
+
+def test_a_mark_at_the_very_beginning_is_no_proof() -> None:
+    proof = pack_proof(STORE_ID, offset=0, length=0)
+
+    assert list(proofs_behind(proof[2:] + bytes(3), 0)) == []
+    assert len(list(proofs_behind(proof, 0))) == 1

@@ -439,3 +439,24 @@ async def test_a_service_that_is_down_makes_no_file_when_it_is_closed(
     assert sorted(service.directory.iterdir()) == before
     assert "no snapshot" not in caplog.text
     await service.kill()
+
+
+async def test_a_log_that_may_have_been_made_in_vain_ends_the_one_before(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the new file is there after all, what the old one got later would be cut."""
+    tx = await service.begin()
+    await service.completion.commit(tx.transaction_id)
+    with monkeypatch.context() as patched:
+        for name in ("create_log", "remove_file"):
+            patched.setattr(f"tx.wal.{name}", _full_disk)
+        with pytest.raises(TransactionsUnavailableError, match="No space left"):
+            await service.manager.take_snapshot()
+
+        assert service.manager.status.state is ServiceState.DOWN
+    await service.later(1000)
+    assert await service.state_of(tx.transaction_id) == ("committed", None)
+
+
+def _full_disk(*_arguments: object, **_more: object) -> None:
+    raise OSError(28, "No space left on device")

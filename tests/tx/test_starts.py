@@ -344,3 +344,18 @@ async def test_a_block_that_is_not_stale_is_used_up_before_the_next(service: Ser
 
     first = NOW_MS * 1_000_000 + 1
     assert started == list(range(first, first + BLOCK_COUNT_MIN + 1))
+
+
+async def test_edits_that_no_caller_waits_for_are_written_soon(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.wal.UNWANTED_S_MAX", 0.001)
+    before = service.disk.sync_count
+    for _ in range(2):
+        write_count = service.disk.write_count
+        await service.begin()
+        async with asyncio.timeout(5):
+            while service.disk.write_count == write_count:
+                await turns(1)
+
+    assert service.disk.sync_count == before

@@ -438,7 +438,7 @@ def test_pauses_begin_anew_once_the_server_has_answered(positions: tuff.TablePos
             subscriber.stop()
         yield from ()
 
-    subscriber._consumption._one_step = step  # type: ignore[method-assign]
+    subscriber._consumption._one_step = step
     subscriber.run()
 
     fulls = [0.5, 1, 0.5]

@@ -31,11 +31,13 @@ def range_of(
     *,
     written_ms: int = 5,
     made: type[IndexedRange] = IndexedRange,
+    topic: TopicId = TOPIC,
+    final: bool = False,
 ) -> IndexedRange:
     place = Offset(1000, number)
     return made(
-        pointer=pointer, kind=kind, topic=TOPIC, generation=1,
-        first=place, last=place, final=False, written_ms=written_ms,
+        pointer=pointer, kind=kind, topic=topic, generation=1,
+        first=place, last=place, final=final, written_ms=written_ms,
     )  # fmt: skip
 
 
@@ -172,3 +174,53 @@ def test_ranges_of_messages_are_told_from_those_of_stored_payloads() -> None:
 
     assert index.message_ranges(7) == [message]
     assert index.stored(7, TOPIC) == [stored]
+
+
+def test_a_pointer_has_published_while_it_has_a_range_of_messages() -> None:
+    index = PointerIndex()
+    entries = [range_of(7, MESSAGE_ROWS, number) for number in range(3)]
+    for entry in entries:
+        index.add(entry)
+
+    published = [list(index.published_by(5))]
+    for entry in entries:
+        index.discard(entry)
+        published.append(list(index.published_by(5)))
+
+    assert published == [[7], [7], [7], []]
+    assert not index.holds(7)
+
+
+def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
+    index = PointerIndex()
+    entry = range_of(7, MESSAGE_ROWS, 1)
+    index.add(entry)
+
+    index.settle([7])
+
+    assert index.topics([7]) == {TOPIC}
+    assert index.holds(7)
+    assert index.settling(count_max=10) == [(7, [entry.key])]
+    index.settled([7])
+    assert index.topics([7]) == set()
+    assert not index.holds(7)
+
+
+def test_a_pointer_is_final_where_one_of_its_ranges_is() -> None:
+    index = PointerIndex()
+    index.add(range_of(7, MESSAGE_ROWS, 1))
+    index.add(range_of(7, MESSAGE_ROWS, 2, final=True))
+    index.add(range_of(8, MESSAGE_ROWS, 3))
+
+    assert index.final_pointers() == {7}
+
+
+def test_readers_of_each_topic_that_was_marked_are_woken() -> None:
+    index, other = PointerIndex(), TopicId("default", "other")
+    entries = [range_of(7, MESSAGE_ROWS, 1), range_of(7, MESSAGE_ROWS, 2, topic=other)]
+    for entry in entries:
+        index.add(entry)
+        index.marked([entry])
+
+    assert index.ended_topics([7]) == {TOPIC, other}
+    assert index.ended_topics([7]) == set()

@@ -168,6 +168,12 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if self._failure is None:",
     ): "a batch of nothing writes nothing where the length is proven",
     (
+        "tuff/tables/leveldb_store.py",
+        "TableDatabase.get",
+        "return found",
+        "pass",
+    ): "the scan finds the same value; only the cost differs",
+    (
         "messaging/retention/cleaner.py",
         "_Beginning.reaches",
         "self.next_key = None",

@@ -16,7 +16,7 @@ from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
 from tuff.protocol.transaction import Transaction
-from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
+from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase, _leave_inherited, _text
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
 
@@ -284,7 +284,7 @@ def test_a_table_that_leveldb_can_not_open_is_free_for_the_next_attempt(home: Pa
 
 def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path) -> None:
     inherited = TableDatabase(tmp_path / "table")
-    inherited.leave_inherited()
+    _leave_inherited()
 
     for call in (
         lambda: inherited.get(b"r"),
@@ -317,7 +317,7 @@ def test_a_scan_reads_ahead_by_pages_that_grow_up_to_a_limit(
     with closing(TableDatabase(tmp_path / "table")) as store:
         small = [len(taken) for _ in store._paged(rows(1))]
         taken.clear()
-        large = [len(taken) for _ in store._paged(rows(10))]
+        large = [len(taken) for _ in store._paged(rows(19))]
         taken.clear()
         largest = [len(taken) for _ in store._paged(rows(20))]
 
@@ -335,3 +335,64 @@ def test_a_scan_that_is_left_releases_its_iterator(home: Path) -> None:
         pages.close()
 
         assert next(rows, None) is None
+
+
+def test_what_is_readable_again_behind_several_damaged_blocks(tmp_path: Path) -> None:
+    home = tmp_path / "table"
+    # LevelDB packs what can be packed; a block of 4 KiB holds some three of these.
+    rows = [(b"r%02d" % number, random.Random(number).randbytes(1500)) for number in range(20)]
+    with closing(TableDatabase(home)) as store:
+        store.write(rows)
+    TableDatabase(home).close()  # opening again moves the log into a table file
+    [file] = home.glob("*.ldb")
+    data = file.read_bytes()
+    for _, value in rows[3:10]:
+        flip(file, 8 * data.index(value))
+
+    with closing(TableDatabase(home)) as store:
+        found = store.readable_from(rows[3][0], b"s", row_start=lambda key: key)
+        assert found is not None
+        assert rows[9][0] < found <= rows[12][0]
+        assert list(store.scan(found, b"s")) == rows[int(found[1:]) :]
+
+
+def test_leveldb_is_asked_to_sync_to_verify_and_to_begin_nothing_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    open_really = plyvel.DB
+
+    def note(_name: str, **options: object) -> plyvel.DB:
+        asked.update(options)
+        return open_really(_name, **options)
+
+    class Noting:
+        def __init__(self, database: plyvel.DB) -> None:
+            self._database = database
+            self.raw_iterator, self.close = database.raw_iterator, database.close
+
+        def get(self, key: bytes, **options: object) -> bytes | None:
+            asked.update(options)
+            return self._database.get(key, **options)
+
+        def write_batch(self, **options: object) -> object:
+            asked.update(options)
+            return self._database.write_batch(**options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tuff.tables.leveldb_store.plyvel.DB", note)
+        store = TableDatabase(tmp_path / "table")
+    with closing(store):
+        store._db = Noting(store._db)
+        store.write([(b"r", b"1")])
+        assert store.get(b"r") == b"1"
+
+    expected = {"create_if_missing": False, "paranoid_checks": True}
+    expected |= {"verify_checksums": True, "sync": True}
+    assert expected.items() <= asked.items()
+
+
+def test_errors_of_leveldb_are_shown_as_text() -> None:
+    assert _text(plyvel.Error(b"Corruption: \xff")) == "Corruption: \ufffd"
+    assert _text(OSError(28, "No space left")) == "No space left"
+    assert _text(plyvel.Error()) == ""

@@ -229,6 +229,7 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path
     for mark, words in (
         (StoreMark("ff" * 16, reserved), "belongs to store"),
         (StoreMark(STORE_ID, reserved + 10_000), "older"),
+        (StoreMark(STORE_ID, reserved, seen_lsn=10**6), "has seen 1000000: the transaction files"),
     ):
         again = await service.next_life().open(mark)
         assert again.manager.status.state is ServiceState.DOWN
@@ -439,4 +440,23 @@ async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_
 
     assert again.manager.status.state is ServiceState.RUNNING
     assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.kill()
+
+
+async def test_a_log_that_is_missing_between_two_others_is_named(service: Service) -> None:
+    names = []
+    for _ in range(2):
+        await service.begin()
+        service.now_ms += 1
+        names.append((await service.manager.take_snapshot())[0])
+    await service.kill()
+    for name in names:
+        flip(service.directory / name, 200)
+    logs = sorted(service.directory.glob("txlog.*"), key=lambda path: int(path.suffix[1:]))
+    logs[1].unlink()
+
+    again = await service.next_life().open()
+
+    assert again.manager.status.state is ServiceState.DOWN
+    assert f"the log before it is missing; it is not {logs[0].name}" in again.manager.status.reason
     await again.kill()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
@@ -117,14 +117,11 @@ class TableDatabase:
         """The start of the first row that can be read behind the damaged block after `start`; None:
         there is none. `row_start` returns where the versions of a stored key's row begin."""
         unverified = scan_database(self._db, start, stop, is_verified=False)
-        with self._using(), closing(unverified) as rows:
-            try:
-                for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
-                    found = row_start(key)
-                    if found is not None and found > start and self._is_readable(found, stop):
-                        return found
-            except plyvel.CorruptionError:
-                return None
+        with self._using(), closing(unverified) as rows, suppress(plyvel.CorruptionError):
+            for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
+                found = row_start(key)
+                if found is not None and found > start and self._is_readable(found, stop):
+                    return found
         return None
 
     def close(self) -> None:
@@ -214,5 +211,7 @@ def _open(directory: Path) -> plyvel.DB:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:  # plyvel's IOError is an OSError, too
+        return error.strerror
     first = error.args[0] if error.args else error
     return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

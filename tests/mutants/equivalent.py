@@ -174,6 +174,12 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "the scan finds the same value; only the cost differs",
     (
+        "tx/recovery.py",
+        "recover",
+        "length, proven = (contents.length, contents.proven_length) if contents else (0, 0)",
+        "length, proven = (contents.length, contents.proven_length) if contents else (0, 1)",
+    ): "without a log there is none whose end is written again",
+    (
         "messaging/retention/cleaner.py",
         "_Beginning.reaches",
         "self.next_key = None",

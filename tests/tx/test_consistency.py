@@ -469,6 +469,7 @@ def test_an_edit_that_can_not_be_applied_is_damage_too(
             recover(place, None)
         account = check_transaction_files(place, None)
 
+    assert isinstance(raised.value.__cause__, KeyError)
     assert "edit 1 (Restarted)" in str(raised.value)
     assert "it can't be applied (KeyError" in str(raised.value)
     assert [finding.location for finding in account.findings] == [place.name]

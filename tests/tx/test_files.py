@@ -211,11 +211,17 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
 
     refused = await service.next_life().open(older)
     await refused.kill()
-    taken = await service.next_life().open(replace(older, carried={*committed.pointers}))
+    carried = frozenset(committed.pointers)
+    taken = await service.next_life().open(replace(older, carried=carried))
     await taken.kill()
+    # Rows of the commit are there, and not all of them.
+    cut = await service.next_life().open(replace(older, carried=carried, last=Offset(NOW_MS, 0)))
+    await cut.kill()
 
     assert refused.manager.status.state is ServiceState.DOWN
-    assert f"transaction {tx.transaction_id} committed messages" in refused.manager.status.reason
+    assert cut.manager.status.state is ServiceState.DOWN
+    for each in (refused, cut):
+        assert f"transaction {tx.transaction_id} committed messages" in each.manager.status.reason
     assert taken.manager.status.state is ServiceState.RUNNING
 
 
@@ -460,3 +466,14 @@ async def test_a_log_that_is_missing_between_two_others_is_named(service: Servic
     assert again.manager.status.state is ServiceState.DOWN
     assert f"the log before it is missing; it is not {logs[0].name}" in again.manager.status.reason
     await again.kill()
+
+
+async def test_the_first_log_names_none_before_it(tmp_path: Path) -> None:
+    """Beside it is the snapshot file that a server without transactions made."""
+    unused = await Service(tmp_path, TransactionSettings(enabled=False)).open(StoreMark(STORE_ID))
+    await unused.kill()
+    service = await Service(tmp_path).open()
+    await service.kill()
+
+    header = header_of(newest(tmp_path, "txlog"), FileKind.LOG)
+    assert (header.previous_sequence, header.previous_length) == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 import tuff
 from tuff import calls, transaction_calls
 from tuff.calls import Call, PollQuestion, Request, Response
+from tuff.protocol.avro import decode_publish_request, encode_columns
 from tuff.protocol.errors import (
     InternalError,
     InvalidNameError,
@@ -18,7 +19,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.requests import Message, PublishEntry, RollbackDetail
+from tuff.protocol.requests import Message, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.replies import Renewed
 from tuff.transaction_calls import id_of, write_pointer_of
@@ -52,10 +53,9 @@ def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
 def test_a_publish_without_a_transaction_names_no_pointer() -> None:
     call = calls.publish(ORDERS, [b"a", b"\xff"], pointer=None, ttl_s=60)
 
-    assert sent(call.request) == (
-        "POST",
-        "/v1/namespaces/shop/topics/orders/publish?ttl=60",
-        {"messages": ["a", {"base64": "/w=="}]},
+    assert call.request.path == "/v1/namespaces/shop/topics/orders/publish?ttl=60"
+    assert decode_publish_request(call.request.body or b"") == PublishRequest(
+        pointer=None, payloads=[b"a", b"\xff"]
     )
     assert call.answer(ok(tuff_first_id=HEX, tuff_last_id=HEX)) == calls.Published(ID, ID, None)
 
@@ -122,14 +122,17 @@ def test_a_poll_carries_a_snapshot_as_its_bytes() -> None:
 
 
 def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
-    reply = ok(
-        [{"id": HEX, "timestamp": 1480000000000, "payload": {"base64": "/w=="}}],
-        tuff_next=HEX,
-        tuff_caught_up="false",
-        tuff_blocked_by="12",
-    )
+    headers = {
+        "content-type": "avro/binary",
+        "tuff-next": HEX,
+        "tuff-caught-up": "false",
+        "tuff-blocked-by": "12",
+    }
+    body = encode_columns([ID.to_bytes()], [b"\xff"])
+    call = calls.poll(ORDERS, PollQuestion())
 
-    poll = calls.poll(ORDERS, PollQuestion()).answer(reply)
+    assert call.request.accept == "avro/binary"
+    poll = call.answer(Response(200, headers, body))
 
     assert list(poll) == [Message(ID, b"\xff")]
     assert (poll.next_id, poll.caught_up, poll.blocked_by, poll.expired) == (ID, False, 12, False)

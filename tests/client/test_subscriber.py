@@ -405,8 +405,9 @@ class Quiet(Service):
         assert len(self.polls) < 3
         body = json.loads(call.request.body or b"")
         self.polls.append((call.request.wait_s, body.get("startFrom")))
-        headers = {"tuff-next": "00" * 19 + f"0{len(self.polls)}"}
-        return call.answer(Response(200, headers, b"[]"))
+        place = "00" * 19 + f"0{len(self.polls)}"
+        headers = {"content-type": "avro/binary", "tuff-next": place}
+        return call.answer(Response(200, headers, b"\x00"))
 
 
 def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_ended(

@@ -178,6 +178,8 @@ def _item(data: bytes) -> None:
 
 def _answer(call: calls.Call[object]) -> Decode:
     headers = {"tuff-next": "0" * 40, "tuff-caught-up": "true"}
+    if call.request.accept is not None:
+        headers["content-type"] = call.request.accept
 
     def decode(data: bytes) -> object:
         status = 400 if data[:1] == b"!" else 200
@@ -307,6 +309,10 @@ TARGETS: Sequence[Target] = (
         _hex("000280c0feed92560a80c0feed92560c"),
     ),
     _target(
+        "avro-messages", avro.decode_messages, TuffError,
+        _hex("00", "0228" + "11" * 20 + "026100", "0358" + 2 * ("28" + "11" * 20 + "00") + "00"),
+    ),
+    _target(
         "avro-consume", avro.decode_consume_request, TuffError, _hex("0401001402", "020e010202"),
     ),
     _target(
@@ -333,7 +339,7 @@ TARGETS: Sequence[Target] = (
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
         "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,
-        _of([{"id": "00" * 20, "payload": "a", "timestamp": 7}], b'!{"code":"not_found"}'),
+        _of(bytes.fromhex("0228" + "11" * 20 + "026100"), b'!{"code":"not_found"}'),
     ),
     _target(
         "reply-offsets", _answer(calls.offsets(TOPIC, isolation="all")), TuffError,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tuff.protocol.avro import (
     decode_consume_request,
+    decode_messages,
     decode_publish_request,
     decode_rollback_detail,
     encode_columns,
@@ -170,6 +171,7 @@ def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> Non
 
     assert read(MESSAGES, encode_columns(ids, payloads)) == form
     assert read(MESSAGES, encode_items(encode_messages(ids, payloads))) == form
+    assert decode_messages(written(MESSAGES, form)) == messages
 
 
 @given(LONGS)
@@ -244,6 +246,8 @@ VALID = [
     (decode_publish_request, "02" "03" "0a" "0261" "046263" "00"),
     (decode_rollback_detail, "000280c0feed92560a80c0feed92560c"),
     (decode_consume_request, "0401001402"),
+    (decode_messages, "04" + 2 * ("28" + "11" * 20 + "0261") + "00"),
+    (decode_messages, "03" "58" + 2 * ("28" + "11" * 20 + "00") + "00"),
     (decode_consume_request, "00" "28" + "11" * 20 + "01" "0014" "02"),
 ]  # fmt: skip
 
@@ -264,6 +268,11 @@ def test_a_datum_cut_off_anywhere_or_followed_by_anything_is_refused(
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_refused_as_none(data: bytes) -> None:
-    for decode in (decode_publish_request, decode_consume_request, decode_rollback_detail):
+    for decode in (
+        decode_publish_request,
+        decode_consume_request,
+        decode_rollback_detail,
+        decode_messages,
+    ):
         with suppress(BadRequestError):
             assert decode(data) is not None

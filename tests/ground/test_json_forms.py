@@ -21,10 +21,10 @@ from tuff.protocol.json_forms import (
     payload_from_json,
     payload_to_json,
     pointer_from_json,
+    pointer_to_json,
     publish_entries_from_json,
     publish_entry_to_json,
     publish_request_from_json,
-    publish_request_to_json,
     rollback_detail_from_json,
     rollback_detail_to_json,
     seconds_from_json,
@@ -124,7 +124,18 @@ def test_a_publish_request_survives_json(
         ttls_s=ttls_s if any(ttls_s) else None,
     )
 
-    assert publish_request_from_json(through_json(publish_request_to_json(request))) == request
+    form: dict[str, object] = {
+        "messages": [
+            payload_to_json(payload)
+            if ttl_s is None or not request.ttls_s
+            else {"payload": payload_to_json(payload), "ttl": ttl_s}
+            for payload, ttl_s in messages
+        ]
+    }
+    if pointer is not None:
+        form["transactionWritePointer"] = pointer_to_json(pointer)
+
+    assert publish_request_from_json(through_json(form)) == request
 
 
 def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:

@@ -83,15 +83,16 @@ class _Reader:
             raise self._error(f"picks branch {index} of a union that has {count}")
         return index
 
-    def read_messages(self) -> list[bytes]:
+    def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
+        """The byte strings of an array, whose items consist of so many each."""
         items: list[bytes] = []
         while count := self.read_long():
             size = self._block_size() if count < 0 else None
             start = self._at
             if abs(count) > self._rest():  # each item takes a byte at least
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
-            check_count(len(items) + abs(count))
-            self._read_items(abs(count), items)
+            check_count(len(items) // values_per_item + abs(count))
+            self._read_items(abs(count) * values_per_item, items)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
         return items
@@ -140,7 +141,7 @@ def decode_publish_request(body: bytes) -> PublishRequest:
         return PublishRequest(pointer=None, payloads=[payload])
     reader = _Reader(body, "PublishRequest")
     pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    payloads = reader.read_messages()
+    payloads = reader.read_values()
     reader.end()
     return PublishRequest(pointer=pointer, payloads=payloads)
 
@@ -253,6 +254,15 @@ def decode_message(item: bytes) -> tuple[bytes, bytes]:
     while item[at] > 0x7F:
         at += 1
     return item[len(ID_HEAD) : head], item[at + 1 :]
+
+
+def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
+    """The id and the payload of each message. Raises: BadRequestError: the body is not exactly one
+    ConsumeResponse."""
+    reader = _Reader(body, "ConsumeResponse")
+    values = reader.read_values(values_per_item=2)
+    reader.end()
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def encode_items(items: Sequence[bytes]) -> bytes:

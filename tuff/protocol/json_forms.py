@@ -257,16 +257,6 @@ def publish_request_from_json(value: object, *, what: str = "the request") -> Pu
     return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
 
 
-def publish_request_to_json(request: PublishRequest) -> dict[str, object]:
-    messages = _messages_to_json(request.payloads, request.ttls_s)
-    if request.pointer is None:
-        return {"messages": messages}
-    return {
-        "transactionWritePointer": pointer_to_json(request.pointer),
-        "messages": messages,
-    }
-
-
 def publish_entries_from_json(value: object) -> list[PublishEntry]:
     """The `publish` member of a commit. Raises: BadRequestError (its kinds): malformed."""
     if not isinstance(value, list):

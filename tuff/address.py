@@ -80,7 +80,7 @@ class Address:
         return headers
 
     def unreachable(self, error: Exception) -> ConnectionLostError:
-        """Nobody took the call."""
+        """No connection: the call was not sent."""
         return ConnectionLostError(
             f"no server answers at {self.url} ({_reason(error)}); start one with `tuff serve`, or "
             "give another address",
@@ -88,7 +88,7 @@ class Address:
         )
 
     def not_trusted(self, error: Exception) -> ServerNotTrustedError:
-        """There is somebody, who can't prove to be that server."""
+        """The certificate is not one that this machine trusts."""
         return ServerNotTrustedError(
             f"{self.url} could not prove who it is ({_reason(error)}); if its certificate is of an "
             "authority of your own, name that one's file in SSL_CERT_FILE"

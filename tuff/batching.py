@@ -106,7 +106,7 @@ class Accumulator(Generic[R]):
         return max(0.0, self._waiting[0].since_s + self._linger_s - now_s)
 
     def take(self) -> Batch[R]:
-        """The next batch, to be given back by `settled`; empty where nobody wants its messages.
+        """The next batch, to be given back by `settled`; empty if its messages were cancelled.
 
         A message that is larger than a batch goes alone, so that it fails alone.
         """
@@ -174,7 +174,7 @@ class Delivery:
             fail(batch, error)
             return error
         except BaseException as error:
-            # Where the loop, or the program, ends: nobody will hear what became of it.
+            # The loop, or the program, ends, so no answer will be read.
             sentence = f"{type(error).__name__} ended the publisher before an answer came"
             fail(batch, ConnectionLostError(sentence, outcome_unknown=True))
             raise

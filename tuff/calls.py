@@ -90,7 +90,7 @@ class Response:
 
     @property
     def problem(self) -> Mapping[str, object]:
-        """The problem that a Tuff server reports; empty where it is somebody else's page."""
+        """The problem that a Tuff server reports; empty for any other body, as that of a proxy."""
         try:
             body = json.loads(self.body)
         except ValueError:
@@ -99,10 +99,10 @@ class Response:
 
     @property
     def retry_after_s(self) -> float:
-        """How long it asks to be left alone, in seconds."""
-        told = self.headers.get("retry-after", "")
+        """How long the client should wait before the next attempt, in seconds."""
+        value = self.headers.get("retry-after", "")
         # A proxy may send a date here, which is nothing to wait for exactly.
-        return float(told) if told.isascii() and told.isdigit() else 0.0
+        return float(value) if value.isascii() and value.isdigit() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def texts(value: object) -> list[str]:
 
 
 def nothing(response: Response) -> None:
-    """Reads an empty body. Raises: BadRequestError: it is somebody's page."""
+    """Reads an empty body. Raises: BadRequestError: the body is not JSON."""
     if response.body:
         _json(response)
 

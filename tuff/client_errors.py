@@ -1,4 +1,4 @@
-"""Errors that only the client raises: nobody answered, or it was used in a wrong state."""
+"""Errors that only the client raises: no answer came, or an object was used in a wrong state."""
 
 from tuff.protocol.errors import TuffError
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a commit went: `committed` is None while nobody knows; `error` is what it raised."""
+    """How a commit went: `committed` is None if that is unknown; `error` is what it raised."""
 
     committed: bool | None
     error: BaseException | None
@@ -115,15 +115,15 @@ class CommitProtocol:
     @property
     def interrupt(self) -> BaseException | None:
         """An interrupt, or a cancellation, that came while an error was cleaned up after, and is
-        only a note on it. Whoever catches that error and goes on ends for this one instead."""
+        only a note on it. A caller that would continue after that error raises this instead."""
         return self._interrupts[0] if self._interrupts else None
 
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
         """Start a transaction for the block `entry`, and let every participant know.
 
         Raises:
-            WrongStateError: another block is in it, and goes on as if nobody had asked.
-            StoppedError: `stop` was set before there was a transaction; nobody heard of it.
+            WrongStateError: another block is in it, and continues.
+            StoppedError: `stop` was set before there was a transaction.
         """
         if self._entry is not None:
             raise WrongStateError(
@@ -179,7 +179,7 @@ class CommitProtocol:
         except GeneratorExit:
             raise
         except BaseException as error:
-            # Here, around all of it, since an interrupt that came between two blocks was nobody's.
+            # Here, around all of it, since an interrupt between two `try` blocks was not handled.
             if not self._is_sent:
                 yield from self._undo(error)
             raise
@@ -208,7 +208,7 @@ class CommitProtocol:
         yield from self._conclude(transaction, ending)
 
     def _conclude(self, transaction: Transaction, ending: Ending) -> Flow[None]:
-        """Let everybody do what follows from how the commit went, and raise what it raised."""
+        """Call the hooks that follow from how the commit went, and raise what it raised."""
         cause = ending.error
         if cause is not None and ending.committed is False:
             yield from self._undo(cause)
@@ -232,7 +232,7 @@ class CommitProtocol:
             self._entry = None
 
     def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
-        """As `undo`, if the block that is in it is `entry`; nobody else's is touched."""
+        """As `undo`, if the block that is in it is `entry`; another block continues."""
         if self._entry is entry:
             yield from self.undo(cause)
 
@@ -264,7 +264,7 @@ class CommitProtocol:
         return len(self._participants) < before
 
     def checkpoint(self) -> Flow[None]:
-        """Give everybody a new write pointer in the same transaction."""
+        """Give all participants a new write pointer in the same transaction."""
         pointer = self.transaction.transaction_id
         current = yield from self._retries.ask(transaction_calls.checkpoint(pointer))
         self._current = current
@@ -343,8 +343,8 @@ class CommitProtocol:
         if did_not_happen(error):
             return Ending(committed=False, error=error)
         committed = yield from self._did_commit(transaction, cause=error)
-        # The program is told of an interrupt also where the commit was done; of a lost reply
-        # it is not, as all it wanted to know is known now.
+        # An interrupt is raised also after a commit that succeeded. A lost reply is not: the
+        # outcome, which it left open, is known now.
         is_over = committed is True and isinstance(error, Exception)
         return Ending(committed=committed, error=None if is_over else error)
 
@@ -382,7 +382,7 @@ class CommitProtocol:
     def _leave(
         self, transaction: Transaction, participants: Collection[AsyncTransactionAware]
     ) -> Flow[None]:
-        """Tell those that nest transactions, by a `leave_tx`, that this one is over; it undoes
+        """Call `leave_tx` of the participants that have one: this transaction is over. It undoes
         nothing.
 
         Without it what the program wrote next, into the transaction around this one, went into the
@@ -413,7 +413,7 @@ def _doomed(what: str, call: str, cause: BaseException) -> WrongStateError:
     return error
 
 
-# Who lost a race tries again at once; who keeps losing makes room for the others.
+# The first attempt after a conflict comes almost at once; the waits grow, so that others finish.
 CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 
 

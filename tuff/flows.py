@@ -2,12 +2,12 @@
 
     flow := yields steps, returns its result
     step := Call: send it, once | Hook: run a function of the user's | Pause: let time pass
-          | Unless: a call or a pause that is given up where somebody says stop
+          | Unless: a call or a pause that ends when a stop is set
 
 A driver (`tuff.blocking.driver`, `tuff.aio.driver`) puts a step's answer into the generator, or
 throws what the step raised into it, interrupts and cancellation included: a flow meets them where
 it stands, and can still roll back. A flow that is dropped half-way gets GeneratorExit, and then it
-must not yield again; so whatever catches BaseException here lets that one pass.
+must not yield again; so code that catches BaseException here lets that one pass.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -121,8 +121,8 @@ def attempt(
 ) -> Flow[None]:
     """Run a part of the clean-up; what it raises becomes a note on the error that led to it.
 
-    An interrupt, or a cancellation, that becomes a note is put among `interrupts` too: whoever
-    catches the error and goes on has to end for that one.
+    An interrupt, or a cancellation, that becomes a note is put among `interrupts` too: a
+    caller that catches the error and would continue has to raise that one.
     """
     try:
         yield from flow

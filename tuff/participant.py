@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tuff.aio.context import AsyncTransactionContext
     from tuff.blocking.context import TransactionContext
 
-# Most hooks have no argument that says whose they are, and two transactions over one participant
-# may end in any order.
+# Most hooks have no argument that names their transaction, and two transactions over one
+# participant may end in any order.
 _hook_of: ContextVar[int | None] = ContextVar("transaction whose hook runs", default=None)
 
 
@@ -33,7 +33,7 @@ def hook_of(transaction: Transaction, function: Callable[[], object]) -> Flow[An
     try:
         return (yield from hook(function))
     finally:
-        # A flow that is dropped half-way may end in the context of somebody else.
+        # A flow that is dropped half-way may end in the context of another task.
         if _hook_of.get() == transaction.transaction_id:
             _hook_of.set(around)
 
@@ -49,8 +49,8 @@ class TransactionAware(Protocol):
     `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
 
     Several transactions may use one participant at once, in one task too, and end in any order: a
-    generator that holds a `with` block is ended by whoever drops it. `tuff.hook_transaction_id()`
-    says inside of a hook which one it is about.
+    generator that holds a `with` block ends where its last reference goes. Inside of a hook
+    `tuff.hook_transaction_id()` returns the transaction of that hook.
 
     A participant may also have `leave_tx()`: it is called where a transaction is over and none of
     the last two is (another one's start failed; the outcome is unknown), and undoes nothing.

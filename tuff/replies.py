@@ -37,7 +37,7 @@ class Published:
 class Poll(Sequence[Message]):
     """The messages of one read, and where it leaves the reader (protocol §3.4).
 
-    `next_id`, passed as an exclusive start, leads to exactly what was not handed out yet, also when
+    `next_id`, passed as an exclusive start, leads to exactly what was not delivered yet, also when
     there are no messages. `blocked_by` is the id of the transaction that holds this reader back.
     `expired`: messages may have been missed, as the start is older than the topic's time to live.
     """
@@ -102,7 +102,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPosition:
-    """How far somebody says to have read, of this generation of the topic."""
+    """A recorded position of a reader, in this generation of the topic."""
 
     name: str
     position: MessageId

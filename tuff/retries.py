@@ -1,7 +1,7 @@
 """Sends a call again where that is safe, and never forgets that an attempt may have worked.
 
 Safe is what the server says it did not do, and what has no second effect (protocol §1,
-Idempotence). After an attempt whose outcome nobody knows, only an answer of the server settles it:
+Idempotence). After an attempt whose outcome is unknown, only an answer of the server settles it:
 "refused to connect" on the second attempt says nothing about the first.
 """
 
@@ -46,7 +46,7 @@ class Retries:
         """The answer to a call.
 
         Raises:
-            ConnectionLostError: nobody answered; `outcome_unknown` is about all attempts together.
+            ConnectionLostError: no answer came; `outcome_unknown` is about all attempts together.
             TuffError: its kind for what the server refused.
         """
         doubt: TuffError | None = None
@@ -67,7 +67,7 @@ class Retries:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it is the weather, which passes, and not the call: the server or the way to it."""
+    """Whether the cause may pass by itself: the server, or the way to it, and not the call."""
     return not isinstance(error, ClientClosedError | ServerNotTrustedError) and isinstance(
         error, ConnectionLostError | UnavailableError | OverloadedError
     )

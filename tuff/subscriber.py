@@ -69,10 +69,10 @@ POLL_WAIT_MOST_S = 30.0  # seconds; a longer wait is cut into pieces, as a serve
 
 
 def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
-    """Tell positions that want to know it whose they are."""
-    told = getattr(positions, "keep_for", None)
-    if told is not None:
-        told(topic)
+    """Tell positions that have a `keep_for` which topic they belong to."""
+    keep = getattr(positions, "keep_for", None)
+    if keep is not None:
+        keep(topic)
 
 
 class _LostPlaceError(Exception):
@@ -134,7 +134,7 @@ class Consumption(Generic[C]):
         self._stop.set()
 
     def refuse_coroutines(self) -> None:
-        """Raises: TypeError: what it runs is a coroutine function. Where nobody awaits it,
+        """Raises: TypeError: what it runs is a coroutine function. Without an await
         it does nothing, and each message would end up in the dead letters."""
         for function in (self._plan.process, self._plan.load, self._plan.save):
             if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
@@ -368,7 +368,7 @@ class _Outage:
 
 def _is_of_others(error: TuffError) -> bool:
     """Whether the transaction ended by what says nothing of the messages: others were faster, in
-    the position or in the rows, somebody invalidated it, or the server crashed (protocol §5.2)."""
+    the position or in the rows, a client invalidated it, or the server crashed (protocol §5.2)."""
     if isinstance(error, TransactionInvalidatedError):
         reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
         return error.members.get("reason") in reasons
@@ -517,7 +517,7 @@ def dead_letter_without_payload(
 
 
 def _dead_letter(
-    topic: TopicId, message: Message, told: Mapping[str, object], reason: str, attempts: int
+    topic: TopicId, message: Message, content: Mapping[str, object], reason: str, attempts: int
 ) -> bytes:
     # Half a surrogate pair, as a file name in a reason may have, has no UTF-8.
     shown = reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
@@ -526,7 +526,7 @@ def _dead_letter(
             "topic": str(topic),
             "id": message.id.hex(),
             "timestamp": message.timestamp,
-            **told,
+            **content,
             "reason": shown,
             "attempts": attempts,
         }

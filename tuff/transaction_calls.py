@@ -71,7 +71,7 @@ def start(
         body["client"] = client
     if lease_s is not None:
         body["lease"] = lease_s
-    # A start that was lost leaves a transaction that nobody ends: a short one, and one with a
+    # A start that was lost leaves a transaction that no client ends: a short one, and one with a
     # lease, is over soon, and a long one would hold back what can be cleaned up for a day.
     is_repeatable = kind == "short" or lease_s is not None
     request = Request(method="POST", path=_ROOT, body=json_body(body), is_repeatable=is_repeatable)
@@ -310,7 +310,7 @@ def begin_epoch(
             transaction=None if encoded is None else transaction_from_json(encoded),
         )
 
-    # The same run is told the same transaction again.
+    # The same run gets the same transaction again.
     request = Request(
         method="POST",
         path=f"{_sink_path(sink)}/epochs/{epoch}",

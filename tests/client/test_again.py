@@ -38,20 +38,6 @@ def test_a_step_takes_one_stop_and_the_next_one_works(
     assert heard == [b"a", b"b"]
 
 
-async def test_a_step_on_a_loop_takes_one_stop_and_the_next_one_works(
-    server: ServerProcess,
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-) -> None:
-    client.publish(topic, "a")
-    async with tuff.AsyncClient(server.url) as on_loop:
-        subscriber = on_loop.subscriber(topic, lambda *_: None, positions=positions, wait=60)
-        subscriber.stop()
-
-        assert [await subscriber.step(), await subscriber.step()] == [0, 1]
-
-
 def test_a_stop_ends_the_next_run_which_says_so_and_the_one_after_it_works(
     client: tuff.Client,
     topic: tuff.TopicId,

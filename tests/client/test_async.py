@@ -275,29 +275,3 @@ async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transactio
     assert record.steps == ["a.start_tx", "a.rollback_tx"]
     async with context:
         pass
-
-
-async def test_a_checkpoint_on_a_loop_gives_everybody_the_new_pointer(
-    loop_client: tuff.AsyncClient,
-) -> None:
-    record = Record()
-
-    async with loop_client.transaction(AsyncShelf("a", record)) as tx:
-        before = tx.transaction.write_pointer
-        await tx.checkpoint()
-        after = tx.transaction.write_pointer
-
-    assert after > before
-    assert f"a.update_tx {after}" in record.steps
-
-
-async def test_on_a_loop_an_abort_rolls_back_and_is_no_error(
-    loop_client: tuff.AsyncClient,
-) -> None:
-    record = Record()
-
-    async with loop_client.transaction(AsyncShelf("a", record, changes=[b"row"])) as tx:
-        await tx.abort()
-
-    assert record.steps == ["a.start_tx", "a.rollback_tx"]
-    assert (await loop_client.transactions.outcome(record.pointer)).state == "aborted"

@@ -4,7 +4,6 @@ import pytest
 
 import tuff
 from tuff.calls import Response, poll_batch
-from tuff.launch import ServerProcess
 from tuff.protocol.errors import HoldNotFoundError, InternalError, PositionNotFoundError
 
 ALL = tuff.PollQuestion()
@@ -43,19 +42,6 @@ def test_parts_are_read_side_by_side(client: tuff.Client, topic: tuff.TopicId) -
     assert (behind[0].start, behind[-1].end) == (read[0][-1].id, parts[1].end)
 
 
-async def test_the_asyncio_client_reads_so_too(
-    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
-) -> None:
-    client.publish(topic, "one")
-
-    async with tuff.AsyncClient(server.url) as loop_client:
-        found = await loop_client.poll_batch(topic, ALL)
-        parts = await loop_client.topics.splits(topic, 1)
-
-    assert found.batch.equals(client.poll_batch(topic, ALL).batch)
-    assert parts == client.topics.splits(topic, 1)
-
-
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/vnd.apache.arrow.stream"]
 )
@@ -83,21 +69,6 @@ def test_holds_and_positions_live_their_lives(client: tuff.Client, topic: tuff.T
         client.topics.release(topic, "job")
     with pytest.raises(PositionNotFoundError):
         client.topics.position(topic, "job")
-
-
-async def test_the_asyncio_client_has_them_too(
-    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
-) -> None:
-    async with tuff.AsyncClient(server.url) as loop_client:
-        hold = await loop_client.topics.hold(topic, "job", 0, max_age=9)
-        position = await loop_client.topics.set_position(topic, "job", "0" * 40)
-
-        assert await loop_client.topics.holds(topic) == client.topics.holds(topic) == [hold]
-        assert await loop_client.topics.position(topic, "job") == position
-        assert await loop_client.topics.positions(topic) == [position]
-        await loop_client.topics.release(topic, "job")
-        await loop_client.topics.delete_position(topic, "job")
-    assert client.topics.holds(topic) == client.topics.positions(topic) == []
 
 
 def test_a_message_that_is_none_is_refused_with_what_one_may_be(

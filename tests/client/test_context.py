@@ -348,14 +348,6 @@ def test_nobody_leaves_in_the_middle_of_a_transaction(client: tuff.Client, recor
     assert (context.remove(shelf), context.remove(shelf)) == (True, False)
 
 
-async def test_on_a_loop_it_is_told_as_well_who_was_there(client: tuff.Client) -> None:
-    shelf = Shelf("a", Record())
-    async with tuff.AsyncClient("http://127.0.0.1:1") as on_loop:
-        context = on_loop.transaction(shelf)
-
-        assert (context.remove(shelf), context.remove(shelf)) == (True, False)
-
-
 @pytest.mark.parametrize(
     "use",
     [lambda c: c.publish(ORDERS, "x"), lambda c: c.abort(), lambda c: c.poll(ORDERS)],

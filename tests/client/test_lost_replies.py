@@ -207,19 +207,6 @@ def test_a_truncation_whose_reply_is_lost_takes_nothing_that_came_after_it(
     assert [(each.id, each.payload) for each in client.poll(topic)] == [(left, b"acknowledged")]
 
 
-async def test_the_asyncio_client_truncates_no_more_than_once(
-    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
-) -> None:
-    url, losses = proxied
-    client.publish(topic, "old")
-    losses.lose_reply("truncate", meanwhile=lambda: client.publish(topic, "acknowledged"))
-
-    async with tuff.AsyncClient(url) as through:
-        await through.topics.truncate(topic, "f" * 40)
-
-    assert [message.payload for message in client.poll(topic)] == [b"acknowledged"]
-
-
 def test_a_truncation_of_invalid_pointers_by_time_is_not_sent_again(
     client: tuff.Client, proxied: tuple[str, Losses]
 ) -> None:

@@ -57,19 +57,6 @@ def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
     assert "refuses" not in [sink.sink for sink in client.sinks.list()]
 
 
-async def test_tasks_of_a_loop_use_sinks_as_well(client: tuff.Client) -> None:
-    async with tuff.AsyncClient(client.url) as other:
-        begun = await other.sinks.begin("async", 0, "a", client="me")
-        assert begun.transaction is not None
-        await other.transactions.commit(begun.transaction)
-        shown = await other.sinks.get("async")
-        assert shown in await other.sinks.list()
-        assert (await other.sinks.begin("async", 0, "b")).transaction is None
-        await other.sinks.delete("async")
-
-    assert shown.state == "committed"
-
-
 def test_a_begin_is_sent_again_after_a_lost_answer_and_names_are_escaped() -> None:
     call = transaction_calls.begin_epoch("a/b", 7, "r", lease_s=None, client="c")
 

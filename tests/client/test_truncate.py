@@ -36,13 +36,3 @@ def test_what_somebody_holds_is_not_truncated(
 
     assert refused.value.code == "topic_held"
     assert len(tuff_client.poll(tuff_topic)) == 2
-
-
-async def test_the_asyncio_client_truncates_too(
-    tuff_async_client: tuff.AsyncClient, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    tuff_client.publish(tuff_topic, "first")
-    second = tuff_client.publish(tuff_topic, "second").first_id
-
-    async with tuff_async_client as client:
-        assert await client.topics.truncate(tuff_topic, second) == second

@@ -53,8 +53,8 @@ class AsyncTransactionContext:
     async def add(self, participant: AsyncTransactionAware) -> None:
         """Let a participant join; inside a transaction its `start_tx` runs at once.
 
-        What that raises is passed on, and then nobody joined. One that is there already just goes
-        on.
+        What that raises is passed on, and then it has not joined. For one that is there already
+        nothing happens.
         """
         await self._driver.run(self._protocol.add(participant))
 
@@ -63,8 +63,8 @@ class AsyncTransactionContext:
         return self._protocol.remove(participant)
 
     async def checkpoint(self) -> None:
-        """Give everybody a new write pointer in the same transaction, so that a participant can
-        tell what was written before from what comes after. Nothing that was written is lost."""
+        """Give all participants a new write pointer in the same transaction, so that each can tell
+        what was written before from what comes after. Nothing that was written is lost."""
         await self._driver.run(self._protocol.checkpoint())
 
     async def publish(

@@ -25,7 +25,7 @@ class AsyncPublisher:
             linger_s=linger_s,
             claim=lambda receipt: not receipt.cancelled(),
         )
-        self._turn = asyncio.Lock()  # who waits for room is not overtaken
+        self._turn = asyncio.Lock()  # a sender that waits is not overtaken
         self._added = asyncio.Event()
         self._settled = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +134,7 @@ class AsyncPublisher:
             self._box.settled(batch)
             self._settled.set()
             for receipt in batch.receipts:
-                # Flush raises the error; asyncio need not warn of each future that nobody asked.
+                # Flush raises the error; asyncio need not warn of each future that was not awaited.
                 if receipt.done() and not receipt.cancelled():
                     receipt.exception()
 

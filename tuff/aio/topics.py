@@ -89,7 +89,7 @@ class AsyncTopics:
 
         Raises:
             TopicNotFoundError: there is none of that name.
-            TopicHeldError: somebody holds what would be removed.
+            TopicHeldError: a hold covers what would be removed.
         """
         newest = await self._send(calls.newest_place(topic))
         return await self._send(calls.truncate(topic, before, newest=newest))
@@ -124,11 +124,11 @@ class AsyncTopics:
     async def set_position(
         self, topic: TopicId, name: str, position: MessageId | str
     ) -> NamedPosition:
-        """Record how far somebody has read, durably. It holds nothing back."""
+        """Record the position of a reader, durably. It keeps nothing from removal."""
         return await self._send(calls.set_position(topic, name, position))
 
     async def position(self, topic: TopicId, name: str) -> NamedPosition:
-        """How far somebody says to have read. Raises: PositionNotFoundError."""
+        """The recorded position of a reader. Raises: PositionNotFoundError."""
         return await self._send(calls.get_position(topic, name))
 
     async def positions(self, topic: TopicId) -> NamedPositions:

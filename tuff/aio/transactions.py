@@ -97,7 +97,7 @@ class AsyncTransactions:
         return await self._send(transaction_calls.abort(id_of(tx)))
 
     async def invalidate(self, tx: Tx) -> None:
-        """End it, although its writes could not be undone: nobody will ever see them.
+        """End it, although its writes could not be undone: they are never visible.
 
         Raises:
             TransactionCommittedError: it had committed. TransactionAbortedError: it was aborted.

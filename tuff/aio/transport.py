@@ -30,7 +30,7 @@ class AsyncTransport:
         """The answer to a call, which is sent once.
 
         Raises:
-            ConnectionLostError: nobody answered; it says whether the outcome is unknown.
+            ConnectionLostError: no answer came; it says whether the outcome is unknown.
             TuffError: its kind for what the server refused.
         """
         request = call.request
@@ -97,8 +97,8 @@ class AsyncTransport:
 
 async def _let_the_loop_look() -> None:
     # A server that went away while this program computed has closed its end of kept connections,
-    # and the loop has not heard of it: what is sent on one of them is lost, and nobody knows its
-    # outcome. One turn reads the end, the next takes the connection out of use.
+    # and the loop has not heard of it: what is sent on one of them is lost, and its
+    # outcome unknown. One turn reads the end, the next takes the connection out of use.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 

@@ -206,7 +206,7 @@ class Client:
             TopicNotFoundError: there is none of that name.
             ValueError, BadRequestError: a parameter is wrong, here or for the server.
             DamagedRecordError: the first one fails its checksum; `members["next"]` is behind it.
-            TransactionsUnavailableError: `committed` can't be told now; `all` can.
+            TransactionsUnavailableError: `committed` can't be read now; `all` can.
             TransactionNotInProgressError: the pointer's transaction has ended.
         """
         question = PollQuestion(

@@ -54,8 +54,8 @@ class TransactionContext:
     def add(self, participant: TransactionAware) -> None:
         """Let a participant join; inside a transaction its `start_tx` runs at once.
 
-        What that raises is passed on, and then nobody joined. One that is there already just goes
-        on.
+        What that raises is passed on, and then it has not joined. For one that is there already
+        nothing happens.
         """
         self._driver.run(self._protocol.add(participant))
 
@@ -64,8 +64,8 @@ class TransactionContext:
         return self._protocol.remove(participant)
 
     def checkpoint(self) -> None:
-        """Give everybody a new write pointer in the same transaction, so that a participant can
-        tell what was written before from what comes after. Nothing that was written is lost."""
+        """Give all participants a new write pointer in the same transaction, so that each can tell
+        what was written before from what comes after. Nothing that was written is lost."""
         self._driver.run(self._protocol.checkpoint())
 
     def publish(self, topic: TopicId, *messages: Payload, ttl: Duration | None = None) -> None:

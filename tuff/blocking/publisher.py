@@ -54,7 +54,7 @@ class Publisher:
         self._process_id = os.getpid()
 
     def send(self, payload: Payload) -> "Future[MessageId]":
-        """Hand over one message; the future has its id once it is durable.
+        """Send one message; the future has its id once it is durable.
 
             with client.publisher(orders) as publisher:
                 future = publisher.send("sold one apple")
@@ -156,7 +156,7 @@ class Publisher:
         if self._is_closed:
             raise WrongStateError("the publisher is closed; make another one")
         if self._thread is None:
-            # A daemon, as a publisher that nobody closed would keep the program from its end.
+            # A daemon, as a publisher that was never closed would keep the program from its end.
             self._thread = _Thread(
                 target=self._work, name=f"publisher of {self._delivery.topic}", daemon=True
             )
@@ -209,7 +209,8 @@ class Publisher:
 
 class _Receipt(Future[MessageId]):
     """One whose callbacks end nothing but themselves. A future keeps to itself what they raise, but
-    for what ends a program: after a `sys.exit` in one nobody would publish, or be told.
+    for what ends a program: after a `sys.exit` in one nothing would be published, and no future
+    settled.
 
     In a forked process it is never settled, so waiting for it is refused there.
     """

@@ -90,7 +90,7 @@ class Topics:
 
         Raises:
             TopicNotFoundError: there is none of that name.
-            TopicHeldError: somebody holds what would be removed.
+            TopicHeldError: a hold covers what would be removed.
         """
         newest = self._send(calls.newest_place(topic))
         return self._send(calls.truncate(topic, before, newest=newest))
@@ -123,11 +123,11 @@ class Topics:
         self._send(calls.delete_hold(topic, name))
 
     def set_position(self, topic: TopicId, name: str, position: MessageId | str) -> NamedPosition:
-        """Record how far somebody has read, durably. It holds nothing back."""
+        """Record the position of a reader, durably. It keeps nothing from removal."""
         return self._send(calls.set_position(topic, name, position))
 
     def position(self, topic: TopicId, name: str) -> NamedPosition:
-        """How far somebody says to have read. Raises: PositionNotFoundError."""
+        """The recorded position of a reader. Raises: PositionNotFoundError."""
         return self._send(calls.get_position(topic, name))
 
     def positions(self, topic: TopicId) -> NamedPositions:

@@ -96,7 +96,7 @@ class Transactions:
         return self._send(transaction_calls.abort(id_of(tx)))
 
     def invalidate(self, tx: Tx) -> None:
-        """End it, although its writes could not be undone: nobody will ever see them.
+        """End it, although its writes could not be undone: they are never visible.
 
         Raises:
             TransactionCommittedError: it had committed. TransactionAbortedError: it was aborted.

@@ -122,7 +122,7 @@ class Transport:
         """The answer to a call, which is sent once.
 
         Raises:
-            ConnectionLostError: nobody answered; it says whether the outcome is unknown.
+            ConnectionLostError: no answer came; it says whether the outcome is unknown.
             TuffError: its kind for what the server refused.
             StoppedError: `stop` was set, and the answer is not waited for any more.
         """
@@ -243,7 +243,7 @@ def _bounded(connection: HTTPConnection) -> BoundedSocket:
 
 def _is_dropped(connection: HTTPConnection) -> bool:
     # A server closes connections that were idle for long. What becomes readable on one that waits
-    # for no answer is its end, and sending on it would lose a call whose outcome nobody knows.
+    # for no answer is its end, and sending on it would lose a call with an unknown outcome.
     poller = select.poll()
     poller.register(connection.sock, select.POLLIN)
     return bool(poller.poll(0))

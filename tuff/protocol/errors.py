@@ -288,7 +288,7 @@ class TransactionConflictError(TransactionError):
 
     @property
     def key(self) -> bytes | None:
-        """The change both wrote; None where it was not told."""
+        """The change both wrote; None if the server did not name it."""
         match self.members.get("key"):
             case str() as text:
                 return text.encode("utf-8")
@@ -299,13 +299,13 @@ class TransactionConflictError(TransactionError):
 
     @property
     def transaction(self) -> int | None:
-        """The id of the transaction that committed it first; None where it was not told."""
+        """The id of the transaction that committed it first; None if the server did not name it."""
         other = self.members.get("conflictingTransaction")
         return int(other) if isinstance(other, str) else None
 
     @property
     def client(self) -> str | None:
-        """Who ran that transaction; None where it was not told."""
+        """Who ran that transaction; None if the server did not name it."""
         other = self.members.get("conflictingClient")
         return other if isinstance(other, str) else None
 

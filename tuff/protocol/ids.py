@@ -57,7 +57,7 @@ class TopicId:
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
 def topic_id(namespace: str, name: str) -> TopicId:
-    """The topic of these names; one value for whoever names it, again and again.
+    """The topic of these names; one value for all calls with the same names.
 
     Raises:
         InvalidNameError: one of the two is not legal.

@@ -60,7 +60,7 @@ def parse_json(body: bytes) -> object:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        pass  # half a surrogate pair is JSON, and whoever sent what is none should be told where
+        pass  # half a surrogate pair is JSON; a refusal of anything else says where it is wrong
     try:
         return _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:

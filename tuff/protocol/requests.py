@@ -14,7 +14,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import frozen_value
 
 # Messages of one request, whatever their size: each gets a key and a checksum on the event loop,
-# which takes about a second for so many, and nobody is served meanwhile.
+# which takes about a second for so many, and no other request is served meanwhile.
 MESSAGES_COUNT_MAX = 1_000_000
 
 

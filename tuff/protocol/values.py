@@ -2,9 +2,9 @@
 
 A frozen dataclass sets each field with a call that looks its name up, which makes it take three
 times as long to make one; a transaction makes a dozen of them, with some eighty fields. So a
-`value` is held frozen by the type checker alone, which refuses whoever sets a field. What a program
-of a user gets to see is a `frozen_value`: it refuses at run time, and its fields are set by their
-slots, which costs half of what it costs in a frozen dataclass.
+`value` is held frozen by the type checker alone, which refuses code that sets a field. What a
+program of a user gets to see is a `frozen_value`: it refuses at run time, and its fields are set
+by their slots, which costs half of what it costs in a frozen dataclass.
 """
 
 from collections.abc import Callable

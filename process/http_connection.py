@@ -41,14 +41,14 @@ PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
 JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
 HELD_BYTES_MAX = 1 << 18  # bytes that wait behind a request under way; then reading pauses
 KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
-# Seconds from the first byte of a head to its last one. It comes in one piece, or nearly so: a
-# client that sends it byte by byte only keeps a connection from others.
+# Seconds from the first byte of a head to its last one. Clients send it in one piece, or nearly
+# so. Without a limit, a client that sends it byte by byte would keep its connection for ever.
 HEAD_S_MAX = 30.0
-# Seconds without a byte of a body that was announced. A network that lost its way has found it
-# again by then, and a client that is gone must not keep one of `server.max_pending_requests`.
+# Seconds without a byte of a body that was announced. An interrupted network is usually back by
+# then. A client that is gone must not count among `server.max_pending_requests` for longer.
 UPLOAD_QUIET_S_MAX = 30.0
-# Seconds in which the rest of a body is read and dropped that came with a request that is already
-# refused. Closing at once would reset the connection before the client has read the refusal.
+# Seconds in which the rest of the body of a refused request is read and dropped. Closing at once
+# would reset the connection before the client has read the refusal.
 LINGER_S_MAX = 10.0
 
 _CALLS = "/v1/"
@@ -323,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._current
         if isinstance(answer, Reply):
             if exchange is not None and exchange.is_begun:
-                self.abort()  # a part of another reply is sent: all that is left is to close
+                self.abort()  # a part of another reply is sent, so only closing is possible
                 return
             self._write(answer, exchange)
         if exchange is None or not exchange.is_kept_alive or self._is_closing:

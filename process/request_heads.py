@@ -11,7 +11,8 @@ from tuff.protocol.json_forms import shown
 LINE_BYTES_MAX = 8_190  # bytes of the request line or of a header field
 FIELDS_COUNT_MAX = 128  # header fields of one request
 
-# Fields that a request has once at most (RFC 9110). Two readers might take each another of them.
+# Fields that a request has once at most (RFC 9110). Of two, a proxy and the server might each use
+# another one.
 _SENT_ONCE = frozenset(
     {"content-length", "content-type", "host", "max-forwards", "transfer-encoding", "user-agent"}
 )

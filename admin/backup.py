@@ -1,8 +1,9 @@
 """Copy both stores of a stopped server as one set, and restore copies: `tuff backup`, `restore`.
 
-A copy is made only of data without corruption, is checked before it gets its name, and is there
-whole or not at all; so is what is restored. The two stores are copied together, since each refers
-to the other (design §6). A running server's backup is an archive (process/backup_format.py).
+Only data without corruption is copied. A copy is checked before it gets its name, and is complete
+or does not exist; the same holds for a restored directory. The two stores are copied together,
+since each refers to the other (design §6). A running server's backup is an archive
+(process/backup_format.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from typing import BinaryIO
 from admin.data_directory import DataDirectory, new_directory
 from admin.findings import CorruptDataError, RefusedError
 from admin.fsck import check
-from admin.salvage_transactions import write_transaction_files
+from admin.transaction_files import write_transaction_files
 from messaging.storage.engine import Store
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
@@ -29,7 +30,7 @@ BATCH_BYTES = 4 << 20  # bytes of rows in one synced write of a restore; few syn
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How much was copied."""
+    """The number and the size of the copied files."""
 
     file_count: int
     size_bytes: int
@@ -43,7 +44,7 @@ def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
         RefusedError: the new directory is not empty, or a newer version wrote some of the data.
         OSError: something can't be read or written.
     """
-    _require_whole(data, now_ms=now_ms)
+    _require_intact(data, now_ms=now_ms)
     with new_directory(target) as part:
         count, size_bytes = 0, 0
         for source, relative in _files(data):
@@ -52,7 +53,7 @@ def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
             content = source.read_bytes()
             write_file(copied, content)
             count, size_bytes = count + 1, size_bytes + len(content)
-        _require_whole(DataDirectory.of(part), now_ms=now_ms)
+        _require_intact(DataDirectory.of(part), now_ms=now_ms)
     return Copied(count, size_bytes)
 
 
@@ -74,7 +75,7 @@ def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
             raise CorruptDataError(
                 f"{archive} is not a complete backup: {error}; restore another one"
             ) from None
-        _require_whole(data, now_ms=now_ms)
+        _require_intact(data, now_ms=now_ms)
     return row_count
 
 
@@ -86,11 +87,11 @@ def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
         yield path, Path("snapshots") / path.name
 
 
-def _require_whole(data: DataDirectory, *, now_ms: int) -> None:
+def _require_intact(data: DataDirectory, *, now_ms: int) -> None:
     corruptions = check(data, now_ms=now_ms).corruptions
     for finding in corruptions:
         if finding.advice == NEWER:
-            # Reported before anything else: to the newer version the rest may not be corrupt.
+            # Reported first: for the newer version the rest may not be corrupt.
             raise RefusedError(
                 f"{data.path} can't be copied here: {finding.location}: {finding.reason}; {NEWER}"
             )

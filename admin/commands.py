@@ -1,8 +1,8 @@
 """The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8).
 
 Each prints JSON, one object per line, for the `tuff` command and for Spark, which import nothing
-of the server. A finding has the kind `damage`, or `doubt` if the data may as well be in order; the
-last object of all but `inspect` counts the others.
+of the server. A finding has the kind `damage`, or `doubt` if it may be no corruption. The last
+object counts the others, except that of `inspect`.
 """
 
 import argparse
@@ -27,8 +27,8 @@ EXIT_CORRUPT = 1  # or, of `inspect`: unreadable
 EXIT_REFUSED = 2
 _REFUSALS = (RefusedError, NewerFilesError, DirectoryLockedError, DirectoryNameError, StoreError)
 _RUNNING = (
-    "to copy the data of a running server, use `tuff backup FILE`; `tuff restore FILE DIR` makes a "
-    "directory of the copy"
+    "or use a copy: `tuff backup FILE` copies the data of a running server, and `tuff restore FILE "
+    "DIR` makes a directory of it"
 )
 
 Row = Mapping[str, object]
@@ -70,7 +70,7 @@ def main(
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     if options.command == "restore" and options.directory.is_file():
         return _restore_archive(options.directory, options.new, now_ms=now_ms)
-    # A backup of ours contains both stores.
+    # A backup always contains both stores.
     layout = DataDirectory.of if options.command == "restore" else DataDirectory.locate
     data = layout(options.directory, options.snapshots)
     with ExitStack() as locks:
@@ -150,8 +150,8 @@ def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> 
             EXIT_CORRUPT,
         )
     try:
-        place = Where.from_json(json.loads(where), elapsed_s=elapsed_s)
-        for row in regions(place) if what == "hbase-regions" else region_rows(place):
+        found = Where.from_json(json.loads(where), elapsed_s=elapsed_s)
+        for row in regions(found) if what == "hbase-regions" else region_rows(found):
             _print(row)
     except (ValueError, StoreError) as error:
         return _fail(str(error), EXIT_CORRUPT)
@@ -171,9 +171,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="server.py", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, dest="command")
     fsck = commands.add_parser("fsck", help="read everything, and report corruption")
-    salvaging = commands.add_parser("salvage", help="write what can be read to a new directory")
+    salvaging = commands.add_parser("salvage", help="write everything readable to a new directory")
     backup = commands.add_parser("backup", help="copy data to a new directory")
-    restore = commands.add_parser("restore", help="make a data directory of a backup")
+    restore = commands.add_parser("restore", help="create a data directory from a backup")
     for command in (fsck, salvaging, backup, restore):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")

@@ -1,8 +1,8 @@
 """The data directory that a tool reads, and the new directory that a tool writes.
 
-A new directory is there whole or not at all. It is written beside its path, with the suffix
-`.part`, and renamed at the end. A marker file in it says that a tool made it: what a killed tool
-left there is thrown away by the next command with the same target.
+A new directory is complete or does not exist. It is written beside its path, with the suffix
+`.part`, and renamed at the end. A marker file in it says that a tool made it: the next command with
+the same target removes the files of a killed tool.
 """
 
 import os

@@ -1,14 +1,46 @@
 """Check both stores of a data directory, and each against the other: `tuff fsck` (promise 8)."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from admin.check_message_store import MessageStoreReport, check_message_store
-from admin.check_transaction_files import TransactionFilesReport, check_transaction_files
 from admin.data_directory import DataDirectory
 from admin.findings import Finding
-from tx.files import has_files
-from tx.recovery import BEFORE_ALL, StoreMark, commits_without_rows, is_known
+from admin.readable_rows import (
+    SALVAGE_ADVICE,
+    PayloadReferences,
+    ReadableRows,
+    ReadRow,
+    row_name,
+)
+from admin.transaction_files import TransactionFiles, TransactionFilesReport
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.rows import (
+    BEFORE_ALL,
+    HOLDS,
+    INDEX,
+    LAST_BATCH_KEY,
+    MESSAGES,
+    METADATA,
+    METADATA_KEY,
+    PAYLOADS,
+    TOPICS,
+    Hold,
+    LastBatch,
+    MessageRow,
+    StoreMetadata,
+    offset_in,
+    pointer_in,
+    row_prefix,
+    split_named_row_key,
+    split_prefix,
+    split_topic,
+)
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import Offset, TopicId
+from tx.files import NEWER, has_files
+from tx.recovery import BEFORE_ALL as BEFORE_ALL_PUBLISHED
+from tx.recovery import StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 MISMATCH_ADVICE = "restore both stores from one backup, or use `tuff salvage`"
@@ -17,17 +49,32 @@ LOST_STORE_ADVICE = (
     "a new directory with `tuff salvage --without-messages`"
 )
 
+_Owned = tuple[bytes, int]  # a prefix, and the pointer of its rows
+
+
+@dataclass
+class MessageStoreReport:
+    """What is wrong with the store, and what the transaction files must agree with. `pointers` are
+    those with index rows, `highest_pointer` is the highest one with which any row was written."""
+
+    findings: list[Finding] = field(default_factory=list)
+    metadata: StoreMetadata | None = None
+    last_batch: LastBatch | None = None
+    pointers: set[int] = field(default_factory=set)
+    highest_pointer: int = 0
+    row_count: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """How many rows could be read, and everything that is wrong."""
+    """The number of readable rows, and all findings."""
 
     row_count: int
     findings: list[Finding]
 
     @property
     def corruptions(self) -> list[Finding]:
-        """The findings that are certain."""
+        """The findings that are certainly corruption."""
         return [finding for finding in self.findings if finding.is_corruption]
 
 
@@ -38,8 +85,8 @@ def check(data: DataDirectory, *, now_ms: int) -> CheckReport:
     """
     store = MessageStoreReport()
     if data.has_messages:
-        store = check_message_store(data.messages, now_ms=now_ms)
-    files = check_transaction_files(data.snapshots, store_mark(store))
+        store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
+    files = TransactionFiles(data.snapshots).check(store_mark(store))
     lost = [_lost_store(data)] if _is_lost(data, store) else []
     findings = [*lost, *store.findings, *files.findings, *_mismatches(store, files)]
     return CheckReport(store.row_count, findings)
@@ -55,8 +102,8 @@ def store_mark(store: MessageStoreReport) -> StoreMark | None:
 
 
 def _is_lost(data: DataDirectory, store: MessageStoreReport) -> bool:
-    """Whether the message store is empty and was not always: a server writes the id of the message
-    store before it makes the first transaction file."""
+    """Whether the message store is empty and once was not: a server writes the id of the message
+    store before it creates the first transaction file."""
     is_empty = store.metadata is None and not store.row_count
     return data.has_messages and is_empty and has_files(data.snapshots)
 
@@ -70,7 +117,7 @@ def _lost_store(data: DataDirectory) -> Finding:
 
 
 def _mismatches(store: MessageStoreReport, files: TransactionFilesReport) -> Iterator[Finding]:
-    """What one store says and the other denies; only for files from which a server would start."""
+    """Contradictions between the stores; only for files from which a server would start."""
     state = files.state
     if state is None:
         if store.highest_pointer and not files.findings:
@@ -109,7 +156,7 @@ def lost_commits(store: MessageStoreReport, state: TransactionState) -> Iterator
     """Committed messages that the message store lacks; an empty report stands for no store."""
     is_absent = store.metadata is None  # the messages may be elsewhere, as in HBase
     seen_lsn = None if store.last_batch is None else store.last_batch.seen_lsn
-    last = BEFORE_ALL if store.last_batch is None else store.last_batch.last
+    last = BEFORE_ALL_PUBLISHED if store.last_batch is None else store.last_batch.last
     seen = 0 if is_absent else seen_lsn
     lost = list(commits_without_rows(state, store.pointers, seen=seen, last=last))
     if lost:
@@ -118,3 +165,190 @@ def lost_commits(store: MessageStoreReport, state: TransactionState) -> Iterator
             f"{', '.join(lost[0].topics)} that the message store does not have",
             is_corruption=not is_absent,
         )
+
+
+@dataclass
+class _IndexEntry:
+    """An index row, and how many of the rows in its range were found."""
+
+    entry: IndexedRange
+    found: int = 0
+
+
+def check_message_store(readable: ReadableRows, *, now_ms: int) -> MessageStoreReport:
+    """Check every row of a store that no process has open, and the rows against each other."""
+    check = _MessageStoreCheck(now_ms)
+    check.report.findings += readable.findings()
+    for row in readable.rows():
+        check.take(row)
+    check.finish()
+    return check.report
+
+
+class _MessageStoreCheck:
+    """Takes the rows in the order of their keys: holds, index, messages, payloads, positions,
+    metadata, topics."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.report = MessageStoreReport()
+        self._now_ms = now_ms
+        self._last = BEFORE_ALL
+        self._prefixes: dict[bytes, int] = defaultdict(int)
+        self._topics: dict[TopicId, TopicRecord] = {}
+        self._holds: dict[tuple[TopicId, int], list[Hold]] = defaultdict(list)
+        self._index: dict[_Owned, list[_IndexEntry]] = defaultdict(list)
+        self._references = PayloadReferences()
+        self._takers: Mapping[bytes, Callable[[bytes, bytes], None]] = {
+            INDEX: self._take_index,
+            MESSAGES: self._take_message,
+            PAYLOADS: self._take_payload,
+            TOPICS: self._take_topic,
+            METADATA: self._take_metadata,
+            HOLDS: self._take_hold,
+        }
+
+    def take(self, row: ReadRow) -> None:
+        """Note the content of a row, or its corruption."""
+        if row.corruption is not None:
+            advice = NEWER if row.is_newer_format else SALVAGE_ADVICE
+            self._find(row_name(row.key), row.corruption, advice)
+        if row.value is None:
+            return
+        self.report.row_count += 1
+        taker = self._takers.get(row.key[:1])
+        if taker is not None:
+            taker(row.key, row.value)
+
+    def finish(self) -> None:
+        """Check the rows against each other."""
+        self._check_topics()
+        self._check_references()
+        self._check_index()
+        self._check_metadata()
+
+    def _find(
+        self,
+        location: str,
+        reason: str,
+        advice: str = SALVAGE_ADVICE,
+        *,
+        is_corruption: bool = True,
+    ) -> None:
+        self.report.findings.append(Finding(location, reason, advice, is_corruption))
+
+    def _take_topic(self, key: bytes, value: bytes) -> None:
+        self._topics[split_topic(key[1:])] = TopicRecord.from_bytes(key, value)
+
+    def _take_hold(self, key: bytes, value: bytes) -> None:
+        topic, generation, _ = split_named_row_key(key)
+        self._holds[topic, generation].append(Hold.from_bytes(key, value))
+
+    def _take_index(self, key: bytes, value: bytes) -> None:
+        entry = IndexedRange.from_bytes(key, value)
+        self._note_pointer(entry.pointer)
+        self.report.pointers.add(entry.pointer)
+        self._index[entry.prefix, entry.pointer].append(_IndexEntry(entry))
+
+    def _take_message(self, key: bytes, value: bytes) -> None:
+        row = MessageRow.from_bytes(key, value)
+        prefix, offset = row_prefix(key), offset_in(key)
+        self._note_row(prefix, offset)
+        if row.tx_pointer is None:
+            return
+        pointer = abs(row.tx_pointer)
+        self._note_pointer(pointer)
+        self._note_indexed(prefix, pointer, offset, is_message=True)
+        if row.reference is not None and row.reference.count:
+            self._references.add(key, row)
+
+    def _take_payload(self, key: bytes, _value: bytes) -> None:
+        prefix, offset, pointer = row_prefix(key), offset_in(key), pointer_in(key)
+        self._note_row(prefix, offset)
+        self._note_pointer(pointer)
+        self._note_indexed(prefix, pointer, offset, is_message=False)
+        self._references.count(key)
+
+    def _take_metadata(self, key: bytes, value: bytes) -> None:
+        if key == LAST_BATCH_KEY:
+            self.report.last_batch = LastBatch.from_bytes(key, value)
+        elif key == METADATA_KEY:
+            self.report.metadata = StoreMetadata.from_bytes(key, value)
+
+    def _note_row(self, prefix: bytes, offset: Offset) -> None:
+        self._prefixes[prefix] += 1
+        self._last = max(self._last, offset)
+
+    def _note_pointer(self, pointer: int) -> None:
+        self.report.highest_pointer = max(self.report.highest_pointer, pointer)
+
+    def _note_indexed(
+        self, prefix: bytes, pointer: int, offset: Offset, *, is_message: bool
+    ) -> None:
+        for indexed in self._index.get((prefix, pointer), ()):
+            entry = indexed.entry
+            if (entry.kind == MESSAGE_ROWS) == is_message and entry.first <= offset <= entry.last:
+                indexed.found += 1
+
+    def _check_topics(self) -> None:
+        for prefix, count in self._prefixes.items():
+            topic, generation = split_prefix(prefix)
+            record = self._topics.get(topic)
+            if record is None:
+                reason = f"there are {count} rows of generation {generation}, but no topic row"
+                self._find(f"topic {topic}", reason)
+            elif generation > abs(record.generation):
+                reason = (
+                    f"there are {count} rows of generation {generation}, but the topic row says "
+                    f"{record.generation}"
+                )
+                self._find(f"topic {topic}", reason)
+
+    def _check_references(self) -> None:
+        longest_ms = self.report.metadata.longest_transaction_ms if self.report.metadata else 0
+        for reference in self._references:
+            payloads = reference.payloads
+            if reference.found < payloads.count and self._is_live(reference.key):
+                # Until then retention drops no payload row, whatever its own time to live.
+                is_corruption = self._now_ms < payloads.first.timestamp_ms + longest_ms
+                reason = (
+                    f"it references {payloads.count} stored messages, and {reference.found} of "
+                    "them exist"
+                )
+                if not is_corruption:
+                    reason += "; those with a short time to live of their own may have expired"
+                self._find(row_name(reference.key), reason, is_corruption=is_corruption)
+
+    def _is_live(self, key: bytes) -> bool:
+        topic, generation = split_prefix(row_prefix(key))
+        record, offset = self._topics.get(topic), offset_in(key)
+        if record is None or record.generation != generation:
+            return False
+        rule = replace(record.rule, holds=tuple(self._holds[topic, generation]))
+        return offset >= max(rule.log_start, rule.live_from(now_ms=self._now_ms))
+
+    def _check_index(self) -> None:
+        for indexed in (each for found in self._index.values() for each in found):
+            entry = indexed.entry
+            if indexed.found < entry.count:
+                reason = (
+                    f"it covers {entry.count} rows, and {indexed.found} of them exist; the "
+                    "others may have expired"
+                )
+                self._find(row_name(entry.key), reason, is_corruption=False)
+
+    def _check_metadata(self) -> None:
+        last_batch = self.report.last_batch
+        if last_batch is None and self.report.row_count:
+            self._find("the high-water mark of the store", "it is missing")
+        elif last_batch is not None and self._last > last_batch.last:
+            reason = (
+                f"it is {_shown(last_batch.last)}, but there are rows up to {_shown(self._last)}"
+            )
+            self._find("the high-water mark of the store", reason)
+        if self.report.metadata is None and self.report.row_count:
+            reason = "it is missing, though the first batch of rows wrote it"
+            self._find("the store's record of the transaction files", reason)
+
+
+def _shown(offset: Offset) -> str:
+    return f"{offset.timestamp_ms}:{offset.seq_id}"

@@ -1,7 +1,7 @@
-"""Snapshots and logs of transactions, decoded for people: `tuff snapshot show`, `tuff log show`.
+"""Decode snapshots and logs of transactions: `tuff snapshot show`, `tuff log show`.
 
 Corruption is shown as an object of the kind `damage`, with `offset` or `place`, and `reason`, after
-all that can be read (design §4). Pointers are decimal strings, since `jq` rounds larger numbers.
+everything readable (design §4). Pointers are decimal strings, since `jq` rounds larger numbers.
 """
 
 from collections.abc import Iterator
@@ -96,7 +96,10 @@ def _read(path: Path, kind: FileKind) -> bytes:
         return data
     wanted, _ = _COMMANDS[kind]
     if found is None:
-        raise RefusedError(f"{path} is not a {wanted}: it does not begin like one")
+        raise RefusedError(
+            f"{path} is not a {wanted}: it does not begin like one; list those of a server with "
+            "`tuff snapshot ls DIRECTORY`"
+        )
     other, command = _COMMANDS[found]
     raise RefusedError(f"{path} is a {other}, not a {wanted}; show it with `{command} {path}`")
 

@@ -1,4 +1,4 @@
-"""Every row of a message store in HBase, decoded for people, region by region (design §5).
+"""Decode every row of a message store in HBase, region by region (design §5).
 
 It reads while a server runs, and changes nothing. A row appears some milliseconds after the commit
 in the server's journal; if the server is killed in between, the next start writes the row.

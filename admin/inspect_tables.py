@@ -1,4 +1,4 @@
-"""Every row of a message store, decoded for people: what `tuff table show` prints (design §5).
+"""Decode every row of a message store: `tuff table show` (design §5).
 
 For a directory that no server has open. A corrupt row is shown as an object of the kind `damage`,
 with `table`, `place` (the key in hex) and `reason`; the other rows are read all the same. Pointers
@@ -57,8 +57,8 @@ def table_rows(directory: Path) -> Iterator[Row]:
     """
     if not (directory / "CURRENT").is_file():
         below = directory / "messages"
-        reason = f"name {below}" if below.is_dir() else "there is no LevelDB table in it"
-        raise RefusedError(f"{directory} is not a message store: {reason}")
+        advice = below if below.is_dir() else "the directory messages/ of a server's data directory"
+        raise RefusedError(f"{directory} is not a message store; name {advice}")
     try:
         store = PackedRowStore(LevelDbStore(directory, first_whole=first_whole))
     except StoreError as error:
@@ -87,11 +87,11 @@ def decoded(key: bytes, value: bytes) -> Row:
 
 
 def _row(tag: bytes, key: bytes, value: bytes) -> Row:
-    place = key[1:].hex()
+    row_key = key[1:].hex()
     try:
-        return {"kind": TABLE_NAMES[tag], "key": place, **_DECODERS[tag](key, value)}
+        return {"kind": TABLE_NAMES[tag], "key": row_key, **_DECODERS[tag](key, value)}
     except (DamagedRowError, ValueError, IndexError, struct.error) as error:
-        return {**_damage(TABLE_NAMES[tag], place, str(error)), "value": value.hex()}
+        return {**_damage(TABLE_NAMES[tag], row_key, str(error)), "value": value.hex()}
 
 
 def _damage(table: str | None, place: str | None, reason: str) -> Row:

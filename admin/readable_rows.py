@@ -1,16 +1,25 @@
-"""Every row that can be read in a message store that may be corrupt (design §5; promise 8).
+"""Every readable row of a LevelDB message store that may be corrupt (design §5; promise 8).
 
-Of each row the newest version whose checksum is right is taken. It *may be stale* where bytes that
-can't be read may have contained a newer one.
+LevelDB's recovery writes to the directory, refuses the whole store for one corrupt block of its
+log, and skips other corruption silently. Its repair does not report what it left out, and restores
+rows that a lost block had replaced. So `tuff fsck` and `tuff salvage` read the files themselves,
+and change none.
+
+Of each row the newest version with a correct checksum is taken. It *may be stale* if unreadable
+bytes may have contained a newer one.
 """
 
+import heapq
+import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
-from admin.leveldb_survey import Hole, Survey, Version, survey
+from admin.findings import Finding
 from messaging.storage.packed_rows import (
     is_packed,
     packed_count_max,
@@ -34,15 +43,28 @@ from messaging.storage.rows import (
     LastBatch,
     MessageRow,
     NewerRowError,
+    PayloadRange,
     PayloadRow,
     Position,
     StoreMetadata,
+    offset_in,
+    pointer_in,
     row_prefix,
     split_named_row_key,
     split_prefix,
     split_topic,
 )
 from messaging.topics import TopicRecord
+from tuff.leveldb.log import Batch, Gap, Readable, Record, read_batch, read_records, torn_from
+from tuff.leveldb.manifest import (
+    LOG_SUFFIX,
+    TABLE_SUFFIXES,
+    Manifest,
+    Unreadable,
+    numbered,
+    read_manifest,
+)
+from tuff.leveldb.sstable import Block, Layout, read_changes, read_layout
 
 TABLE_NAMES: Mapping[bytes, str] = {
     MESSAGES: "message",
@@ -53,14 +75,243 @@ TABLE_NAMES: Mapping[bytes, str] = {
     HOLDS: "hold",
     POSITIONS: "position",
 }
-LOG_SUFFIX = ".log"
+SALVAGE_ADVICE = (
+    "write everything readable to a new directory with `tuff salvage`, or restore a backup"
+)
+
+
+# The intact rows in a key and its value: the two themselves, or rows that are packed in the value.
+Rows = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A part of a file that can't be read. In a table it may have contained versions of the keys
+    above `low` up to `high` (None: all that follow); in a log, changes to any key, with sequence
+    numbers from `first` up to `stop` (None: unknown). `is_tail`: a crash may have cut it off."""
+
+    file: str
+    offset: int
+    reason: str
+    low: bytes = b""
+    high: bytes | None = None
+    first: int | None = None
+    stop: int | None = None
+    is_tail: bool = False
+
+    def covers(self, low: bytes, high: bytes) -> bool:
+        """Whether it may have contained a version of a key from `low` to `high`, both included."""
+        if self.first is not None:
+            return False
+        return self.low < high and (self.high is None or self.high >= low)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The value that a change gave to a key, or None for its deletion. One that is not sure was
+    found in a corrupt block or batch: its value is intact, its sequence number may be wrong."""
+
+    key: bytes
+    sequence: int
+    value: bytes | None
+    file: str
+    is_sure: bool = True
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a directory contains; `loose` are versions that are not in an intact block."""
+
+    holes: list[Hole] = field(default_factory=list)
+    loose: list[Version] = field(default_factory=list)
+    tables: list[tuple[str, Readable, list[Block]]] = field(default_factory=list)
+
+    def versions(self) -> Iterator[list[Version]]:
+        """All versions of each key, the newest first, in the order of the keys."""
+        streams = [_stream(*table) for table in self.tables]
+        merged = heapq.merge(sorted(self.loose, key=_order), *streams, key=_order)
+        for _, found in groupby(merged, key=attrgetter("key")):
+            yield list(found)
+
+
+def _order(version: Version) -> tuple[bytes, int]:
+    return version.key, -version.sequence
+
+
+def _stream(name: str, data: Readable, blocks: list[Block]) -> Iterator[Version]:
+    for block in blocks:
+        if block.damage is None:
+            for change in read_changes(data, block):
+                yield Version(change.key, change.sequence, change.value, name)
+
+
+def survey(directory: Path) -> Survey:
+    """Read everything in a LevelDB directory that no process has open; changes nothing.
+
+    Raises: OSError: a file can't be read.
+    """
+    found = Survey()
+    manifest, unreadable = read_manifest(directory)
+    found.holes += map(_hole_in_manifest, unreadable)
+    for number, path in numbered(directory, *TABLE_SUFFIXES):
+        # Without a manifest all tables count, as in LevelDB's own repair: the newest versions win.
+        if manifest is None or number in manifest.tables:
+            _read_table(path, found)
+    for number, (low, high) in manifest.tables.items() if manifest is not None else ():
+        names = [f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
+        if not any((directory / name).is_file() for name in names):
+            found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
+    _read_logs(directory, manifest, found)
+    return found
+
+
+def _hole_in_manifest(at: Unreadable) -> Hole:
+    # A torn write never took effect, and hides nothing.
+    first, high = (None, b"") if at.is_tail else (0, None)
+    return Hole(at.file, at.offset, at.reason, high=high, first=first, is_tail=at.is_tail)
+
+
+def _before(key: bytes) -> bytes:
+    """A key just below this one: above most of the keys that are below it."""
+    return key[:-1]
+
+
+def _read_table(path: Path, found: Survey) -> None:
+    with path.open("rb") as file:
+        is_empty = path.stat().st_size == 0
+        data = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    layout = read_layout(data)
+    found.tables.append((path.name, data, layout.blocks))
+    last = b""
+    for at, block in enumerate(layout.blocks):
+        if block.damage is None:
+            for change in read_changes(data, block):
+                last = change.key
+        else:
+            behind = _first_key(data, layout, at + 1)
+            last = _read_corrupt_block(path.name, data, block, (last, behind), found)
+    for offset, reason in layout.damages:
+        # Corruption outside of the blocks hides no row, unless it hides where the blocks are.
+        found.holes.append(Hole(path.name, offset, reason, last, None if layout.is_cut else b""))
+
+
+def _first_key(data: Readable, layout: Layout, at: int) -> bytes | None:
+    for block in layout.blocks[at:]:
+        if block.damage is None:
+            return next((change.key for change in read_changes(data, block)), None)
+    return None
+
+
+def _read_corrupt_block(
+    name: str,
+    data: Readable,
+    block: Block,
+    around: tuple[bytes, bytes | None],
+    found: Survey,
+) -> bytes:
+    """Take the intact rows of a corrupt block, and note the holes between them; its last key."""
+    last, behind = around
+    reason = block.damage or ""
+    deleted: bytes | None = None
+    is_torn = False
+    for change in read_changes(data, block):
+        if change.value is None:
+            # No checksum of ours covers its key, unless an intact row of the same key follows.
+            is_torn, deleted = is_torn or deleted is not None, change.key
+            continue
+        rows = [] if change.key < last else whole_rows(change.key, change.value)
+        if not rows:
+            is_torn, deleted = True, None
+            continue
+        if deleted == change.key:
+            found.loose.append(Version(deleted, change.sequence + 1, None, name, is_sure=False))
+        if is_torn or deleted not in (None, change.key):
+            found.holes.append(Hole(name, block.offset, reason, last, change.key))
+        found.loose += _unsure(name, change.sequence, rows)
+        is_torn, deleted, last = rows != [(change.key, change.value)], None, rows[-1][0]
+    # How many rows there were is unknown, so there may be a hole after the last one.
+    found.holes.append(Hole(name, block.offset, reason, last, behind))
+    return last
+
+
+def _unsure(name: str, sequence: int, rows: Rows) -> Iterator[Version]:
+    return (Version(key, sequence, value, name, is_sure=False) for key, value in rows)
+
+
+def _read_logs(directory: Path, manifest: Manifest | None, found: Survey) -> None:
+    logs = numbered(directory, LOG_SUFFIX)
+    live = [path for number, path in logs if manifest is None or manifest.needs_log(number)]
+    lost = None if manifest is None else manifest.lost_log(directory)
+    if lost is not None:
+        found.holes.append(Hole(lost, 0, "the file is missing", first=0))
+    reader = _LogReader(found)
+    # An empty new log was made by an opening that did not complete.
+    newest = next((path for path in reversed(live) if path.stat().st_size), None)
+    for path in live:
+        reader.read(path, is_newest=path == newest)
+
+
+class _LogReader:
+    """Reads logs in their order, and finds by the sequence numbers what is missing."""
+
+    def __init__(self, found: Survey) -> None:
+        self._found = found
+        self._next: int | None = None
+
+    def read(self, path: Path, *, is_newest: bool) -> None:
+        data = path.read_bytes()
+        torn = torn_from(data) if is_newest else None
+        pending: list[tuple[int, str, bool]] = []
+        for record in read_records(data[:torn]):
+            if isinstance(record, Gap):
+                pending.append((record.offset, record.reason, record.is_tail))
+            else:
+                self._take(path.name, record, pending)
+        if torn is not None:
+            pending.append((torn, "sectors of the last write are missing", True))
+        # A write of several blocks that was cut off leaves more than one incomplete record.
+        is_cut_off = is_newest and bool(pending) and pending[-1][2]
+        for offset, reason, is_tail in pending:
+            self._hole(path.name, offset, reason, None, is_tail=is_tail or is_cut_off)
+
+    def _take(self, name: str, record: Record, pending: list[tuple[int, str, bool]]) -> None:
+        batch = read_batch(record)
+        if batch.damage is not None:
+            pending.append((record.offset, batch.damage, False))
+            self._take_rows(name, batch)
+            return
+        if not pending and self._next is not None and batch.first != self._next:
+            reason = f"changes {self._next} to {batch.first - 1} are missing before it"
+            pending.append((record.offset, reason, False))
+        for offset, reason, _ in pending:
+            self._hole(name, offset, reason, batch.first)
+        pending.clear()
+        self._next = batch.stop
+        self._found.loose += (
+            Version(change.key, change.sequence, change.value, name) for change in batch.changes
+        )
+
+    def _take_rows(self, name: str, batch: Batch) -> None:
+        # The batch's own number may be corrupt; if too high, an old row would replace a newer one.
+        first = batch.first if self._next is None else self._next
+        for at, change in enumerate(batch.changes):
+            if change.value is not None:
+                rows = whole_rows(change.key, change.value)
+                self._found.loose += _unsure(name, first + at, rows)
+
+    def _hole(
+        self, name: str, offset: int, reason: str, stop: int | None, *, is_tail: bool = False
+    ) -> None:
+        first = self._next or 0
+        hole = Hole(name, offset, reason, first=first, stop=stop, is_tail=is_tail)
+        self._found.holes.append(hole)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRow:
     """What can be read of a row. `value` is None if no version of it is intact; `corruption` says
     what is wrong with the newest version, None if it is intact; `file` is where the version that
-    was read, or is corrupt, lies. `is_newer_format`: a newer version of this program wrote it, and
+    was read, or is corrupt. `is_newer_format`: a newer version of this program wrote it, and
     it is not corrupt."""
 
     key: bytes
@@ -76,12 +327,18 @@ class ReadableRows:
 
     def __init__(self, directory: Path) -> None:
         """Raises: OSError: a file can't be read."""
-        self._survey: Survey = survey(directory, whole_rows=whole_rows)
+        self._name = directory.name
+        self._survey: Survey = survey(directory)
 
     @property
     def holes(self) -> list[Hole]:
-        """Where the files can't be read."""
+        """The unreadable parts of the files."""
         return self._survey.holes
+
+    def findings(self) -> list[Finding]:
+        """A finding for each unreadable part."""
+        # A corrupt block has a hole for each gap between two intact rows, and is reported once.
+        return list(dict.fromkeys(_hole_finding(self._name, hole) for hole in self.holes))
 
     def rows(self) -> Iterator[ReadRow]:
         """Every row in the order of the keys, without those that were deleted."""
@@ -132,6 +389,50 @@ class ReadableRows:
             may_be_stale=True,
             is_newer_format=isinstance(corruption, NewerRowError),
         )
+
+
+def _hole_finding(directory: str, hole: Hole) -> Finding:
+    reason = hole.reason
+    if hole.is_tail:
+        reason += (
+            "; either a write that a crash cut off and that was not acknowledged, or corruption"
+        )
+    location = f"{directory}/{hole.file} at byte {hole.offset}"
+    return Finding(location, reason, SALVAGE_ADVICE, is_corruption=not hole.is_tail)
+
+
+@dataclass
+class PayloadReference:
+    """A message row that references payload rows, and how many of these were found."""
+
+    key: bytes
+    row: MessageRow
+    payloads: PayloadRange
+    found: int = 0
+
+
+class PayloadReferences:
+    """The references of a store. Their message rows come before all payload rows."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[tuple[bytes, int], list[PayloadReference]] = {}
+
+    def add(self, key: bytes, row: MessageRow) -> None:
+        """Note a message row that has a reference."""
+        assert row.reference is not None
+        owner = row_prefix(key), abs(row.tx_pointer or 0)
+        found = PayloadReference(key, row, row.reference)
+        self._by_owner.setdefault(owner, []).append(found)
+
+    def count(self, key: bytes) -> None:
+        """Count a payload row for the reference to it."""
+        offset = offset_in(key)
+        for reference in self._by_owner.get((row_prefix(key), pointer_in(key)), ()):
+            if reference.payloads.first <= offset <= reference.payloads.last:
+                reference.found += 1
+
+    def __iter__(self) -> Iterator[PayloadReference]:
+        return (each for found in self._by_owner.values() for each in found)
 
 
 def _unpacked(packed: ReadRow, value: bytes) -> Iterator[ReadRow]:

@@ -1,8 +1,8 @@
-"""Write a new data directory with what can be read of both stores: `tuff salvage` (promise 8).
+"""Write everything readable of both stores to a new data directory: `tuff salvage` (promise 8).
 
-First the transaction files are read: what they prove of each transaction decides what becomes of
-its rows. Then the rows are copied. What the rows prove in turn of transactions that the files lost
-is part of the transaction files that are written last.
+The transaction files are read first, since the proven outcome of a transaction decides whether its
+rows stay visible. Then the rows are copied. The new transaction files are written last: rows can
+prove outcomes that the old files lost.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from admin.check_message_store import MessageStoreReport, check_message_store
 from admin.data_directory import DataDirectory, new_directory
 from admin.findings import Decision, Finding
-from admin.fsck import check, lost_commits, store_mark
+from admin.fsck import MessageStoreReport, check, check_message_store, lost_commits, store_mark
+from admin.readable_rows import ReadableRows
 from admin.salvage_messages import (
     MessageSalvage,
     ProvenOutcome,
@@ -26,8 +26,8 @@ from admin.salvage_transactions import (
     RowEvidence,
     complete_state,
     prove_state,
-    write_transaction_files,
 )
+from admin.transaction_files import write_transaction_files
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
 from tx.outcomes import EndedState
@@ -35,7 +35,7 @@ from tx.outcomes import EndedState
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """How many rows of which table were kept, what was lost, and what had to be decided."""
+    """The kept rows by table, the lost ones, and the decisions."""
 
     kept: Counter[str]
     lost: list[Finding]
@@ -45,7 +45,7 @@ class SalvageReport:
 def salvage(
     data: DataDirectory, target: Path, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> SalvageReport:
-    """Write what can be read to a new directory, which is there whole or not at all. Blocks.
+    """Write what can be read to a new directory, which is complete or does not exist. Blocks.
 
     Raises:
         RefusedError: the new directory is not empty.
@@ -59,24 +59,21 @@ def salvage(
 def _write(
     data: DataDirectory, part: Path, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> SalvageReport:
-    proven = _prove(data, now_ms=now_ms)
-    rows = _salvage_rows(data, part, proven, now_ms=now_ms, new_store_id=new_store_id)
+    readable = ReadableRows(data.messages) if data.has_messages else None
+    mark = None
+    if readable is not None:
+        mark = store_mark(check_message_store(readable, now_ms=now_ms))
+    proven = prove_state(data.snapshots, mark)
+    rows = _salvage_rows(readable, part, proven, now_ms=now_ms, new_store_id=new_store_id)
     findings = check(DataDirectory.of(part), now_ms=now_ms).findings
-    assert not findings, f"what salvage wrote is not whole: {findings}"
+    assert not findings, f"salvage wrote a corrupt directory: {findings}"
     decided = [*proven.decided, *rows.decided, *_hidden(rows)]
     missing = () if data.has_messages else lost_commits(MessageStoreReport(), proven.state)
     return SalvageReport(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
 
 
-def _prove(data: DataDirectory, *, now_ms: int) -> ProvenState:
-    mark = None
-    if data.has_messages:
-        mark = store_mark(check_message_store(data.messages, now_ms=now_ms))
-    return prove_state(data.snapshots, mark)
-
-
 def _salvage_rows(
-    data: DataDirectory,
+    readable: ReadableRows | None,
     part: Path,
     proven: ProvenState,
     *,
@@ -86,9 +83,7 @@ def _salvage_rows(
     store = LevelDbStore(part / "messages", first_whole=first_whole)
     try:
         outcome = cache(partial(_outcome, proven))
-        source = (
-            MessageSalvage(data.messages, store, outcome=outcome) if data.has_messages else None
-        )
+        source = None if readable is None else MessageSalvage(readable, store, outcome=outcome)
         rows = SalvagedRows() if source is None else source.copy_rows()
         store_id, highest = _write_transactions(
             part, proven, rows, now_ms=now_ms, new_store_id=new_store_id

@@ -1,4 +1,4 @@
-"""A new message store with every row that can be read, and none undecided: `tuff salvage`.
+"""Write a message store with every readable row, and without undecided rows: `tuff salvage`.
 
 A row with a write pointer stays visible to snapshot readers only if its commit is proven: by the
 transaction files, or because its pointer has left the pointer index, which happens after a durable
@@ -10,12 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from pathlib import Path
 
-from admin.check_message_store import SALVAGE_ADVICE, hole_findings
 from admin.findings import Decision, Finding
-from admin.leveldb_survey import Version
-from admin.readable_rows import LOG_SUFFIX, TABLE_NAMES, ReadableRows, ReadRow, row_name
+from admin.readable_rows import (
+    SALVAGE_ADVICE,
+    TABLE_NAMES,
+    PayloadReference,
+    PayloadReferences,
+    ReadableRows,
+    ReadRow,
+    Version,
+    row_name,
+)
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -38,6 +44,7 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TTL_S_MAX, TopicRecord
+from tuff.leveldb.manifest import LOG_SUFFIX
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER
 
@@ -70,15 +77,6 @@ class SalvagedRows:
     highest_pointer: int = 0
 
 
-@dataclass
-class _Reference:
-    """A message row that references payload rows, and how many of these were kept."""
-
-    key: bytes
-    row: MessageRow
-    found: int = 0
-
-
 def write_empty_store(new: Store, metadata: StoreMetadata, published: Offset) -> None:
     """Write a store without messages, for transactions whose messages are lost or elsewhere. Its
     last batch has seen no edit of the transactions, so that a check finds what is missing.
@@ -98,13 +96,12 @@ class MessageSalvage:
     """Reads a corrupt store, and writes a new one. Blocks."""
 
     def __init__(
-        self, directory: Path, new: Store, *, outcome: Callable[[int], ProvenOutcome]
+        self, readable: ReadableRows, new: Store, *, outcome: Callable[[int], ProvenOutcome]
     ) -> None:
-        """Raises: OSError: a file can't be read."""
-        self._readable = ReadableRows(directory)
+        self._readable = readable
         self._new = new
         self._outcome = outcome
-        self.report = SalvagedRows(lost=hole_findings(directory, self._readable))
+        self.report = SalvagedRows(lost=readable.findings())
         self._indexed, self._unmarked = _pointers_in_doubt(self._readable)
         self._has_log_holes = any(hole.first is not None for hole in self._readable.holes)
         self._last = BEFORE_ALL
@@ -112,7 +109,7 @@ class MessageSalvage:
         self._clock_ms: int | None = None
         self._generations: dict[TopicId, int] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
-        self._references: dict[tuple[bytes, int], list[_Reference]] = {}
+        self._references = PayloadReferences()
         self._batch: list[tuple[bytes, bytes | None]] = []
         self._batch_bytes = 0
         self._takers: Mapping[bytes, Callable[[ReadRow, bytes], None]] = {
@@ -130,9 +127,8 @@ class MessageSalvage:
                 self._report_lost(found, found.corruption)
             if found.value is not None:
                 self._takers.get(found.key[:1], self._copy)(found, found.value)
-        for references in self._references.values():
-            for reference in references:
-                self._keep_reference(reference)
+        for reference in self._references:
+            self._keep_reference(reference)
         self._keep_topics()
         return self.report
 
@@ -194,9 +190,7 @@ class MessageSalvage:
         if row.reference is None:
             self._put(found.key, row.to_bytes(found.key))
             return
-        pointer = abs(row.tx_pointer or 0)
-        owned = self._references.setdefault((row_prefix(found.key), pointer), [])
-        owned.append(_Reference(found.key, row))
+        self._references.add(found.key, row)
 
     def _decided(self, found: ReadRow, row: MessageRow, pointer: int) -> MessageRow:
         """The row, with an inverted pointer unless its commit is proven."""
@@ -230,17 +224,12 @@ class MessageSalvage:
 
     def _keep_payload(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
-        pointer, offset = pointer_in(found.key), offset_in(found.key)
-        self._note_pointer(pointer)
+        self._note_pointer(pointer_in(found.key))
         self._put(found.key, value)
-        for reference in self._references.get((row_prefix(found.key), pointer), ()):
-            payloads = reference.row.reference
-            if payloads is not None and payloads.first <= offset <= payloads.last:
-                reference.found += 1
+        self._references.count(found.key)
 
-    def _keep_reference(self, reference: _Reference) -> None:
-        row, payloads = reference.row, reference.row.reference
-        assert payloads is not None
+    def _keep_reference(self, reference: PayloadReference) -> None:
+        row, payloads = reference.row, reference.payloads
         if reference.found < payloads.count:
             row = replace(row, reference=replace(payloads, count=reference.found))
             reason = f"of its {payloads.count} stored messages {reference.found} are left"
@@ -272,8 +261,8 @@ class MessageSalvage:
             if record is None:
                 record = TopicRecord(generation=generation, properties={"ttl": str(TTL_S_MAX)})
                 reason = (
-                    f"its row is lost; made anew with generation {generation} and the longest ttl, "
-                    "so what was deleted, truncated or expired may be back: set its properties"
+                    f"its row is lost; created again with generation {generation} and the longest "
+                    "ttl, so deleted, truncated or expired messages may be back: set its properties"
                 )
                 self._decide(f"topic {topic}", reason)
             elif generation > abs(record.generation):

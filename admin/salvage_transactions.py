@@ -1,18 +1,16 @@
 """The newest transaction state that transaction files prove, also corrupt ones (promise 8).
 
 Files from which a server would start are taken as they are. Of others, the newest intact snapshot
-and the edits that follow it without a gap are certain. Of what follows a gap, each edit that means
-something by itself is believed: a commit record is the decision, wherever it stands in the log.
+and the edits that follow it without a gap are certain. After a gap, an edit is used if it has a
+meaning by itself: a commit record is the decision, independent of the edits before it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from admin.check_transaction_files import check_transaction_files
 from admin.findings import Decision, Finding
-from tuff.disk.files import make_directory
-from tuff.disk.records import Damage, Frame, read_frame
+from admin.transaction_files import ReadableEdits, TransactionFiles
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
 from tx.consistency import contradiction
@@ -27,41 +25,24 @@ from tx.edits import (
     EpochBegun,
     Invalidated,
     InvalidReason,
-    MalformedError,
-    NewerError,
     PointerRange,
     Refused,
     Restarted,
     SinkForgotten,
     Started,
     Truncated,
-    decode_edit,
-)
-from tx.files import (
-    HEAD_SIZE,
-    DamagedFilesError,
-    FileHeader,
-    FileKind,
-    KnownFile,
-    NewerFilesError,
-    free_path,
-    list_files,
-    newer,
-    read_header,
 )
 from tx.outcomes import EndedState, OpenTransaction
 from tx.recovery import StoreMark
 from tx.settings import BLOCK_COUNT_MAX
-from tx.snapshot_file import read_snapshot, write_snapshot
 from tx.state import Sink, StateImage, TransactionState, fresh_image
-from tx.wal import DiskFile, create_log, proofs_behind
 
 _OF_ONE_TRANSACTION = (Checkpointed, Committing, Refused, Committed, Aborted, Invalidated)
 
 
 @dataclass
 class ProvenState:
-    """What the files prove. `is_complete`: they lack nothing that a server would need. `committed`
+    """What the files prove. `is_complete`: a server could start from them. `committed`
     and `undone` are pointers whose transaction is not in the state, and of which an edit after a
     gap says so."""
 
@@ -99,8 +80,8 @@ class ProvenState:
     @property
     def last_published(self) -> Offset:
         """The highest offset among the messages of remembered commits."""
-        places = (detail.last for each in self.state.outcomes for detail in each.published)
-        return max(places, default=Offset(0, 0))
+        offsets = (detail.last for each in self.state.outcomes for detail in each.published)
+        return max(offsets, default=Offset(0, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +101,9 @@ def prove_state(directory: Path, mark: StoreMark | None) -> ProvenState:
         NewerFilesError: a newer version wrote one of them.
         OSError: a file can't be read.
     """
-    report = check_transaction_files(directory, mark)
-    readable = _read_corrupt_files(directory)
+    files = TransactionFiles(directory)
+    report = files.check(mark)
+    readable = files.readable_edits()
     if report.state is not None:
         lsn = report.state.lsn
         return ProvenState(
@@ -168,21 +150,6 @@ def complete_state(proven: ProvenState, rows: RowEvidence, *, now_ms: int) -> St
     return _all_visible(state, lsn=max(proven.highest_lsn, state.lsn))
 
 
-def write_transaction_files(
-    directory: Path, image: StateImage, *, store_id: str, now_ms: int
-) -> KnownFile:
-    """A log and a snapshot from which a server starts, in a directory that has none.
-
-    Raises: OSError.
-    """
-    make_directory(directory)
-    log = FileHeader(sequence=1, store_id=store_id, created_ms=now_ms, lsn=image.lsn + 1)
-    path = free_path(directory, FileKind.LOG, now_ms=now_ms)
-    create_log(path, log, (), open_file=DiskFile).file.close()
-    snapshot = FileHeader(sequence=2, store_id=store_id, created_ms=now_ms, lsn=image.lsn)
-    return write_snapshot(directory, snapshot, image)[0]
-
-
 def _epoch_in_doubt(sink: Sink) -> Decision:
     # A later epoch may be among the lost edits. Its replay would be written a second time, and only
     # the operator of the writer can know.
@@ -193,7 +160,7 @@ def _epoch_in_doubt(sink: Sink) -> Decision:
     )
 
 
-def _replay(readable: "_ReadableFiles", lost: list[Finding]) -> ProvenState:
+def _replay(readable: ReadableEdits, lost: list[Finding]) -> ProvenState:
     image = max(readable.images, key=lambda each: each.lsn, default=fresh_image(now_ms=0))
     state = TransactionState(image)
     while (edit := readable.edits.get(state.lsn + 1)) is not None:
@@ -208,7 +175,7 @@ def _replay(readable: "_ReadableFiles", lost: list[Finding]) -> ProvenState:
 
 
 def _apply_after_gap(proven: ProvenState, lsn: int, edit: Edit) -> None:
-    """Apply an edit from after a gap, as far as that is possible without the lost ones."""
+    """Apply an edit from after a gap, as far as possible without the lost ones."""
     state = proven.state
     if isinstance(edit, Truncated):
         return  # pointers do no harm on the invalid list, and what else was lost may need them
@@ -289,114 +256,3 @@ def _all_visible(state: TransactionState, *, lsn: int) -> StateImage:
     return replace(
         image, lsn=lsn, seen=lsn, last_pointer=image.highest_reserved, view=view, pending=()
     )
-
-
-# Reading corrupt files. A corrupt length hides where the next frame starts. But each write begins
-# with a proof that contains its own offset, and reading goes on at the next one whose offset is
-# right.
-
-
-@dataclass
-class _ReadableFiles:
-    """What can be read in the files of a directory: headers, intact snapshots, and edits by LSN."""
-
-    headers: list[FileHeader] = field(default_factory=list)
-    images: list[StateImage] = field(default_factory=list)
-    edits: dict[int, Edit] = field(default_factory=dict)
-
-    @property
-    def store_id(self) -> str | None:
-        """The one that most of the files have; None if no header can be read."""
-        ids = [header.store_id for header in self.headers]
-        return max(ids, key=ids.count, default=None)
-
-
-@dataclass
-class _Log:
-    name: str
-    header: FileHeader | None
-    data: bytes
-    edits: list[tuple[int, Edit]] = field(default_factory=list)
-
-    @property
-    def first_lsn(self) -> int:
-        return self.header.lsn if self.header is not None else self.edits[0][0]
-
-
-def _read_corrupt_files(directory: Path) -> _ReadableFiles:
-    """Read every transaction file as far as possible, also past corruption. Changes nothing.
-
-    Raises:
-        NewerFilesError: a newer version wrote some of it; if it were left out, it would be lost.
-        OSError: a file can't be read.
-    """
-    readable = _ReadableFiles()
-    logs: list[_Log] = []
-    for path, kind in list_files(directory) if directory.is_dir() else []:
-        data = path.read_bytes()
-        header = _header(path.name, kind, data)
-        if header is not None:
-            readable.headers.append(header)
-        if kind is FileKind.LOG:
-            logs.append(_Log(path.name, header, data))
-        elif header is not None:
-            readable.images += _images(path.name, data)
-    for log in logs:
-        log.edits = list(_edits(log.name, _acknowledged(log, readable.headers)))
-    for log in sorted((log for log in logs if log.edits), key=lambda log: log.first_lsn):
-        # What an older log has from here on was cut off when this one was begun.
-        for lsn in [lsn for lsn in readable.edits if lsn >= log.first_lsn]:
-            del readable.edits[lsn]
-        readable.edits |= log.edits
-    return readable
-
-
-def _header(name: str, kind: FileKind, data: bytes) -> FileHeader | None:
-    try:
-        return read_header(name, kind, data)[0]
-    except NewerFilesError:
-        raise
-    except DamagedFilesError:
-        return None
-
-
-def _images(name: str, data: bytes) -> list[StateImage]:
-    try:
-        return [read_snapshot(name, data)[1]]
-    except NewerFilesError:
-        raise
-    except DamagedFilesError:
-        return []
-
-
-def _acknowledged(log: _Log, headers: list[FileHeader]) -> bytes:
-    """The bytes up to the length that the log after it records; all, if there is none."""
-    for header in headers:
-        if log.header is not None and header.previous_sequence == log.header.sequence:
-            return log.data[: header.previous_length]
-    return log.data
-
-
-def _edits(name: str, data: bytes) -> Iterator[tuple[int, Edit]]:
-    at = HEAD_SIZE
-    while at < len(data):
-        found = read_frame(data, at)
-        if isinstance(found, Damage):
-            at = _next_frame(data, at)
-            continue
-        at = found.stop
-        try:
-            yield decode_edit(found.body)
-        except NewerError as error:
-            raise newer(name, found.start, str(error)) from None
-        except MalformedError:
-            continue  # the header, or a proof
-
-
-def _next_frame(data: bytes, corrupt_at: int) -> int:
-    """Where reading goes on after a corrupt frame; the end if no later frame is recognisable."""
-    stop = corrupt_at + 8 + int.from_bytes(data[corrupt_at : corrupt_at + 4], "big")
-    # The length may be right, and the body or the checksum wrong.
-    if isinstance(read_frame(data, stop), Frame):
-        return stop
-    return next((proof.start for proof in proofs_behind(data, corrupt_at + 1)), len(data))

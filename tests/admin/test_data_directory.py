@@ -257,6 +257,6 @@ def test_the_data_of_a_running_server_is_refused_and_tuff_backup_is_advised(tmp_
 
         assert (done.returncode, done.stdout) == (2, "")
         assert f" is in use by process {server.pid}; stop that server" in done.stderr
-        assert "use `tuff backup FILE`" in done.stderr
+        assert "`tuff backup FILE` copies the data of a running server" in done.stderr
         assert "--help" not in done.stderr
     server.end()

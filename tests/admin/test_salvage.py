@@ -125,7 +125,7 @@ def test_a_lost_topic_row_is_written_again_and_reported(data: Path, tmp_path: Pa
     account, _ = salvaged(data, tmp_path / "new")
 
     [told] = [each for each in account.decided if each.location == "topic one:again"]
-    assert "made anew with generation 2" in told.reason
+    assert "created again with generation 2" in told.reason
 
 
 def test_lost_metadata_is_restored_from_the_transaction_files(data: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import plyvel
 
+from admin.readable_rows import ReadableRows
 from admin.salvage_messages import MessageSalvage, ProvenOutcome, SalvagedRows
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
@@ -54,7 +55,7 @@ def newest_table(directory: Path) -> Path:
 def salvaged(directory: Path, outcome: ProvenOutcome) -> tuple[SalvagedRows, int | None]:
     """The report, and the pointer that the row has now."""
     new = MemoryStore()
-    salvage = MessageSalvage(directory, new, outcome=lambda _: outcome)
+    salvage = MessageSalvage(ReadableRows(directory), new, outcome=lambda _: outcome)
     account = salvage.copy_rows()
     salvage.write_metadata(account.metadata, PLACE)
     return account, MessageRow.from_bytes(KEY, new.rows[KEY]).tx_pointer
@@ -115,6 +116,8 @@ def test_a_block_that_another_tool_compressed_is_read(tmp_path: Path) -> None:
     assert newest_table(tmp_path).stat().st_size < 200 * 100
 
     new = MemoryStore()
-    account = MessageSalvage(tmp_path, new, outcome=lambda _: ProvenOutcome.UNKNOWN).copy_rows()
+    account = MessageSalvage(
+        ReadableRows(tmp_path), new, outcome=lambda _: ProvenOutcome.UNKNOWN
+    ).copy_rows()
     assert account.lost == []
     assert account.kept["message"] == 200

@@ -6,8 +6,8 @@ from admin.salvage_transactions import (
     RowEvidence,
     complete_state,
     prove_state,
-    write_transaction_files,
 )
+from admin.transaction_files import write_transaction_files
 from tuff.protocol.transaction import TransactionType
 from tx.edits import (
     BlockReserved,

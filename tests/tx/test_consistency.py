@@ -15,13 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from admin.check_transaction_files import check_transaction_files
 from admin.salvage_transactions import (
     RowEvidence,
     complete_state,
     prove_state,
-    write_transaction_files,
 )
+from admin.transaction_files import TransactionFiles, write_transaction_files
 from tests.tx.epochs import begin as begin_epoch
 from tests.tx.harness import NOW_MS, STORE_ID, Rows, Service, entry
 from tuff.protocol.errors import TransactionConflictError
@@ -147,7 +146,7 @@ async def outcome_of(directory: Path) -> tuple[ServiceState, str]:
 
 def judge(directory: Path) -> str | None:
     """The one reason of all who read the files, None where they recover; nothing may raise."""
-    account = check_transaction_files(directory, None)
+    account = TransactionFiles(directory).check(None)
     damages = [finding for finding in account.findings if finding.is_corruption]
     proven = prove_state(directory, None)
     repaired = directory.with_name("repaired")
@@ -467,7 +466,7 @@ def test_an_edit_that_can_not_be_applied_is_damage_too(
         patched.setattr(TransactionState, "apply", fail)
         with pytest.raises(ContradictionError) as raised:
             recover(place, None)
-        account = check_transaction_files(place, None)
+        account = TransactionFiles(place).check(None)
 
     assert isinstance(raised.value.__cause__, KeyError)
     assert "edit 1 (Restarted)" in str(raised.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.check_transaction_files import check_transaction_files
+from admin.transaction_files import TransactionFiles
 from tests.tx.harness import NOW_MS, STORE_ID, Service, entry
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
@@ -345,7 +345,7 @@ async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path
     log = newest(service.directory, "txlog")
     before = log.stat().st_mtime_ns
 
-    assert check_transaction_files(service.directory, None).findings == []
+    assert TransactionFiles(service.directory).check(None).findings == []
 
     assert log.stat().st_mtime_ns == before
     again = await Service(service.directory).open()

@@ -7,8 +7,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from admin.leveldb_survey import Survey, survey
-from messaging.storage.packed_rows import whole_rows
+from admin.readable_rows import Survey, survey
 from messaging.storage.rows import frame
 
 SECTOR = 512  # bytes
@@ -16,7 +15,7 @@ KEYS = [b"m%06d" % number for number in range(400)]
 
 
 def by_the_files(directory: Path) -> dict[bytes, bytes]:
-    found = survey(directory, whole_rows=whole_rows)
+    found = survey(directory)
     assert found.holes == []
     newest = (versions[0] for versions in found.versions())
     return {one.key: one.value for one in newest if one.value is not None}
@@ -86,7 +85,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def looked_at(directory: Path) -> Survey:
-    return survey(directory, whole_rows=whole_rows)
+    return survey(directory)
 
 
 def manifest_of(directory: Path) -> Path:

@@ -1,0 +1,273 @@
+"""Read transaction logs and snapshots, also corrupt ones: check them for `tuff fsck`, find every
+readable edit for `tuff salvage`, and write new ones.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from admin.findings import Finding
+from tuff.disk.files import make_directory
+from tuff.disk.records import Damage, Frame, read_frame
+from tx.edits import Edit, MalformedError, NewerError, decode_edit
+from tx.files import (
+    HEAD_SIZE,
+    NEWER,
+    ContradictionError,
+    DamagedFilesError,
+    FileHeader,
+    FileKind,
+    KnownFile,
+    NewerFilesError,
+    free_path,
+    list_files,
+    newer,
+    read_header,
+    without_advice,
+)
+from tx.recovery import StoreMark, recover
+from tx.snapshot_file import read_snapshot, write_snapshot
+from tx.state import StateImage, TransactionState
+from tx.wal import DiskFile, create_log, proofs_behind, read_log
+
+ADVICE = (
+    "put the file back from a backup, or write everything provable to a new directory with "
+    "`tuff salvage`"
+)
+
+
+@dataclass
+class TransactionFilesReport:
+    """What is wrong with the files, and the state from which a server would start; None if it
+    would not."""
+
+    findings: list[Finding] = field(default_factory=list)
+    state: TransactionState | None = None
+
+
+@dataclass
+class ReadableEdits:
+    """Everything readable in the files of a directory: headers, intact snapshots, and edits by
+    LSN."""
+
+    headers: list[FileHeader] = field(default_factory=list)
+    images: list[StateImage] = field(default_factory=list)
+    edits: dict[int, Edit] = field(default_factory=dict)
+
+    @property
+    def store_id(self) -> str | None:
+        """The one that most of the files have; None if no header can be read."""
+        ids = [header.store_id for header in self.headers]
+        return max(ids, key=ids.count, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, and its header; or the error of reading the header."""
+
+    name: str
+    kind: FileKind
+    data: bytes
+    header: FileHeader | DamagedFilesError
+
+
+@dataclass
+class _Log:
+    header: FileHeader | None
+    edits: list[tuple[int, Edit]]
+
+    @property
+    def first_lsn(self) -> int:
+        return self.header.lsn if self.header is not None else self.edits[0][0]
+
+
+class TransactionFiles:
+    """The transaction files of a directory that no server uses. Blocks; changes nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: OSError: a file can't be read."""
+        self._directory = directory
+        paths = list_files(directory) if directory.is_dir() else []
+        self._files = [_read(path, kind) for path, kind in paths]
+
+    def check(self, mark: StoreMark | None) -> TransactionFilesReport:
+        """Check each file alone, and recover the state from all of them.
+
+        Raises: OSError: a file can't be read.
+        """
+        report = TransactionFilesReport(self._file_findings())
+        if self._files:
+            self._check_recovery(mark, report)
+        elif mark is not None and mark.has_seen_files:
+            reason = (
+                "there are no transaction files, but the message store has seen some; if they are "
+                "in another directory, name it with --snapshots"
+            )
+            report.findings.append(Finding(self._directory.name, reason, ADVICE))
+        return report
+
+    def readable_edits(self) -> ReadableEdits:
+        """Read every file as far as possible, also past corruption.
+
+        Raises:
+            NewerFilesError: a newer version wrote some of it; left out, it would be lost.
+        """
+        readable = ReadableEdits()
+        for file in self._files:
+            if isinstance(file.header, NewerFilesError):
+                raise file.header
+            if isinstance(file.header, FileHeader):
+                readable.headers.append(file.header)
+                if file.kind is FileKind.SNAPSHOT:
+                    readable.images += _images(file)
+        logs = [
+            _read_log(file, readable.headers) for file in self._files if file.kind is FileKind.LOG
+        ]
+        for log in sorted((log for log in logs if log.edits), key=lambda log: log.first_lsn):
+            # Starting this log cut off the older log's edits from here on.
+            for lsn in [lsn for lsn in readable.edits if lsn >= log.first_lsn]:
+                del readable.edits[lsn]
+            readable.edits |= log.edits
+        return readable
+
+    def _check_recovery(self, mark: StoreMark | None, report: TransactionFilesReport) -> None:
+        name = self._directory.name
+        try:
+            recovered = recover(self._directory, mark)
+        except ContradictionError as error:
+            # The check of each file alone does not find it.
+            report.findings.append(Finding(name, without_advice(error), ADVICE))
+        except DamagedFilesError as error:
+            # Only if the check of each file found nothing; otherwise it is reported already.
+            if not any(finding.is_corruption for finding in report.findings):
+                report.findings.append(Finding(name, str(error), ADVICE))
+        else:
+            report.state = None if recovered is None else recovered.state
+
+    def _file_findings(self) -> list[Finding]:
+        findings = [
+            self._finding(file.name, file.header)
+            for file in self._files
+            if isinstance(file.header, DamagedFilesError)
+        ]
+        by_age = sorted(
+            ((file.header, file) for file in self._files if isinstance(file.header, FileHeader)),
+            key=lambda each: each[0].sequence,
+        )
+        proven_lengths = {
+            header.previous_sequence: header.previous_length
+            for header, file in by_age
+            if file.kind is FileKind.LOG
+        }
+        for header, file in by_age:
+            try:
+                findings += self._check_content(file, proven_lengths.get(header.sequence))
+            except DamagedFilesError as error:
+                findings.append(self._finding(file.name, error))
+        return [*findings, *self._missing_logs(by_age)]
+
+    def _check_content(self, file: _File, proven_length: int | None) -> list[Finding]:
+        if file.kind is FileKind.SNAPSHOT:
+            read_snapshot(file.name, file.data)
+            return []
+        contents = read_log(file.name, file.data, proven_length=proven_length)
+        if not contents.cut_bytes:
+            return []
+        reason = (
+            f"{contents.cut_bytes} bytes from byte {contents.length} on can't be read: either a "
+            "write that a crash cut off and that was not acknowledged, or corruption of the last "
+            "one"
+        )
+        advice = "nothing, if the machine crashed; the next start cuts them off"
+        return [Finding(f"{self._directory.name}/{file.name}", reason, advice, is_corruption=False)]
+
+    def _missing_logs(self, by_age: Sequence[tuple[FileHeader, _File]]) -> Iterator[Finding]:
+        """Logs that a later file names as its predecessor, back to the oldest file that exists."""
+        sequences = {header.sequence for header, _ in by_age}
+        oldest = min(sequences, default=0)
+        for header, file in by_age:
+            if header.previous_sequence > oldest and header.previous_sequence not in sequences:
+                reason = f"the log before it, file {header.previous_sequence}, is missing"
+                yield Finding(f"{self._directory.name}/{file.name}", reason, ADVICE)
+
+    def _finding(self, name: str, error: DamagedFilesError) -> Finding:
+        # The finding has its own location and advice.
+        reason = without_advice(error).removeprefix(f"{name} ").removeprefix("is ")
+        advice = NEWER if isinstance(error, NewerFilesError) else ADVICE
+        return Finding(f"{self._directory.name}/{name}", reason, advice)
+
+
+def write_transaction_files(
+    directory: Path, image: StateImage, *, store_id: str, now_ms: int
+) -> KnownFile:
+    """Write a log and a snapshot from which a server starts, to a directory without any.
+
+    Raises: OSError.
+    """
+    make_directory(directory)
+    log = FileHeader(sequence=1, store_id=store_id, created_ms=now_ms, lsn=image.lsn + 1)
+    path = free_path(directory, FileKind.LOG, now_ms=now_ms)
+    create_log(path, log, (), open_file=DiskFile).file.close()
+    snapshot = FileHeader(sequence=2, store_id=store_id, created_ms=now_ms, lsn=image.lsn)
+    return write_snapshot(directory, snapshot, image)[0]
+
+
+def _read(path: Path, kind: FileKind) -> _File:
+    data = path.read_bytes()
+    try:
+        header = read_header(path.name, kind, data)[0]
+    except DamagedFilesError as error:
+        return _File(path.name, kind, data, error)
+    return _File(path.name, kind, data, header)
+
+
+def _images(file: _File) -> list[StateImage]:
+    try:
+        return [read_snapshot(file.name, file.data)[1]]
+    except NewerFilesError:
+        raise
+    except DamagedFilesError:
+        return []
+
+
+def _read_log(file: _File, headers: Iterable[FileHeader]) -> _Log:
+    header = file.header if isinstance(file.header, FileHeader) else None
+    data = file.data if header is None else _acknowledged(file.data, header, headers)
+    return _Log(header, list(_edits(file.name, data)))
+
+
+def _acknowledged(data: bytes, header: FileHeader, headers: Iterable[FileHeader]) -> bytes:
+    """The bytes up to the length that the log after it records; all, if there is none."""
+    for later in headers:
+        if later.previous_sequence == header.sequence:
+            return data[: later.previous_length]
+    return data
+
+
+# A corrupt length hides where the next frame starts. But each write begins with a proof that
+# contains its own offset, and reading continues at the next proof with a correct offset.
+
+
+def _edits(name: str, data: bytes) -> Iterator[tuple[int, Edit]]:
+    at = HEAD_SIZE
+    while at < len(data):
+        found = read_frame(data, at)
+        if isinstance(found, Damage):
+            at = _next_frame(data, at)
+            continue
+        at = found.stop
+        try:
+            yield decode_edit(found.body)
+        except NewerError as error:
+            raise newer(name, found.start, str(error)) from None
+        except MalformedError:
+            continue  # the header, or a proof
+
+
+def _next_frame(data: bytes, corrupt_at: int) -> int:
+    """The offset at which reading continues after a corrupt frame; the end if there is none."""
+    stop = corrupt_at + 8 + int.from_bytes(data[corrupt_at : corrupt_at + 4], "big")
+    # The length may be right, and the body or the checksum wrong.
+    if isinstance(read_frame(data, stop), Frame):
+        return stop
+    return next((proof.start for proof in proofs_behind(data, corrupt_at + 1)), len(data))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.completed_hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.frames import archived, check, in_order, move, sync_files, whole_json
+from pipeline.hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.job import (
     Job,
     create,

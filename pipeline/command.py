@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -25,11 +26,17 @@ Exit codes:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.option(
+    "--token-file",
+    envvar="TUFF_TOKEN_FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file, on the driver and all executors, with the bearer token (TUFF_TOKEN_FILE).",
+)
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.pass_context
-def program(context: click.Context, url: str | None, master: str) -> None:
+def program(context: click.Context, url: str | None, token_file: Path | None, master: str) -> None:
     """Spark jobs over topics. Progress goes to standard error, the result to standard output."""
-    context.obj = Job(url, master)
+    context.obj = Job(url, master, token_file)
 
 
 for module in (archive, compact, replay, audit, retry, lag):

@@ -37,16 +37,20 @@ class Job:
 
     url: str | None
     master: str
+    token_file: Path | None
 
     @property
     def options(self) -> dict[str, str]:
         """The connection options of the data source."""
-        return {"url": self.url or DEFAULT_URL}
+        # The file and not the token: Spark shows options in plans and logs.
+        token = {} if self.token_file is None else {"tokenFile": str(self.token_file.absolute())}
+        return {"url": self.url or DEFAULT_URL, **token}
 
     def client(self) -> Client:
-        """A client of the server. Raises: BadParameter: the URL is invalid."""
+        """A client of the server. Raises: BadParameter: the URL or the token is invalid."""
+        token = None if self.token_file is None else self.token_file.read_text("utf-8").strip()
         try:
-            return Client(self.options["url"], client_id=CLIENT_NAME)
+            return Client(self.options["url"], client_id=CLIENT_NAME, token=token)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
 

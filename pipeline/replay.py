@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.completed_hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.frames import archived, check, in_order
+from pipeline.hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
 from pipeline.job import (
     Job,
     as_topic,

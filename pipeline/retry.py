@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.completed_hours import sink_of
 from pipeline.frames import IS_TEXT, whole_json
+from pipeline.hours import sink_of
 from pipeline.job import Job, counted, create, json_option, topic_argument
 from tuff.cli.output import print_json
 from tuff.protocol.ids import TopicId

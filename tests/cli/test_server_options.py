@@ -10,6 +10,7 @@ import click
 import pytest
 import trustme
 
+from pipeline.command import run as run_pipeline
 from tests.cli.command import tuff_command
 from tuff.cli.program import program
 
@@ -128,3 +129,23 @@ def test_a_command_sends_the_token_to_a_server_with_a_private_authority(
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("tuff: this user may not do that")
     assert set(refusing.tokens) == {"Bearer secret"}
+
+
+def test_a_pipeline_sends_the_token_of_its_file(
+    refusing: Refusing,
+    authority: trustme.CA,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    certificates, token = tmp_path / "authority.pem", tmp_path / "token"
+    authority.cert_pem.write_to_path(str(certificates))
+    token.write_text("of the file\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
+    url = f"https://127.0.0.1:{refusing.server_port}"
+    refusing.tokens.clear()
+
+    code = run_pipeline(["--url", url, "--token-file", str(token), "lag", "--topic", "t"])
+
+    assert (code, capsys.readouterr().err) == (1, "tuff-pipeline: this user may not do that\n")
+    assert set(refusing.tokens) == {"Bearer of the file"}

@@ -1,9 +1,12 @@
-"""Hours, and which hours of a topic are closed."""
+"""Hours, closed hours of a topic, and the default names of the sinks of jobs."""
 
 import pytest
 
-from pipeline.hours import Hour, closed_hours
+import tuff
+from pipeline.hours import Hour, closed_hours, sink_of
 from tests.pipeline.conftest import Place
+
+ORDERS = tuff.TopicId("shop", "orders")
 
 
 def test_an_hour_has_a_day_and_a_number_in_utc() -> None:
@@ -60,3 +63,30 @@ def test_known_hours_are_skipped_and_their_ends_remembered(place: Place) -> None
 
 def test_an_empty_topic_has_no_hours(place: Place) -> None:
     assert list(closed_hours(place.client, place.topic, known=())) == []
+
+
+def test_a_sink_has_the_names_of_its_job_and_its_topics() -> None:
+    again = tuff.TopicId("shop", "again")
+
+    assert sink_of("retry", ORDERS) == "retry/shop:orders"
+    assert sink_of("replay", ORDERS, again) == "replay/shop:orders/shop:again"
+    longest = tuff.TopicId("shop", "x" * (128 - len("audit/shop:")))
+    assert sink_of("audit", longest) == f"audit/{longest}"
+
+
+def test_names_too_long_for_a_sink_differ_by_a_hash(
+    tuff_client: tuff.Client,
+) -> None:
+    """The server refused them, and a retry can't be given another."""
+    targets = [tuff.TopicId("shop", "x" * 120 + end) for end in "ab"]
+
+    names = [sink_of("replay", ORDERS, target) for target in targets]
+
+    assert names == [sink_of("replay", ORDERS, target) for target in targets]
+    assert len(set(names)) == 2
+    for name in names:
+        assert name.startswith("replay/shop:orders/shop:xxxx")
+        epoch = tuff_client.sinks.begin(name, 1, "run")
+        assert epoch.sink == name
+        assert epoch.transaction is not None
+        tuff_client.transactions.commit(epoch.transaction)

@@ -7,6 +7,7 @@ for a commit whose rows are being written, which has passed its check and holds 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
@@ -107,8 +108,7 @@ class Completion:
             TransactionError (its kinds): it has durably ended, or was durably refused.
         """
         while True:
-            opened = await self._require_open(pointer)
-            await self._require_unrefused(opened)
+            opened = await self._require_unrefused(pointer)
             if not self._locks.has_ending(opened.transaction_id):
                 return opened
             await self._durable.within_time(self._locks.reopened(opened.transaction_id))
@@ -154,10 +154,7 @@ class Completion:
 
     async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
         while True:
-            opened = self._ready(transaction_id)
-            if opened is None:
-                opened = await self._require_open(transaction_id)
-                await self._require_unrefused(opened)
+            opened = await self._require_unrefused(transaction_id)
             if loses_changes(opened, names_changes=request.names_changes):
                 await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
             entries, changes = self._check(opened, request)
@@ -378,13 +375,6 @@ class Completion:
         recorded = transaction.topics if isinstance(transaction, Outcome) else ()
         return sorted({*recorded, *self._rows.topics(transaction.pointers)})
 
-    def _ready(self, pointer: int) -> OpenTransaction | None:
-        """The transaction if it is in progress, within its time and not refused, else None."""
-        found = self._durable.state.find(pointer)
-        if isinstance(found, Outcome) or found.conflict is not None:
-            return None
-        return found if self._overdue(found) is None else None
-
     def _overdue(self, opened: OpenTransaction) -> InvalidReason | None:
         """Why the transaction's time is over; None while it is not."""
         if self._now_ms() >= opened.expires_at_ms:
@@ -404,9 +394,11 @@ class Completion:
             await self._fail_as(found, reason)
         return found
 
-    async def _require_unrefused(self, opened: OpenTransaction) -> None:
+    async def _require_unrefused(self, pointer: int) -> OpenTransaction:
+        opened = await self._require_open(pointer)
         if opened.conflict is not None:
             await self._raise_conflict(opened.transaction_id, opened.conflict)
+        return opened
 
     def _record_refusal(self, edit: Refused) -> None:
         self._counters.conflicts += 1
@@ -494,9 +486,5 @@ def _resolve_entries(
             )
     pointer = opened.transaction.write_pointer
     return [
-        entry if entry.pointer is not None
-        else PublishEntry(
-            topic=entry.topic, payloads=entry.payloads, ttls_s=entry.ttls_s, pointer=pointer
-        )
-        for entry in publish
-    ]  # fmt: skip
+        replace(entry, pointer=pointer) if entry.pointer is None else entry for entry in publish
+    ]

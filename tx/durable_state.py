@@ -138,9 +138,8 @@ class DurableState:
         self._retry_interval_ms = RETRY_INTERVAL_MS
         # One task makes files at a time, so that no two take the same sequence number.
         self._making_files = asyncio.Lock()
-        self._reopening = (
-            asyncio.Lock()
-        )  # a second recovery would take the log from a service that is up
+        # A second recovery would take the log from a service that is up.
+        self._reopening = asyncio.Lock()
         self._is_closed = False
         self.notes: list[str] = []
         self._running: TransactionState | None = None  # the state, while the service is running
@@ -172,7 +171,7 @@ class DurableState:
         return self._log
 
     def record(self, edit: Edit) -> int:
-        """Hand a decided edit to the log, and apply it; its LSN. A commit or abort that was under
+        """Append a decided edit to the log, and apply it; its LSN. A commit or abort that was under
         way when the service was stopped is still recorded.
 
         Raises:
@@ -378,7 +377,7 @@ class DurableState:
             self._log.prove()
 
     async def close(self) -> None:
-        """Write what waits, and let go of the files. None is made behind it: the next process
+        """Write what waits, and close the files. No file is made after this: the next process
         would take the same sequence number."""
         self._is_closed = True
         async with self._reopening, self._making_files:

@@ -149,7 +149,7 @@ class WriteAheadLog:
         return self._writer.pending_count
 
     def append(self, edit: Edit) -> int:
-        """Hand the edit over; its LSN. Raises: TransactionsUnavailableError: the log failed."""
+        """Queue the edit; its LSN. Raises: TransactionsUnavailableError: the log failed."""
         self._require_whole()
         lsn = self._last_lsn + 1
         # Packed here: the thread that writes would take the interpreter from the loop for it, and

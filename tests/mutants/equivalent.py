@@ -51,12 +51,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self.has_ttl = True",
     ): "it only keeps a page from being given out again at a later time",
     (
-        "tx/commit_and_abort.py",
-        "Completion._ready",
-        "return found if self._overdue(found) is None else None",
-        "return None",
-    ): "without the short way a commit asks the same by the long one",
-    (
         "tx/wal.py",
         "WriteAheadLog.sync_soon",
         "return",

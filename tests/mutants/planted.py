@@ -129,7 +129,7 @@ MUTANTS: Sequence[Mutant] = (
         "tx/pointer_blocks.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
-        ("tests/tx/test_starts.py::test_what_starts_no_longer_want_is_given_back",),
+        ("tests/tx/test_starts.py::test_pointers_that_no_start_wants_are_given_back",),
     ),
     Mutant(
         "a block is given back while it is on its way to the disk",

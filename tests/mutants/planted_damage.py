@@ -105,7 +105,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "tx/locks.py",
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
-        ("tests/tx/test_passing_gates.py::test_who_waits_for_a_commit_that_is_refused_goes_on[2]",),
+        ("tests/tx/test_locks.py::test_can_commits_that_wait_for_a_refused_commit_continue[2]",),
     ),
     # What the transaction files say of each other, and of the messages
     Mutant(
@@ -114,7 +114,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            reason = contradiction(state, edit)\n",
         "            reason = None\n",
         (
-            f"{_CONTRADICTIONS}::test_a_contradiction_is_told_with_its_file_edit_and_cause[a start twice]",
+            f"{_CONTRADICTIONS}::test_a_contradiction_is_reported_with_its_file_edit_and_cause[a start twice]",
         ),
     ),
     Mutant(
@@ -130,7 +130,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        if contradiction(state, edit) is not None:\n",
         "        if False:\n",
         (
-            f"{_CONTRADICTIONS}::test_a_contradiction_is_told_with_its_file_edit_and_cause[a commit twice]",
+            f"{_CONTRADICTIONS}::test_a_contradiction_is_reported_with_its_file_edit_and_cause[a commit twice]",
         ),
     ),
     Mutant(

@@ -148,7 +148,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "tx/sinks.py",
         "has_committed:\n        return Step.NOTHING\n",
         "has_committed:\n        return Step.BEGIN\n",
-        (f"{_EPOCHS}::test_an_epoch_that_committed_is_told_so_whoever_asks",),
+        (f"{_EPOCHS}::test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committed",),
     ),
     Mutant(
         "an epoch that was dropped looks committed",
@@ -170,7 +170,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "tx/sinks.py",
         "            if lsn <= state.seen:\n                return sink\n",
         "            if lsn >= 0:\n                return sink\n",
-        ("tests/tx/test_epoch_crashes.py::test_what_is_told_of_a_sink_is_durable",),
+        ("tests/tx/test_epoch_crashes.py::test_every_answer_about_a_sink_is_durable",),
     ),
     Mutant(
         "a renewed lease is forgotten in a crash",

@@ -40,7 +40,7 @@ async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Serv
     assert service.write_permits.snapshot().is_visible(tx.transaction_id)
 
 
-async def test_a_batch_of_which_nobody_waits_is_not_synced(service: Service) -> None:
+async def test_a_batch_that_no_caller_waits_for_is_not_synced(service: Service) -> None:
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id, read_only=True)
     await service.later(0)
@@ -63,7 +63,7 @@ async def test_what_is_durable_is_proven_once(service: Service) -> None:
     assert service.disk.write_count == proven
 
 
-async def test_nothing_is_kept_of_those_who_waited_for_a_sync(service: Service) -> None:
+async def test_no_waiter_is_kept_after_its_sync(service: Service) -> None:
     for _ in range(3):
         tx = await service.begin()
         await service.completion.commit(tx.transaction_id)
@@ -97,7 +97,7 @@ async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.Mo
     assert service.disk.write_count == 1
 
 
-async def test_what_nobody_waits_for_is_written_before_long(service: Service) -> None:
+async def test_an_edit_that_no_caller_waits_for_is_written_soon(service: Service) -> None:
     opened = await service.begin()
     while service.disk.write_count == 0:
         await turns(1)
@@ -126,7 +126,7 @@ async def test_many_commits_share_a_sync(service: Service) -> None:
     assert service.disk.sync_count - syncs <= 2
 
 
-async def test_a_refusal_waits_until_the_commit_it_speaks_of_is_durable(service: Service) -> None:
+async def test_a_refusal_waits_until_the_commit_that_it_names_is_durable(service: Service) -> None:
     first, second = await service.begin(), await service.begin()
     service.disk.hold()
     winning = asyncio.create_task(service.completion.commit(first.transaction_id, changes=[b"k"]))
@@ -333,7 +333,9 @@ async def test_a_claim_holds_equal_changes_and_every_other_ending(service: Servi
     assert [type(one) for one in results[2:]] == [TransactionCommittedError] * 2
 
 
-async def test_who_waits_for_a_claim_finds_out_that_it_ended_meanwhile(service: Service) -> None:
+async def test_a_commit_that_waits_for_a_claim_sees_that_its_own_transaction_ended(
+    service: Service,
+) -> None:
     first, second = await service.begin(), await service.begin()
     service.rows.writing.clear()
     publishing = asyncio.create_task(
@@ -465,7 +467,7 @@ async def test_a_time_out_marks_and_wakes_without_anybody_asking(service: Servic
     assert tx.transaction_id in service.write_permits.snapshot().invalids
 
 
-async def test_read_only_is_refused_for_who_wrote(service: Service) -> None:
+async def test_read_only_is_refused_for_a_transaction_that_wrote(service: Service) -> None:
     carried, checkpointed, named = [await service.begin() for _ in range(3)]
     service.rows.carried[carried.transaction_id] = "ns:t"
     await service.starts.checkpoint(checkpointed.transaction_id)

@@ -302,7 +302,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Edit]], list[Edit]], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_contradiction_is_told_with_its_file_edit_and_cause(
+def test_a_contradiction_is_reported_with_its_file_edit_and_cause(
     past: Path, place: Path, name: str
 ) -> None:
     forge, cause = FORGERIES[name]

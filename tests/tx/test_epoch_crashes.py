@@ -70,7 +70,7 @@ async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Servic
     assert found == {(0, False), (1, True)}
 
 
-async def test_what_is_told_of_a_sink_is_durable(service: Service) -> None:
+async def test_every_answer_about_a_sink_is_durable(service: Service) -> None:
     tx = await begin(service, 1, "a")
     service.disk.hold()
     committing = asyncio.create_task(commit(service, tx))
@@ -89,7 +89,7 @@ async def test_what_is_told_of_a_sink_is_durable(service: Service) -> None:
     assert [told for _, told in await listing] == ["committed"]
 
 
-async def test_a_forgetting_that_is_not_durable_is_told_to_nobody(service: Service) -> None:
+async def test_a_sink_is_not_shown_as_forgotten_before_that_is_durable(service: Service) -> None:
     await commit(service, await begin(service, 1, "a"))
     service.disk.hold()
     forgetting = asyncio.create_task(service.epochs.forget("s"))

@@ -48,7 +48,9 @@ async def test_every_task_of_a_run_gets_the_same_transaction(service: Service) -
     assert len(service.write_permits.snapshot().in_progress) == 1
 
 
-async def test_an_epoch_that_committed_is_told_so_whoever_asks(service: Service) -> None:
+async def test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committed(
+    service: Service,
+) -> None:
     """The driver died between the commit and its own record of it: the epoch is replayed."""
     await commit(service, await begin(service, 1, "a"))
 

@@ -337,7 +337,7 @@ async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
     assert len(list(service.directory.glob("snapshot.*"))) == count + 1
 
 
-async def test_who_only_looks_at_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
+async def test_reading_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
     service = await Service(tmp_path).open()
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id)
@@ -394,7 +394,7 @@ def open_files() -> set[Path]:
     return {link.resolve() for link in Path("/proc/self/fd").iterdir()}
 
 
-def test_what_the_disk_takes_in_pieces_is_written_whole(
+def test_a_short_write_is_continued_until_all_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_really = os.write

@@ -173,7 +173,7 @@ def test_a_bit_flipped_anywhere_in_what_was_proven_is_damage() -> None:
             read_log("txlog.1", bytes(flipped))
 
 
-def test_edits_that_somebody_names_as_a_change_prove_nothing() -> None:
+def test_a_proof_inside_a_change_key_proves_nothing() -> None:
     data, _ = unproven_log()
     forged = pack_proof("ff" * 16, offset=len(data) + 100, length=len(data) + 100)
     edit = Committing(NOW_MS, P + 1, frozenset({forged}))

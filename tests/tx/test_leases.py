@@ -47,7 +47,7 @@ async def test_a_decision_looks_at_the_lease_itself(service: Service) -> None:
     assert service.manager.counters.timeouts == 0
 
 
-async def test_a_tick_ends_those_whose_lease_is_over_and_nobody_else(service: Service) -> None:
+async def test_a_tick_ends_only_transactions_whose_lease_is_over(service: Service) -> None:
     short, none = await service.begin(timeout_s=60), await service.begin(LONG)
     renewed, lapsed = await leased(service), await leased(service)
     await service.later(9_999)
@@ -62,7 +62,7 @@ async def test_a_tick_ends_those_whose_lease_is_over_and_nobody_else(service: Se
     assert service.monitoring.figures().leased_count == 1
 
 
-async def test_who_has_neither_time_nor_lease_left_has_timed_out(tmp_path: Path) -> None:
+async def test_a_transaction_with_neither_time_nor_lease_left_has_timed_out(tmp_path: Path) -> None:
     service = await Service(tmp_path, TransactionSettings(long_timeout_s=10)).open()
     by_tick, by_call = await leased(service), await leased(service)
     service.now_ms += 10_000
@@ -181,7 +181,7 @@ async def test_a_lease_survives_a_snapshot(service: Service) -> None:
     await again.kill()
 
 
-async def test_a_log_that_failed_gives_everybody_a_whole_lease(service: Service) -> None:
+async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -> None:
     tx, other = await leased(service), await service.begin()
     await forced(service)
     service.disk.fails = True
@@ -196,7 +196,7 @@ async def test_a_log_that_failed_gives_everybody_a_whole_lease(service: Service)
     assert await service.state_of(tx.transaction_id) == ("in_progress", None)
 
 
-async def test_a_service_that_was_stopped_gives_everybody_a_whole_lease(
+async def test_a_start_of_a_stopped_service_begins_every_lease_anew(
     service: Service,
 ) -> None:
     """Nobody could renew while it was stopped: its start would end every job at once."""
@@ -226,7 +226,9 @@ async def test_a_lease_out_of_range_is_refused(service: Service, lease_s: float)
         await leased(service, lease_s)
 
 
-async def test_only_a_long_one_has_a_lease_and_only_who_has_one_renews(service: Service) -> None:
+async def test_only_a_long_transaction_has_a_lease_and_only_with_one_can_it_renew(
+    service: Service,
+) -> None:
     with pytest.raises(InvalidTimeoutError, match="for long transactions"):
         await service.begin(lease_s=10)
     tx = await service.begin(LONG)

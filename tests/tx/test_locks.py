@@ -1,17 +1,17 @@
-"""Turns at a write gate: one commit or abort at a time, in the order in which they came (design §4,
-Commit and abort)."""
+"""Turns at a write gate: one commit or abort at a time, in the order in which they came, and what
+waits for them (design §4, Commit and abort)."""
 
 import asyncio
 
 import pytest
 
-from tests.tx.harness import turns
-from tuff.protocol.errors import TransactionsUnavailableError
+from tests.tx.harness import Service, entry, turns
+from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tx.locks import TransactionLocks
 
 
 class Ending:
-    """One ending that takes its turn, and holds it until it is told to end."""
+    """One ending that takes its turn, and holds it until `done` is set."""
 
     def __init__(self, gates: TransactionLocks, order: list[str], name: str) -> None:
         self.done = asyncio.Event()
@@ -53,7 +53,7 @@ async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() ->
     assert not gates.has_ending(1)
 
 
-async def test_one_that_gives_up_as_it_is_handed_the_turn_hands_it_on() -> None:
+async def test_a_waiter_that_is_cancelled_as_it_gets_the_turn_passes_it_on() -> None:
     gates, order = TransactionLocks(), list[str]()
     first, second, third = (Ending(gates, order, name) for name in "abc")
     await turns()
@@ -89,7 +89,7 @@ async def test_an_ending_waits_for_every_write_that_passed() -> None:
     await ending.task
 
 
-async def test_a_gate_that_nobody_uses_closes_at_once_and_any_other_does_not() -> None:
+async def test_only_an_unused_gate_closes_at_once() -> None:
     gates = TransactionLocks()
     gates.enter(1)
 
@@ -140,7 +140,7 @@ async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again
     assert gates.close_now(1)
 
 
-async def test_who_writes_is_told_from_who_only_ends() -> None:
+async def test_writes_under_way_are_listed_and_endings_are_not() -> None:
     gates = TransactionLocks()
     gates.enter(1)
     gates.close_now(2)
@@ -148,7 +148,7 @@ async def test_who_writes_is_told_from_who_only_ends() -> None:
     assert gates.writing() == [1]
 
 
-async def test_a_gate_stays_closed_while_a_turn_is_handed_over() -> None:
+async def test_a_gate_stays_closed_while_the_next_turn_begins() -> None:
     gates = TransactionLocks()
     await gates.close(1)
     second = asyncio.ensure_future(gates.close(1))
@@ -248,3 +248,95 @@ async def test_a_wait_for_a_claim_that_there_is_not_ends_at_once() -> None:
 
     assert gates.claimed_by([b"a", b"b"]) == 2
     assert gates.claimed_by([b"a"]) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+async def test_can_commits_that_wait_for_a_refused_commit_continue(
+    service: Service, count: int
+) -> None:
+    """They handed their turn to each other, for ever, and the process did little else."""
+    tx = await service.begin()
+    permit = service.write_permits.enter(tx.transaction_id)
+    service.rows.refusal = TopicNotFoundError("no topic")
+    commit = service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+    publishing = asyncio.create_task(commit)
+    await turns()
+    checks = [service.completion.can_commit(tx.transaction_id, [b"k"]) for _ in range(count)]
+    waiting = [asyncio.create_task(check) for check in checks]
+    await turns()
+    assert not any(each.done() for each in waiting)
+
+    permit.leave()
+
+    async with asyncio.timeout(10):
+        with pytest.raises(TopicNotFoundError):
+            await publishing
+        await asyncio.gather(*waiting)
+    assert await service.state_of(tx.transaction_id) == ("committing", None)
+
+
+async def test_all_that_wait_for_an_open_gate_continue_at_once_and_leave_nothing() -> None:
+    gates = TransactionLocks()
+    await gates.close(1)
+    waiting = [asyncio.ensure_future(gates.reopened(1)) for _ in range(3)]
+    await turns()
+    assert not any(each.done() for each in waiting)
+
+    gates.reopen(1)
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiting)
+    assert gates.close_now(1)
+
+
+async def test_a_wait_for_an_open_gate_includes_all_endings_in_turn() -> None:
+    gates = TransactionLocks()
+    await gates.close(1)
+    second = asyncio.ensure_future(gates.close(1))
+    waiting = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+
+    gates.reopen(1)
+    await second
+    await turns()
+    assert not waiting.done()
+
+    gates.reopen(1)
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_a_wait_for_an_open_gate_lasts_if_it_is_closed_again_at_once() -> None:
+    gates = TransactionLocks()
+    await gates.close(1)
+    waiting = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+
+    gates.reopen(1)
+    assert gates.close_now(1)
+    await turns()
+    assert not waiting.done()
+
+    gates.reopen(1)
+    await waiting
+
+
+async def test_a_wait_at_a_gate_that_was_open_before_ends_with_its_next_opening() -> None:
+    gates = TransactionLocks()
+    await gates.close(1)
+    gates.enter(1)  # keeps it, as the rows of a commit do
+    first = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+    gates.reopen(1)
+    await first
+
+    closing = asyncio.ensure_future(gates.close(1))
+    await turns()
+    second = asyncio.ensure_future(gates.reopened(1))
+    await turns()
+    assert not second.done()
+
+    gates.leave(1)
+    await closing
+    gates.reopen(1)
+    await second

@@ -43,7 +43,9 @@ async def refused(service: Service, tx: OpenTransaction) -> None:
 
 
 @pytest.mark.parametrize("is_told_by", ["can_commit", "tick"])
-async def test_a_time_out_is_counted_whoever_finds_it(service: Service, is_told_by: str) -> None:
+async def test_a_time_out_is_counted_once_whichever_call_finds_it(
+    service: Service, is_told_by: str
+) -> None:
     tx = await service.begin()
     service.now_ms += 30_000
 

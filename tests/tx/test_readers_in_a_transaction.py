@@ -7,7 +7,7 @@ from tests.tx.harness import Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 
-async def test_a_read_only_commit_wakes_who_reads_in_it_once_it_is_durable(
+async def test_a_read_only_commit_wakes_readers_in_it_once_it_is_durable(
     service: Service,
 ) -> None:
     tx, unread = await service.begin(), await service.begin()
@@ -23,7 +23,7 @@ async def test_a_read_only_commit_wakes_who_reads_in_it_once_it_is_durable(
         service.write_permits.snapshot_of(tx.transaction_id)
 
 
-async def test_a_log_that_comes_up_again_wakes_who_reads_in_what_it_lost(service: Service) -> None:
+async def test_a_recovered_log_wakes_readers_in_transactions_that_it_lost(service: Service) -> None:
     await turns()
     service.disk.fails = True
     lost = await service.begin()

@@ -146,7 +146,7 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
     await again.kill()
 
 
-async def test_a_further_can_commit_is_told_once_no_crash_can_split_it_from_the_first(
+async def test_a_further_can_commit_is_answered_once_no_crash_can_split_it_from_the_first(
     service: Service,
 ) -> None:
     tx, rival = await service.begin(), await service.begin()
@@ -375,7 +375,7 @@ async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
     await service.kill()
 
 
-async def test_who_asks_a_log_that_is_closed_whether_it_is_durable_is_refused(
+async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
     service: Service,
 ) -> None:
     """The log was closed with an edit that is written and not synced, so nobody can say."""
@@ -387,7 +387,7 @@ async def test_who_asks_a_log_that_is_closed_whether_it_is_durable_is_refused(
         await service.durable.synced(image.lsn)
 
 
-async def test_storage_that_fails_is_told_as_it_is(service: Service) -> None:
+async def test_a_failure_of_storage_is_reported_with_its_cause(service: Service) -> None:
     service.rows.refusal = StorageUnavailableError("read-only")
     with pytest.raises(StorageUnavailableError):
         await service.runs.run([entry(b"a")], client="c", request_id=None)

@@ -31,7 +31,7 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
     assert repeated == outcomes[0]
 
 
-async def test_endings_under_way_at_a_stop_are_told_and_not_refused(service: Service) -> None:
+async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -> None:
     """They were answered as if nothing had happened, so that who tried again published twice."""
     tx, other = await service.begin(), await service.begin()
     service.rows.writing.clear()
@@ -113,7 +113,7 @@ async def test_what_region_servers_have_not_cleared_stays_on_the_list(tmp_path: 
     await service.kill()
 
 
-async def test_pruning_leaves_what_a_crash_lost_for_as_long_as_an_outcome_is_told(
+async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
     tmp_path: Path,
 ) -> None:
     """Off the list it was a transaction that nobody knows, two seconds after the crash."""

@@ -97,7 +97,7 @@ async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Se
     await again.kill()
 
 
-async def test_who_stops_while_a_failed_log_is_recovered_is_not_up_behind_it(
+async def test_a_service_that_closes_during_a_recovery_stays_down_after_it(
     service: Service,
 ) -> None:
     tx = await service.begin()

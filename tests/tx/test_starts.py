@@ -51,7 +51,7 @@ async def test_a_start_that_finds_no_pointer_waits_for_the_renewal(service: Serv
     assert pointers == sorted(set(pointers))
 
 
-async def test_starts_that_wait_are_told_when_the_log_fails(service: Service) -> None:
+async def test_starts_that_wait_for_a_pointer_fail_when_the_log_fails(service: Service) -> None:
     service.disk.hold()
     for _ in range(BLOCK_COUNT_MIN):
         await service.begin()
@@ -121,7 +121,7 @@ async def test_a_crash_of_an_idle_service_takes_a_handful_of_pointers(service: S
     await service.kill()
 
 
-async def test_what_starts_no_longer_want_is_given_back(service: Service) -> None:
+async def test_pointers_that_no_start_wants_are_given_back(service: Service) -> None:
     await started_fast(service, 1000)
     wanted = reserved_count(service)
     await service.later(2_000)
@@ -258,7 +258,7 @@ def test_a_client_name_that_is_too_long_or_no_unicode_is_refused(client: str) ->
         client_of({"client": client})
 
 
-async def test_pointers_nobody_was_given_are_unknown(service: Service) -> None:
+async def test_pointers_that_no_start_got_are_unknown(service: Service) -> None:
     tx = await service.begin()
     for pointer in (0, 1, tx.transaction_id + 1, 2**63 - 1):
         with pytest.raises(TransactionUnknownError):
@@ -266,7 +266,7 @@ async def test_pointers_nobody_was_given_are_unknown(service: Service) -> None:
         assert service.write_permits.holder(pointer) is None
 
 
-async def test_the_overview_shows_pointers_and_who_is_in_progress(service: Service) -> None:
+async def test_the_overview_shows_pointers_and_transactions_in_progress(service: Service) -> None:
     ended, opened = await service.begin(), await service.begin()
     await service.completion.can_commit(opened.transaction_id, [])
     await service.completion.invalidate(ended.transaction_id)

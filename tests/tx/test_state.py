@@ -184,7 +184,7 @@ def test_the_read_pointer_ignores_long_ones_that_became_invalid() -> None:
     assert played.state.view.read_pointer == FIRST + 5 < highest
 
 
-def test_a_commit_of_who_wrote_nothing_is_in_the_view_at_once() -> None:
+def test_a_read_only_commit_is_in_the_view_at_once() -> None:
     played = Played()
     one = played.start()
 
@@ -298,7 +298,7 @@ def test_truncation_takes_single_pointers() -> None:
     assert list(played.state.view.invalid) == list(played.state.invalid) == [FIRST + 5]
 
 
-def test_those_invalid_that_started_before_a_time_are_told_from_the_others() -> None:
+def test_invalid_pointers_of_starts_before_a_time_are_found() -> None:
     played = Played()
     early = played.start()
     late = played.start(now_ms=NOW_MS + 1)

@@ -16,7 +16,7 @@ times = st.integers(0, 6 * SPAN_MS)
 
 
 @given(changes=st.lists(st.tuples(st.integers(1, 5), st.none() | times, times), max_size=60))
-def test_those_that_have_passed_are_told_until_they_are_discarded(
+def test_passed_deadlines_are_listed_until_they_are_discarded(
     changes: list[tuple[int, int | None, int]],
 ) -> None:
     deadlines = Deadlines()
@@ -34,7 +34,7 @@ def test_those_that_have_passed_are_told_until_they_are_discarded(
         assert sorted(told) == sorted(one for one, at in model.items() if at <= now_ms)
 
 
-def test_nothing_is_kept_of_deadlines_that_nobody_waits_for() -> None:
+def test_nothing_is_kept_of_discarded_deadlines() -> None:
     deadlines = Deadlines()
     for one in range(10_000):
         deadlines.set(one, one)
@@ -64,7 +64,7 @@ class Unseen(dict[int, OpenTransaction]):
         self.refuse()
 
 
-async def test_a_tick_looks_at_nobody_who_is_in_time(
+async def test_a_tick_does_not_look_at_transactions_that_are_in_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a hundred thousand in progress, that was a tenth of all time."""

@@ -27,7 +27,7 @@ async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
         service.write_permits.enter_rollback(committed.transaction_id)
 
 
-async def test_a_rollback_is_not_told_of_a_commit_before_that_is_durable(service: Service) -> None:
+async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
     committing = asyncio.create_task(service.completion.commit(tx.transaction_id))

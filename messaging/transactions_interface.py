@@ -1,8 +1,8 @@
-"""What the message store may ask of the transaction service (design §6).
+"""The interface of the transaction service for the message store (design §6).
 
-The server process hands an implementation over when the component opens; messaging never imports
-the transaction service. Every method runs on the event loop and waits for nothing. Unless it says
-otherwise, it raises `TransactionsUnavailableError` while the transaction service is down.
+The server process passes an implementation when the component opens; messaging never imports the
+transaction service. All methods run on the event loop and do not wait. Unless stated otherwise,
+they raise `TransactionsUnavailableError` while the transaction service is down.
 """
 
 from typing import Protocol
@@ -12,10 +12,10 @@ from tuff.protocol.visibility import VisibilityState
 
 
 class WritePermit(Protocol):
-    """A write inside a transaction's write gate: a commit or abort waits until it is left (design
-    §4, Commit and abort).
+    """Permission for a write in flight. A commit or abort waits until `leave` is called (design §4,
+    Commit and abort).
 
-    An invalidation does not wait, so `require_open` is asked once more when ids are given.
+    An invalidation does not wait, so `require_open` is called again when offsets are assigned.
     """
 
     pointer: int
@@ -29,7 +29,7 @@ class WritePermit(Protocol):
 
 
 class TransactionView(Protocol):
-    """The transaction service, as narrow as messaging needs it."""
+    """The methods of the transaction service that messaging needs."""
 
     def enter(self, pointer: int) -> WritePermit:
         """Let one write under this pointer (a transaction id or a checkpoint pointer) pass the
@@ -43,7 +43,7 @@ class TransactionView(Protocol):
         is under way, which may be a commit."""
 
     def snapshot(self) -> Transaction:
-        """A fresh snapshot of what has durably ended, for a reader without a transaction."""
+        """A new snapshot, for a reader without a transaction."""
 
     def snapshot_of(self, pointer: int) -> Transaction:
         """The snapshot of a transaction that is in progress. Raises as `enter`."""
@@ -53,4 +53,4 @@ class TransactionView(Protocol):
         once it ended, for an unknown pointer, and while the service is down. Never raises."""
 
     def visibility_state(self) -> VisibilityState | None:
-        """What retention may use now; None while the service is down. Never raises."""
+        """The state for retention; None while the service is down. Never raises."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from process.health import Check, Status, worst_of
 from tuff.disk.event_loop import InThread
 
-# Bytes below which a disk takes no more messages. What is in LevelDB's log, up to two write buffers
-# of 16 MiB each, becomes tables while the log is still there: as much again. The rest is for what
-# was let in before, the transaction log, a snapshot, and deletions.
+# Bytes of free space below which no more messages are accepted. LevelDB's log has up to two write
+# buffers of 16 MiB each, and needs as much again while they become tables. The rest is for requests
+# that were accepted before, the transaction log, a snapshot, and deletions.
 RESERVE_BYTES_MAX = 64 << 20
 WARNING_BYTES_MAX = 256 << 20  # below that a day's messages may not fit
 ANSWER_S_MAX = 5.0  # seconds; a disk that is merely busy answers sooner
@@ -37,13 +37,13 @@ class Space:
 
     @property
     def reserve_bytes(self) -> int:
-        """What is kept free. Half of a small file system is enough: the log takes the other half
-        at most, and its tables no more than the log."""
+        """The space to keep free. Half of a small file system is enough: the log takes at most the
+        other half, and its tables no more than the log."""
         return min(RESERVE_BYTES_MAX, self.size_bytes // 2)
 
     @property
     def warning_bytes(self) -> int:
-        """When to warn: a quarter is left of what may be filled, or less."""
+        """The free space below which to warn: a quarter of the usable space, or less."""
         fillable_bytes = self.size_bytes - self.reserve_bytes
         return min(WARNING_BYTES_MAX, self.reserve_bytes + fillable_bytes // 4)
 
@@ -51,7 +51,7 @@ class Space:
 class Disk:
     """The disk below one directory. Lives on the event loop.
 
-    `full` is the status when less than the reserve is free, and `then` says what follows.
+    `full` is the status when less than the reserve is free, and `then` names the consequence.
     `in_thread` runs on a thread of this disk alone; `elapsed_s` is a monotonic clock.
     """
 

@@ -1,7 +1,7 @@
-"""What `/metrics` shows (protocol §7): distributions that the server feeds, and gauges.
+"""The metrics of `/metrics` (protocol §7): histograms, gauges, and figures of topics and positions.
 
-Components observe by `observe(name, value)`; the names stand in one table here. Gauges, the counts
-per topic and the lags of named positions are read from the components at each scrape.
+Components report observations by `observe(name, value)`; the names are in one table here. Gauges,
+the counts per topic and the lags of named positions are read from the components at each scrape.
 """
 
 import platform

@@ -1,4 +1,4 @@
-"""What an opened store holds, read once: topics, pointer index, last batch, metadata. Blocks."""
+"""Loads the state from an opened store: topics, pointer index, last batch, metadata. Blocks."""
 
 import logging
 from collections import defaultdict
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What was read. A topic whose row can't be read has the reason instead of its record;
-    `metadata` is None in a store that nothing was written to yet."""
+    """The loaded state. A topic whose row can't be read has the reason instead of a record;
+    `metadata` is None in a store without any batch."""
 
     topics: dict[TopicId, TopicRecord | str]
     index: list[IndexedRange]
@@ -48,15 +48,14 @@ class Loaded:
 
 
 def load(store: Store, *, why_not_begin: Callable[[], str | None] = lambda: None) -> Loaded:
-    """Everything that is kept in memory. `why_not_begin` says why an empty store is not to be
-    begun, in a sentence, or None.
+    """The state. `why_not_begin` returns why an empty store must not be accepted as a new one, in a
+    sentence, or None.
 
     Raises:
-        StoreError: the engine can't read, or a row without which nothing can be served safely is
-            damaged or of a newer version; the sentence says which. Or the store is empty, and is
-            not to be.
+        StoreError: the engine can't read; or a row that is required for safe operation is damaged
+            or of a newer version, and the sentence says which; or the store must not be empty.
     """
-    # The metadata first: they say whether the other rows are of a format that can be read here.
+    # The metadata first: its format says whether this version can read the other rows.
     metadata = _read_metadata(store)
     if metadata is None and (reason := why_not_begin()) is not None:
         raise StoreError(reason)
@@ -81,7 +80,7 @@ def read_last_batch(store: Store) -> LastBatch:
             return LastBatch()
         log.warning("the mark of the store is missing; its highest row stands at %s", highest)
     except NewerRowError as error:
-        # Made up from the rows, the next batch would write over what the newer version keeps there.
+        # If it were reconstructed from the rows, the next batch would overwrite the newer row.
         raise _unreadable("the mark of the store", error) from None
     except DamagedRowError as error:
         highest = _highest_offset(store)
@@ -90,8 +89,8 @@ def read_last_batch(store: Store) -> LastBatch:
 
 
 def read_last_batch_again(store: Store, possible: Collection[LastBatch]) -> LastBatch:
-    """How far a store was written that this server has written to. Raises: StoreError: it is not
-    that store, or not as it was left."""
+    """How far a store was written that this server had open before. Raises: StoreError: it is
+    another store, or it has changed since."""
     found = read_last_batch(store)
     if found not in possible:
         numbers = " or ".join(str(number) for number in sorted({m.batch_number for m in possible}))
@@ -115,7 +114,7 @@ def _read_metadata(store: Store) -> StoreMetadata | None:
 
 
 def _require_empty(store: Store) -> None:
-    # Taken for an empty beginning, missing transaction files went unnoticed.
+    # If it were accepted as a new store, missing transaction files would go unnoticed.
     with closing(scan_reporting_corruption(store, INDEX, prefix_stop(TOPICS))) as rows:
         if next(rows, None) is not None:
             raise DamagedRowError("it is missing, and other rows are there")
@@ -157,8 +156,8 @@ def _load_holds_and_positions(store: Store, topics: dict[TopicId, TopicRecord | 
             what = f"has {_KINDS[table]} {name!r}, which {error.finding}"
             log.warning("the topic %s %s", topic, what)
             if table == HOLDS or isinstance(error, NewerRowError):
-                # Passed over, messages that a reader still needs would expire; kept from any other
-                # time on, what has expired would be back.
+                # Without the hold, messages that a reader still needs would expire. With a hold
+                # that begins at another time, expired messages would come back.
                 topics[topic] = f"{what}; {error.advice}"
     for topic in holds.keys() | positions.keys():
         record = topics[topic]
@@ -169,7 +168,7 @@ def _load_holds_and_positions(store: Store, topics: dict[TopicId, TopicRecord | 
 def _named_rows(
     store: Store, topics: dict[TopicId, TopicRecord | str]
 ) -> Iterator[tuple[bytes, TopicId, str, bytes, bytes]]:
-    """Table, topic, name, key and value of each that is of its topic's generation."""
+    """Table, topic, name, key and value of each row of its topic's current generation."""
     for table in (HOLDS, POSITIONS):
         for key, value in scan_reporting_corruption(store, table, prefix_stop(table)):
             topic, generation, name = _split(key)
@@ -196,7 +195,8 @@ def _load_index(store: Store) -> list[IndexedRange]:
         try:
             entries.append(IndexedRange.from_bytes(key, value))
         except DamagedRowError as error:
-            # Left out, the rows of an aborted transaction could stay unmarked and come to light.
+            # Without this row, message rows of an aborted transaction could stay unmarked, and
+            # become visible.
             raise _unreadable(f"the index row {key.hex()}", error) from None
     return entries
 

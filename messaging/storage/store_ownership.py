@@ -1,9 +1,9 @@
 """Whether a store that another server can take over still belongs to this server (decision 0038).
 
 Writes need no lease: a store that was taken over refuses them. But reads are answered from memory,
-or up to an offset that only memory knows, and would miss what a new owner wrote. So a read is
-answered only within `LEASE_MS` of the begin of a check that succeeded, or after a check that began
-after the read.
+or up to a high-water mark in memory, and would miss the writes of a new owner. So a read is only
+answered within `LEASE_MS` of the start of a successful check, or after a check that started after
+the read.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from tuff.protocol.errors import StorageUnavailableError
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # seconds between two checks; each reads one row of the store
-LEASE_MS = 5_000  # ms; what a new owner wrote is missing from reads for so long at the most
+LEASE_MS = 5_000  # ms; reads miss the writes of a new owner for this long at most
 WAIT_S_MAX = 5.0  # seconds that a read waits for a check; a gateway may hang for much longer
 
 
 class StoreOwnership:
-    """Lives on the event loop; a thread of its own asks the store. `now_ms` goes on while the
-    process or the machine stands still."""
+    """Lives on the event loop; a separate thread asks the store. `now_ms` must also count the time
+    in which the process or the machine is suspended."""
 
     def __init__(self, store: OpenStore, *, now_ms: Callable[[], int], in_thread: InThread) -> None:
         self._store = store
         self._now_ms = now_ms
         self._in_thread = in_thread
-        self._proven_ms: int | None = None  # when the newest check began that succeeded
+        self._proven_ms: int | None = None  # start of the newest successful check
         self._doubt = "it was not asked yet"
         self._waiting: list[asyncio.Future[str | None]] = []
         self._wanted = asyncio.Event()
@@ -39,13 +39,14 @@ class StoreOwnership:
 
     @property
     def lapse(self) -> str | None:
-        """Why it is unknown whether the store is still ours, in a sentence; None while it is."""
+        """Why it is unknown whether this server still owns the store, in a sentence; None while it
+        is known to."""
         if self._proven_ms is not None and self._now_ms() - self._proven_ms < LEASE_MS:
             return None
         return f"another server may have taken the message store over: {self._doubt}"
 
     async def require(self) -> None:
-        """Return when what was read before this call is no older than the lease allows.
+        """Return when reads made before this call are no older than the lease allows.
 
         Raises: StorageUnavailableError: the store has another owner, or it is unknown.
         """
@@ -66,18 +67,18 @@ class StoreOwnership:
             )
 
     async def run(self) -> None:
-        """Check again and again, and at once where a read waits for it, until `close`."""
+        """Check periodically, and at once when a read waits for a check, until `close`."""
         while not self._is_closed:
             self._wanted.clear()
             try:
                 await self.check()
-            except Exception:  # without another check nothing would be read any more
+            except Exception:  # without further checks, all reads would be refused
                 log.exception("the check whether the store is ours failed")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), CHECK_S)
 
     async def check(self) -> None:
-        """Ask the store once. One that has another owner is closed."""
+        """Ask the store once. If it has another owner, close it."""
         waiting, self._waiting = self._waiting, []
         began_ms = self._now_ms()
         reason: str | None = "the check failed"
@@ -92,7 +93,7 @@ class StoreOwnership:
                 _answer(answer, reason)
 
     def close(self) -> None:
-        """Check nothing more."""
+        """End `run`."""
         self._is_closed = True
         self._wanted.set()
 
@@ -105,7 +106,7 @@ class StoreOwnership:
         try:
             await self._in_thread(store.require_owned)
         except TakenOverError as error:
-            # A store that failed meanwhile, and was opened again, is another one.
+            # If the store failed meanwhile and was opened again, the answer is about the old one.
             if self._store.has(store):
                 log.error("%s; this one answers no more reads", error)  # noqa: TRY400 - no bug here
                 await self._store.close(str(error))

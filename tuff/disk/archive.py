@@ -1,12 +1,12 @@
-"""A backup as one stream: numbered parts, and an end without which nothing of it is believed.
+"""A backup as one stream: parts, and an end record without which the stream is invalid.
 
     archive := magic(8) version(2) part* (end | failure)      each a frame, as in tuff.disk.records
     part    := kind(1) content
     end     := 0 count(8)                                     big-endian; the parts before it
-    failure := 255 UTF-8                                      why the rest can't be had
+    failure := 255 UTF-8                                      why the rest is missing
 
-What the parts mean is the business of who writes them. A stream that was cut off has no end, and
-one in which a part is missing, or is there twice, has an end with another number.
+The writer defines the meaning of the parts. A stream that was cut off has no end record. If a part
+is missing or repeated, the count in the end record is wrong.
 """
 
 import struct
@@ -17,7 +17,7 @@ from tuff.disk.records import Damage, pack_frame, read_frame
 
 MAGIC = b"TUFFBKUP"
 VERSION = 1
-PART_BYTES_MAX = 64 << 20  # bytes; the largest row beside others, and no reason for more memory
+PART_BYTES_MAX = 64 << 20  # bytes; enough for the largest row, and bounds the reader's memory
 
 _HEAD = struct.Struct(">8sH")
 _FRAME_HEAD = struct.Struct(">II")
@@ -28,15 +28,15 @@ _END, _FAILURE = 0, 255
 
 
 class ArchiveError(Exception):
-    """It is no whole archive; the sentence says where and why."""
+    """The archive is incomplete or damaged; the sentence says where and why."""
 
 
 class NewerArchiveError(ArchiveError):
-    """It is of a later version than can be read here."""
+    """The archive has a newer version than this one can read."""
 
 
 def pack_head() -> bytes:
-    """What an archive begins with."""
+    """The head of an archive."""
     return _HEAD.pack(MAGIC, VERSION)
 
 
@@ -49,20 +49,20 @@ def pack_part(kind: int, content: bytes) -> bytes:
 
 
 def pack_end(count: int) -> bytes:
-    """The end of an archive of so many parts."""
+    """The end record of an archive of `count` parts."""
     return pack_frame(bytes((_END,)) + _COUNT.pack(count))
 
 
 def pack_failure(sentence: str) -> bytes:
-    """What stands in place of the rest."""
+    """The failure record, which takes the place of the rest."""
     return pack_frame(bytes((_FAILURE,)) + sentence.encode())
 
 
 def read_parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Each part's kind and content. It is whole once this ended without an error.
+    """The kind and content of each part. The archive is complete if this ends without an error.
 
     Raises:
-        ArchiveError: it is damaged, was cut off or given up, or is none.
+        ArchiveError: it is damaged, was cut off or given up, or is not an archive.
         OSError: the file can't be read.
     """
     _read_head(file)

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all.
+"""Atomic and durable file operations.
 
-A rename or an unlink is only durable once its directory is synced, so every function here that
-changes a directory syncs it before it returns.
+A rename or an unlink is durable only once its directory is synced. So all functions here that
+change a directory sync it before they return.
 """
 
 import os
@@ -13,7 +13,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, durably; after a crash there is the old content or the new one."""
+    """Write a file atomically and durably: after a crash it has the old content or the new one."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with _naming(path), temporary.open("wb") as file:
         file.write(data)
@@ -25,7 +25,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    # A write or a sync that fails knows no name, and a person wants to know which disk is full.
+    # Errors of a write or a sync have no file name, which an operator needs to find the full disk.
     try:
         yield
     except OSError as error:
@@ -35,9 +35,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def write_again(path: Path, data: bytes, *, start: int) -> None:
-    """Put these bytes, durably, where they are already said to be in a file.
+    """Write these bytes of a file again, durably.
 
-    A sync alone does not do that for what stood there when an earlier sync failed.
+    After a failed sync, another sync alone does not make the earlier writes durable.
     """
     with path.open("r+b") as file:
         file.seek(start)
@@ -47,7 +47,7 @@ def write_again(path: Path, data: bytes, *, start: int) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and those above it, durably; one that is there already is fine."""
+    """Create a directory and its parents durably; existing ones are left as they are."""
     missing = [path, *path.parents]
     for directory in reversed(missing[: next(i for i, p in enumerate(missing) if p.is_dir())]):
         directory.mkdir(exist_ok=True)
@@ -55,13 +55,13 @@ def make_directory(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Unlink a file, durably; one that is gone already is fine."""
+    """Unlink a file durably, if it exists."""
     path.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with _naming(path):

@@ -2,9 +2,9 @@
 
     frame := length(4) crc(4) body          big-endian; crc is CRC-32 of length and body
 
-The checksum covers the length, so that a stretch of zeros is no frame. A reader stops at the first
-frame that is not whole, and says where; whether that is a torn tail or damage is the caller's to
-decide, who knows how far the file was proven durable.
+The checksum covers the length, so a range of zeros is no valid frame. A reader stops at the first
+invalid frame and reports its offset. The caller decides whether it is a torn tail or damage: it
+knows how much of the file was durable.
 """
 
 import struct
@@ -21,7 +21,7 @@ assert _HEAD.size == 8
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole record: where it starts and ends in the file, and what it holds."""
+    """One intact record: its start and end in the file, and its content."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where a file stops being readable, and how that shows."""
+    """The offset from which a file can't be read, and the reason."""
 
     offset: int
     reason: str

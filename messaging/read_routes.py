@@ -185,12 +185,12 @@ def _polled(result: PollResult, media_type: MediaType) -> Reply:
         headers += (("Tuff-Expired", "true"),)
     match media_type:
         case MediaType.AVRO:
-            return Reply(200, media_type.value, result.page.avro(), headers)
+            return Reply(200, media_type.value, result.messages.avro(), headers)
         case MediaType.ARROW:
-            body = result.page.arrow(generation=result.generation)
+            body = result.messages.arrow(generation=result.generation)
             return Reply(200, media_type.value, body, headers)
         case MediaType.JSON:
-            return Reply(200, JSON_REPLY_TYPE, result.page.json(), headers)
+            return Reply(200, JSON_REPLY_TYPE, result.messages.json(), headers)
 
 
 def _choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:

@@ -1,4 +1,4 @@
-"""The Arrow form of a page (protocol §3.4): a stream with one schema and one record batch.
+"""The Arrow form of messages (protocol §3.4): a stream with one schema and one record batch.
 
     columns := id: binary(20 bytes) value: binary timestamp: timestamp[us, UTC] generation: int32
                write_pointer: int64, null for a message without a transaction
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from messaging.read.reply import Columns, Under
+from messaging.read.messages import Messages, PointerRange
 from tuff.protocol.ids import MESSAGE_ID_SIZE
 
 _TIME_SIZE = 8  # bytes; an id begins with the publish time
@@ -31,24 +31,23 @@ SCHEMA = pa.schema(
         ("write_pointer", pa.int64()),
     ]
 )
-# What a stream has around its one batch: put together here, it is copied once and not three times.
+# What a stream has around its one batch; joined here, the batch is copied once and not three times.
 _BEGINNING = SCHEMA.serialize().to_pybytes()
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-def encode(columns: Columns, under: Sequence[Under], *, generation: int) -> bytes:
-    """The stream of these messages; `under` says which of them have a write pointer."""
-    pieces, count = columns.pieces, len(columns)
-    id_column = _binary([_ID_SIZE * count], [piece.joined_ids() for piece in pieces])
-    sizes = [piece.sizes() for piece in pieces]
-    columns_of = [
-        id_column,
-        _binary(sizes, [piece.joined_payloads() for piece in pieces]),
-        _times(id_column),
+def encode(messages: Messages, *, generation: int) -> bytes:
+    """The stream of these messages of one generation of a topic."""
+    count, joined = len(messages), messages.joined()
+    ids = _binary([_ID_SIZE * count], joined.ids)
+    columns = [
+        ids,
+        _binary(joined.sizes, joined.payloads),
+        _times(ids),
         pa.repeat(pa.scalar(generation, pa.int32()), count),
-        _pointers(count, under),
+        _pointers(count, messages.pointers),
     ]
-    batch = pa.RecordBatch.from_arrays(columns_of, schema=SCHEMA)
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     return b"".join((_BEGINNING, batch.serialize(), _END))
 
 
@@ -79,11 +78,11 @@ def _times(ids: pa.BinaryArray) -> pa.TimestampArray:
     return pa.Array.from_buffers(in_ms, len(times), [None, pa.py_buffer(numbers)]).cast(_TIME)
 
 
-def _pointers(count: int, under: Sequence[Under]) -> pa.Int64Array:
-    if not under:
+def _pointers(count: int, ranges: Sequence[PointerRange]) -> pa.Int64Array:
+    if not ranges:
         return pa.nulls(count, pa.int64())
     numbers = array("q", [_NO_POINTER]) * count
-    for first, stop, pointer in under:
-        numbers[first:stop] = array("q", [pointer]) * (stop - first)
+    for start, stop, pointer in ranges:
+        numbers[start:stop] = array("q", [pointer]) * (stop - start)
     column = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
     return pc.if_else(pc.equal(column, _NO_POINTER), pa.scalar(None, pa.int64()), column)

@@ -16,10 +16,16 @@ from functools import partial
 from itertools import accumulate, islice
 
 from messaging.read.poll import Poll, query_of, require_generation
-from messaging.read.query import Query, first_number, start_number
+from messaging.read.query import (
+    Query,
+    Verdict,
+    first_number,
+    is_over,
+    start_number,
+    verdict,
+    visibility,
+)
 from messaging.read.scan import first
-from messaging.read.visibility import Verdict, verdict
-from messaging.retention.decision import is_expired
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store, StoreDamagedError
 from messaging.storage.packed_rows import scan_reporting_corruption
@@ -154,7 +160,7 @@ class TopicOffsets:
             return Offset(0, 0)
 
         def is_held(entry: IndexedRange) -> bool:
-            return verdict(entry.pointer, query.snapshot) is Verdict.HOLD
+            return visibility(entry.pointer, query.snapshot) is Verdict.HOLD
 
         undecided = self._state.index.undecided_in(topic.id, record.generation)
         return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
@@ -167,8 +173,8 @@ def beginning(store: Store, query: Query) -> Beginning:
     except DamagedRecordError as error:
         # A message may have stood there, and a reader from there gets this error.
         return Beginning(id=MessageId.from_hex(str(error.members["id"])))
-    if result.page:
-        return Beginning(id=MessageId.from_bytes(result.items[0][0]))
+    if result.messages:
+        return Beginning(id=MessageId.from_bytes(result.messages.last_id))
     if result.finished:
         return Beginning(id=None)
     return Beginning(id=None, go_on_from=int.from_bytes(result.next_id, "big") + 1)
@@ -206,19 +212,13 @@ def _first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset,
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
                 offset, row = offset_in(key), _decoded(key, value)
-                if row is None or _is_held(query, offset, row):
+                if row is None or _verdict(query, offset, row) is Verdict.HOLD:
                     return min(offset, end), row
     return end, None
 
 
-def _is_held(query: Query, offset: Offset, row: MessageRow) -> bool:
-    return not _is_over(query, offset, row.ttl_s) and (
-        verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD
-    )
-
-
-def _is_over(query: Query, offset: Offset, ttl_s: int | None) -> bool:
-    return ttl_s is not None and is_expired(offset.timestamp_ms, ttl_s, now_ms=query.now_ms)
+def _verdict(query: Query, offset: Offset, row: MessageRow) -> Verdict:
+    return verdict(query, offset, pointer=row.tx_pointer, ttl_s=row.ttl_s)
 
 
 def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
@@ -236,8 +236,7 @@ def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
 
 def _id_of(store: Store, query: Query, offset: Offset, row: MessageRow) -> MessageId:
     """The id of the last message of a decided row; an offset past the row if that was skipped."""
-    is_skipped = verdict(row.tx_pointer, query.snapshot) is not Verdict.ACCEPT
-    if is_skipped or _is_over(query, offset, row.ttl_s):
+    if _verdict(query, offset, row) is not Verdict.ACCEPT:
         return past_group(offset)
     if row.reference is None:
         return MessageId(*offset)
@@ -252,7 +251,7 @@ def _is_last_live(store: Store, query: Query, offset: Offset, row: MessageRow) -
     key = payload_key(query.prefix, abs(row.tx_pointer), row.reference.last)
     value = store.get(key)
     try:
-        return value is not None and not _is_over(
+        return value is not None and not is_over(
             query, offset, PayloadRow.from_bytes(key, value).ttl_s
         )
     except DamagedRowError:

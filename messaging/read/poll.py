@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from messaging.read.query import LAST_NUMBER, Query, Undecided, start_number, time_in
-from messaging.read.reply import Page, arrow_form
+from messaging.read.messages import Messages, arrow_form
+from messaging.read.query import LAST_NUMBER, HeldRow, Query, Undecided, start_number, time_in
 from messaging.read.scan import ReadResult, read
-from messaging.read.visibility import HeldRow
 from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
@@ -32,7 +31,7 @@ class PollResult:
     not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
     progress."""
 
-    page: Page
+    messages: Messages
     generation: int
     next_id: bytes
     caught_up: bool
@@ -41,8 +40,8 @@ class PollResult:
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
-        """Pairs of a 20-byte id and a payload, taken apart anew each time."""
-        return self.page.messages()
+        """Pairs of a 20-byte id and a payload."""
+        return self.messages.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +155,10 @@ class Polls:
                 self._state.tail_cache.keep(query, result)
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
-            goes_on = not result.finished and not result.page
+            goes_on = not result.finished and not result.messages
             if goes_on:
                 continue
-            if result.page or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
+            if result.messages or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
                 return self._result(record, result, is_expired=is_expired)
             alarm_s = deadline_s
             if result.held is not None:
@@ -222,7 +221,7 @@ class Polls:
 
     def _result(self, record: TopicRecord, result: ReadResult, *, is_expired: bool) -> PollResult:
         return PollResult(
-            page=result.page,
+            messages=result.messages,
             generation=record.generation,
             next_id=result.next_id,
             caught_up=result.caught_up,

@@ -1,4 +1,5 @@
-"""What a reader asks for, and at which ids a read starts and goes on (protocol §3.4).
+"""A reader's query: its verdict on a row (protocol §6), and where it starts and continues (§3.4).
+Pure.
 
 Ids are handled as 160-bit numbers. "After this id" is "from the next number on": an exclusive start
 compares numbers, and never just drops the first row.
@@ -6,8 +7,11 @@ compares numbers, and never just drops the first row.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
+from messaging.retention.decision import is_expired
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, past_group
+from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 
 LAST_NUMBER = LAST_ID.to_int()
@@ -39,6 +43,55 @@ class Query:
     bytes_max: int
     snapshot: Transaction | None
     undecided: Undecided = Undecided.HOLD
+
+
+class Verdict(Enum):
+    """What a reader does with a row."""
+
+    ACCEPT = "accept"
+    SKIP = "skip"
+    HOLD = "hold"
+
+
+class HeldRow(NamedTuple):
+    """A row that holds a reader back."""
+
+    pointer: int
+    offset: Offset
+    ttl_s: int | None  # the row's own time to live
+
+
+def verdict(query: Query, offset: Offset, *, pointer: int | None, ttl_s: int | None) -> Verdict:
+    """The verdict of this reader on a live row, by the row's write pointer and its own time to
+    live."""
+    if is_over(query, offset, ttl_s):
+        return Verdict.SKIP
+    found = visibility(pointer, query.snapshot)
+    if found is Verdict.HOLD and query.undecided is Undecided.SKIP:
+        return Verdict.SKIP
+    return found
+
+
+def is_over(query: Query, offset: Offset, ttl_s: int | None) -> bool:
+    """Whether a row's own time to live, if it has one, has passed."""
+    return ttl_s is not None and is_expired(offset.timestamp_ms, ttl_s, now_ms=query.now_ms)
+
+
+def visibility(pointer: int | None, snapshot: Transaction | None) -> Verdict:
+    """The verdict of a snapshot, or of a reader without one, on a row with this pointer.
+
+    The pointer is negative once the row was rolled back, and None for a row that was published
+    without a transaction.
+    """
+    if pointer is None or snapshot is None:
+        return Verdict.ACCEPT
+    if pointer < 0 or holds(snapshot.invalids, pointer):
+        return Verdict.SKIP
+    if snapshot.is_visible(pointer):
+        return Verdict.ACCEPT
+    # A transaction that hides its own pointer has decided: no ending would ever show this reader
+    # the row.
+    return Verdict.SKIP if snapshot.is_own(pointer) else Verdict.HOLD
 
 
 def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:

@@ -1,13 +1,13 @@
-"""The tail cache: the newest rows of each topic in memory, in wire form (design §8).
+"""The tail cache: the newest messages of each topic in memory (design §8, decision 0014).
 
 The cache of a topic holds every row behind an offset, up to the high-water mark. A read that starts
-behind that offset is answered from it, without a thread and without the disk, with what a read of
-the store would give. It is filled from batches that became durable, and from what a reader at the
-end of a topic read, if those rows are only payloads, which nothing changes. A later change to a row
+behind that offset is answered from it, without a thread and without the disk, with the result of a
+read of the store. It is filled from batches that became durable, and from what a reader at the end
+of a topic read, if those rows are plain, since nothing changes plain rows. A later change to a row
 (a rollback inverts it, retention removes it) changes the cache in the same step. Log starts, times
 to live and snapshots are applied by the reader, as for rows of the store.
 
-Readers that ask for the same in the same view get the same page, and so the same bytes.
+Readers that ask for the same in the same view get the same `Messages`, and so the same bytes.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,20 +15,20 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from messaging.read.messages import NO_PAYLOAD, Messages
 from messaging.read.query import LAST_NUMBER, Query, first_number, next_at_end
-from messaging.read.reply import NO_PAYLOAD, Page
-from messaging.read.scan import ReadResult, plain_item, plain_items, read_memory
+from messaging.read.scan import ReadResult, read_memory
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import (
     BEFORE_ALL,
+    HEAD,
     MESSAGES,
     OFFSET_SIZE,
+    PLAIN,
     MessageRow,
-    offset_after,
     pack_offset,
 )
-from tuff.protocol.avro import ID_HEAD, encode_message
-from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Offset
+from tuff.protocol.ids import Offset
 from tuff.protocol.transaction import Transaction
 
 TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more than its share
@@ -38,13 +38,11 @@ FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgo
 # Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
 # and the event loop would stand still meanwhile; the next reader goes to the store instead.
 CHANGED_COUNT_MAX = 25_000
-ROW_OVERHEAD_BYTES = 100  # bytes; what Python takes for a row beside its item
+ROW_OVERHEAD_BYTES = 130  # bytes; what Python takes for a row beside its payload
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
 _MESSAGE_TAG = MESSAGES[0]
 _PREFIX_AT = len(MESSAGES)
-_OFFSET = slice(len(ID_HEAD), len(ID_HEAD) + OFFSET_SIZE)
-_ID = slice(len(ID_HEAD), len(ID_HEAD) + MESSAGE_ID_SIZE)
 _INNER_MASK = (1 << 8 * OFFSET_SIZE) - 1
 
 
@@ -65,22 +63,23 @@ class _Seen:
 
 
 class _TopicTail:
-    """Rows of one generation of a topic, as items in their order. Of a row that is more than a
-    payload the item has only the id, and `odd` has the row, by its offset.
+    """Rows of one generation of a topic, in the columns of `Messages`: an id and a payload of each.
+    `odd` has the rows that are more than a payload, by their offset.
 
-    The newest rows are `fresh`, in runs as they were stored: the first reader makes items of them,
-    and a topic without readers costs next to nothing. `newest` is the key of the last row of all.
+    The newest rows are `fresh`, in runs as they were stored: the first reader makes columns of
+    them, and a topic without readers costs next to nothing. `newest` is the key of the last row.
     """
 
-    __slots__ = ("_general", "_plain", "after", "fresh", "fresh_odd_count", "has_ttl", "items",
-                 "newest", "odd", "size_bytes")  # fmt: skip
+    __slots__ = ("_general", "_plain", "after", "fresh", "fresh_odd_count", "has_ttl", "ids",
+                 "newest", "odd", "payloads", "size_bytes")  # fmt: skip
 
     def __init__(self, prefix: bytes, after: bytes) -> None:
         self.after = after
         self.newest = MESSAGES + prefix + after
         self.fresh: list[NewRows] = []
         self.fresh_odd_count = 0  # rows of fresh runs that are more than payloads
-        self.items: list[bytes] = []
+        self.ids: list[bytes] = []
+        self.payloads: list[bytes] = []
         self.odd: dict[bytes, MessageRow] = {}
         self.size_bytes = 0
         self.has_ttl = False
@@ -103,8 +102,8 @@ class _TopicTail:
             self._forget_unread()
 
     def _forget_unread(self) -> None:
-        """Keep no more than a read decides about here: the first reader would hold up the event
-        loop while items are made of the rest, and then be sent to the store all the same."""
+        """Keep no more than a read decides about here: of more, the first reader would hold up the
+        event loop while columns are made, and would then need the store all the same."""
         kept_count = size_bytes = 0
         for run in reversed(self.fresh):
             kept_count += _odd_count(run)
@@ -114,15 +113,16 @@ class _TopicTail:
         self.cut(size_bytes)
 
     def settle(self) -> None:
-        """Make items of the fresh rows."""
+        """Make columns of the fresh rows."""
         self._plain = self._general = None
         new_rows, self.fresh, self.fresh_odd_count = self.fresh, [], 0
         for run in new_rows:
             self.size_bytes -= _run_size(run)
             if run.is_plain:
-                items = plain_items(run.keys, run.values)
-                self.items += items
-                self.size_bytes += sum(_size(item, None) for item in items)
+                payloads = [value[HEAD.size :] for value in run.values]
+                self.ids += [key[-OFFSET_SIZE:] + NO_PAYLOAD for key in run.keys]
+                self.payloads += payloads
+                self.size_bytes += _size(payloads)
             else:
                 for key, value in zip(run.keys, run.values, strict=True):
                     self._change(key, value)
@@ -132,41 +132,41 @@ class _TopicTail:
         offset_bytes = key[-OFFSET_SIZE:]
         if offset_bytes <= self.after:
             return
-        item, row = b"", None
+        index = len(self.ids)
+        if self.ids and offset_bytes <= self.ids[-1][:OFFSET_SIZE]:
+            index = bisect_left(self.ids, offset_bytes)
+            self._remove(index, offset_bytes)
         if value is not None:
-            item = plain_item(key, value) or b""
-            if not item:
-                item = encode_message(offset_bytes + NO_PAYLOAD, b"")
-                row = MessageRow.from_bytes(key, value)
-        at = len(self.items)
-        if self.items and offset_bytes <= self.items[-1][_OFFSET]:
-            at = bisect_left(self.items, ID_HEAD + offset_bytes)
-            self._remove(at, offset_bytes)
-        if item:
-            self._insert(at, offset_bytes, item, row)
+            self._insert(index, key, value)
 
-    def _insert(self, at: int, offset_bytes: bytes, item: bytes, row: MessageRow | None) -> None:
-        self.items.insert(at, item)
-        if row is not None:
-            self.odd[offset_bytes] = row
+    def _insert(self, index: int, key: bytes, value: bytes) -> None:
+        offset_bytes = key[-OFFSET_SIZE:]
+        payload = value[HEAD.size :]
+        if value[0] != PLAIN:
+            row = self.odd[offset_bytes] = MessageRow.from_bytes(key, value)
+            payload = row.payload
             self.has_ttl = self.has_ttl or row.ttl_s is not None
-        self.size_bytes += _size(item, row)
+        self.ids.insert(index, offset_bytes + NO_PAYLOAD)
+        self.payloads.insert(index, payload)
+        self.size_bytes += _size([payload])
 
-    def _remove(self, at: int, offset_bytes: bytes) -> None:
-        if self.items[at][_OFFSET] == offset_bytes:
-            self.size_bytes -= _size(self.items.pop(at), self.odd.pop(offset_bytes, None))
+    def _remove(self, index: int, offset_bytes: bytes) -> None:
+        if self.ids[index][:OFFSET_SIZE] == offset_bytes:
+            self.size_bytes -= _size([self.payloads.pop(index)])
+            del self.ids[index]
+            self.odd.pop(offset_bytes, None)
 
     def cut(self, size_bytes: int) -> None:
         """Forget the oldest rows, until what is left takes no more than this."""
         self._plain = self._general = None
         count = 0
-        while self.size_bytes > size_bytes and count < len(self.items):
-            item = self.items[count]
-            self.size_bytes -= _size(item, self.odd.pop(item[_OFFSET], None))
+        while self.size_bytes > size_bytes and count < len(self.ids):
+            self.odd.pop(self.ids[count][:OFFSET_SIZE], None)
+            self.size_bytes -= _size([self.payloads[count]])
             count += 1
         if count:
-            self.after = self.items[count - 1][_OFFSET]
-            del self.items[:count]
+            self.after = self.ids[count - 1][:OFFSET_SIZE]
+            del self.ids[:count], self.payloads[:count]
         self.has_ttl = self.has_ttl and bool(self.odd)
         if self.size_bytes > size_bytes:
             self._cut_fresh(size_bytes)
@@ -180,26 +180,25 @@ class _TopicTail:
         self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]
         del self.fresh[:count]
 
-    def lengthen(self, items: Sequence[bytes], *, after: bytes) -> None:
-        """Take in the rows behind this offset that lie before what is here."""
+    def lengthen(self, messages: Messages, *, after: bytes) -> None:
+        """Prepend the messages of all plain rows behind `after` that are not here yet."""
         self._plain = self._general = None
-        missing = items[: bisect_right(items, self.after, key=lambda item: item[_OFFSET])]
-        self.items[:0] = missing
-        self.size_bytes += sum(_size(item, None) for item in missing)
+        ids, payloads = messages.columns()
+        count = bisect_right(ids, self.after + NO_PAYLOAD)
+        self.ids[:0] = ids[:count]
+        self.payloads[:0] = payloads[:count]
+        self.size_bytes += _size(payloads[:count])
         self.after = after
 
     def read(self, query: Query, number: int, last: bytes) -> ReadResult | None:
         """The same as a read of the store from this number to this offset, or None where only the
         store can tell."""
-        items = self.items
+        ids = self.ids
         offset_bytes = (number >> 8 * OFFSET_SIZE).to_bytes(OFFSET_SIZE, "big")
-        first, stop = bisect_left(items, ID_HEAD + offset_bytes), len(items)
-        if items and items[-1][_OFFSET] > last:
-            behind = offset_after(Offset(int.from_bytes(last[:8], "big"), int.from_bytes(last[8:])))
-            stop = bisect_left(items, ID_HEAD + pack_offset(*behind))
-        if number & _INNER_MASK and first < stop and items[first][_OFFSET] == offset_bytes:
+        first, stop = bisect_left(ids, offset_bytes), bisect_right(ids, last + NO_PAYLOAD)
+        if number & _INNER_MASK and first < stop and ids[first].startswith(offset_bytes):
             if offset_bytes in self.odd:
-                return None  # the start lies inside of what may be a group
+                return None  # the start is inside a row that may bring a group
             first += 1
         if not self.odd and self.size_bytes <= query.bytes_max:
             return self._read_plain(query, number, first, stop)
@@ -210,12 +209,12 @@ class _TopicTail:
     def _read_plain(self, query: Query, number: int, first: int, stop: int) -> ReadResult:
         taken_to = min(stop, first + query.limit)
         if taken_to <= first:
-            return ReadResult(next_id=next_at_end(query, number), caught_up=True)
+            return _nothing(query, number)
         seen = first, taken_to, taken_to == stop
         if self._plain is None or self._plain[0] != seen:
-            items = self.items[first:taken_to]
+            messages = Messages.of(self.ids[first:taken_to], self.payloads[first:taken_to])
             result = ReadResult(
-                next_id=items[-1][_ID], page=Page.of_items(items), caught_up=taken_to == stop
+                next_id=messages.last_id, messages=messages, caught_up=taken_to == stop
             )
             self._plain = seen, result
         return self._plain[1]
@@ -231,17 +230,18 @@ class _TopicTail:
             result = read_memory(query, self._rows(first, stop))
         except _NeedsStoreError:
             return None
-        if result.page or not result.caught_up:  # else it says how far the others have come
+        # Without messages, a result that is caught up names the high-water mark of its time.
+        if result.messages or not result.caught_up:
             self._general = seen, query.snapshot, result
         return result
 
-    def _rows(self, first: int, stop: int) -> Iterator[tuple[bytes, MessageRow | None]]:
-        for at in range(first, stop):
-            item = self.items[at]
-            row = self.odd.get(item[_OFFSET])
+    def _rows(self, first: int, stop: int) -> Iterator[tuple[bytes, bytes, MessageRow | None]]:
+        for index in range(first, stop):
+            message_id = self.ids[index]
+            row = self.odd.get(message_id[:OFFSET_SIZE])
             if row is not None and row.reference is not None and row.reference.count:
                 raise _NeedsStoreError
-            yield item, row
+            yield message_id, self.payloads[index], row
 
 
 class TailCache:
@@ -314,13 +314,12 @@ class TailCache:
         start, the first reader at the end of a topic fetches it for all."""
         if result.whole_from is None or not self._bytes_max:
             return
-        number = MessageId(*result.whole_from).to_int() >> 8 * OFFSET_SIZE
-        after = max(0, number - 1).to_bytes(OFFSET_SIZE, "big")
+        after = max(0, result.whole_from.to_int() - 1).to_bytes(OFFSET_SIZE, "big")
         tail = self._tails.get(query.prefix) or _TopicTail(query.prefix, self._since)
         if after < tail.after <= pack_offset(*query.high_water_mark):
             self._tails[query.prefix] = tail
             self._size_bytes -= tail.size_bytes
-            tail.lengthen(result.page.items, after=after)
+            tail.lengthen(result.messages, after=after)
             self._size_bytes += tail.size_bytes
             self._limit({query.prefix: tail})
 
@@ -335,7 +334,7 @@ class TailCache:
         if offset_bytes <= (self._since if tail is None else tail.after):
             return None
         if tail is None or offset_bytes > last:
-            return ReadResult(next_id=next_at_end(query, number), caught_up=True)
+            return _nothing(query, number)
         if tail.fresh:
             self._size_bytes -= tail.size_bytes
             tail.settle()
@@ -348,7 +347,7 @@ class TailCache:
             if tail.size_bytes > most:
                 self._cut(tail, int(most * KEPT_SHARE))
             self._filled.pop(prefix, None)
-            if tail.items or tail.fresh:
+            if tail.ids or tail.fresh:
                 self._filled[prefix] = tail
         while self._size_bytes > self._bytes_max:
             _, oldest = self._filled.popitem(last=False)
@@ -369,5 +368,9 @@ def _run_size(run: NewRows) -> int:
     return count * (FRESH_OVERHEAD_BYTES + len(run.keys[0])) + sum(map(len, run.values))
 
 
-def _size(item: bytes, row: MessageRow | None) -> int:
-    return ROW_OVERHEAD_BYTES + len(item) + (0 if row is None else len(row.payload))
+def _size(payloads: Sequence[bytes]) -> int:
+    return ROW_OVERHEAD_BYTES * len(payloads) + sum(map(len, payloads))
+
+
+def _nothing(query: Query, number: int) -> ReadResult:
+    return ReadResult(next_id=next_at_end(query, number), messages=Messages(), caught_up=True)

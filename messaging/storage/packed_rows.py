@@ -21,6 +21,8 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -79,22 +81,105 @@ def _count(value: bytes) -> int:
     return int.from_bytes(value[HEAD.size : _SIZES_AT], "big")
 
 
-class PackedRows(NamedTuple):
+class PackedRows:
     """A whole value of packed rows: how many rows it has, the number of the first one's offset, and
     where the payloads begin."""
 
-    value: bytes
-    length: int
-    number: int
-    payloads_at: int
+    __slots__ = ("_bounds", "length", "number", "payloads_at", "value")
 
-    def sizes(self, start: int, stop: int) -> bytes:
-        """The sizes of the payloads from one row to another, as they stand in the packed rows."""
-        return self.value[_SIZES_AT + _NUMBER_SIZE * start : _SIZES_AT + _NUMBER_SIZE * stop]
+    def __init__(self, value: bytes, length: int, number: int, payloads_at: int) -> None:
+        self.value = value
+        self.length = length
+        self.number = number
+        self.payloads_at = payloads_at
+        self._bounds: list[int] | None = None
 
     def bounds(self) -> list[int]:
         """Where each payload begins, and last where the value ends."""
-        return [*accumulate(_sizes(self.value, self.length), initial=self.payloads_at)]
+        if self._bounds is None:
+            sizes = _sizes(self.value, self.length)
+            self._bounds = [*accumulate(sizes, initial=self.payloads_at)]
+        return self._bounds
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSlice:
+    """The messages of neighbours among packed rows: `start <= index < stop`, with the bytes of the
+    value that hold their payloads. An id is `front`, the row's offset, and `back`."""
+
+    rows: PackedRows
+    start: int
+    stop: int
+    start_byte: int
+    stop_byte: int
+    front: bytes
+    back: bytes
+
+    @classmethod
+    def of(
+        cls, rows: PackedRows, start: int, stop: int, *, front: bytes, back: bytes
+    ) -> "PackedSlice":
+        """Those rows; of all rows at once no sizes are looked at."""
+        if start == 0 and stop == rows.length:
+            return cls(rows, start, stop, rows.payloads_at, len(rows.value), front, back)
+        bounds = rows.bounds()
+        return cls(rows, start, stop, bounds[start], bounds[stop], front, back)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all payloads."""
+        return self.stop_byte - self.start_byte
+
+    @property
+    def last_id(self) -> bytes:
+        offset = (self.rows.number + self.stop - 1).to_bytes(OFFSET_SIZE, "big")
+        return self.front + offset + self.back
+
+    def first(self, count: int) -> "PackedSlice":
+        """The slice of the first so many rows."""
+        stop = self.start + count
+        return self.of(self.rows, self.start, stop, front=self.front, back=self.back)
+
+    def bounds(self) -> list[int]:
+        """Where each payload begins, and last where the payloads end."""
+        return self.rows.bounds()[self.start : self.stop + 1]
+
+    def ids(self) -> list[bytes]:
+        before, seqs, back = self._ids()
+        return [before + seq + back for seq in seqs]
+
+    def payloads(self) -> list[bytes]:
+        value = self.rows.value
+        return [value[start:stop] for start, stop in pairwise(self.bounds())]
+
+    def joined_ids(self) -> bytes:
+        before, seqs, back = self._ids()
+        return before + (back + before).join(seqs) + back
+
+    def joined_payloads(self) -> memoryview:
+        return memoryview(self.rows.value)[self.start_byte : self.stop_byte]
+
+    def sizes(self) -> bytes:
+        """The sizes of the payloads, of four bytes each, as they stand in the value."""
+        start, stop = (_SIZES_AT + _NUMBER_SIZE * index for index in (self.start, self.stop))
+        return self.rows.value[start:stop]
+
+    def _ids(self) -> tuple[bytes, Sequence[bytes], bytes]:
+        """What comes before the sequence number in each id, the sequence numbers, and what comes
+        behind; all rows are of one millisecond."""
+        offset = (self.rows.number + self.start).to_bytes(OFFSET_SIZE, "big")
+        first = int.from_bytes(offset[-SEQ_SIZE:], "big")
+        seqs = _all_seqs()[first : first + len(self)]
+        return self.front + offset[:-SEQ_SIZE], seqs, self.back
+
+
+@cache
+def _all_seqs() -> list[bytes]:
+    # About three megabytes, for readers of packed rows: half of the cost of making an id anew.
+    return [number.to_bytes(SEQ_SIZE, "big") for number in range(1 << 8 * SEQ_SIZE)]
 
 
 def open_packed(key: bytes, value: bytes) -> PackedRows | None:

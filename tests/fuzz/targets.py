@@ -170,12 +170,6 @@ def _commit(data: bytes) -> object:
     return journal.unpack(cell[:1] + crc + cell[5:], chunks)
 
 
-def _item(data: bytes) -> None:
-    """What is taken apart again was made here, of any payload."""
-    message_id, payload = data[:20].ljust(20), data[20:]
-    assert avro.decode_message(avro.encode_message(message_id, payload)) == (message_id, payload)
-
-
 def _answer(call: calls.Call[object]) -> Decode:
     headers = {"tuff-next": "0" * 40, "tuff-caught-up": "true"}
     if call.request.accept is not None:
@@ -335,7 +329,6 @@ TARGETS: Sequence[Target] = (
         TuffError, _of({"a": 1, "b": None}, b""),
     ),
     _target("ttransaction", Transaction.from_bytes, TuffError, _of(_transaction().to_bytes())),
-    Target("avro-item", _item, (), _of(bytes(range(20)) + b"payload", bytes(300))),
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
         "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,

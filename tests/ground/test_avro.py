@@ -16,9 +16,7 @@ from tuff.protocol.avro import (
     decode_publish_request,
     decode_rollback_detail,
     encode_columns,
-    encode_items,
     encode_long,
-    encode_messages,
     encode_publish_request,
     encode_rollback_detail,
 )
@@ -118,7 +116,6 @@ def test_the_worked_bytes_of_the_protocol_are_written() -> None:
     assert encode_publish_request(PublishRequest(pointer=None, payloads=[b"a", b"bc"])).hex() == (
         "0204026104626300"
     )
-    assert encode_items([]).hex() == "00"
     assert encode_columns([], []).hex() == "00"
 
 
@@ -170,7 +167,6 @@ def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> Non
     ids, payloads = [one[0] for one in messages], [one[1] for one in messages]
 
     assert read(MESSAGES, encode_columns(ids, payloads)) == form
-    assert read(MESSAGES, encode_items(encode_messages(ids, payloads))) == form
     assert decode_messages(written(MESSAGES, form)) == messages
 
 

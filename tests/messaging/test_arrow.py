@@ -9,16 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from messaging.read.messages import Messages, arrow_form
 from messaging.read.poll import Poll
 from messaging.read.query import Undecided
-from messaging.read.reply import Page, arrow_form
 from messaging.read.scan import ReadResult, read
 from messaging.read_routes import routes
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH
 from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
-from tuff.protocol.avro import encode_message
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
 from tuff.protocol.exchange import MediaType, Request
 from tuff.protocol.ids import MessageId, Offset
@@ -100,10 +99,10 @@ def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
         expected = expected_of(
             [
                 (message_id, payload, pointers.get(MessageId.from_bytes(message_id).offset))
-                for message_id, payload in reading.page.messages()
+                for message_id, payload in reading.messages.items()
             ]
         )
-        assert rows_of(batch_of(reading.page.arrow(generation=7))) == expected
+        assert rows_of(batch_of(reading.messages.arrow(generation=7))) == expected
 
 
 def _pages(table: object, asked: object) -> Iterator[ReadResult]:
@@ -127,9 +126,8 @@ sizes = st.sampled_from([0, 1, 63, 64, 8_191, 8_192, 1_048_575, 1_048_576])
 def test_payloads_of_every_length_come_out_whole(payload_sizes: list[int]) -> None:
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
-    page = Page.of_items([encode_message(*each) for each in zip(ids, payloads, strict=True)])
 
-    batch = batch_of(page.arrow(generation=7))
+    batch = batch_of(Messages.of(ids, payloads).arrow(generation=7))
 
     assert batch["id"].to_pylist() == ids
     assert batch["value"].to_pylist() == payloads
@@ -148,7 +146,7 @@ async def test_a_reply_from_memory_names_the_pointers_too(
 
     result = await service.polls.poll(AUDIT, Poll())
 
-    batch = batch_of(result.page.arrow(generation=result.generation))
+    batch = batch_of(result.messages.arrow(generation=result.generation))
     assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"e"]
     assert batch["write_pointer"].to_pylist() == [None, 55, 55, None, 66]
     assert batch["generation"].to_pylist() == [1, 1, 1, 1, 1]

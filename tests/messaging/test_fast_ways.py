@@ -6,15 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from messaging.read.messages import Messages
 from messaging.read.query import Undecided, start_number
-from messaging.read.reply import Page
-from messaging.read.scan import ReadResult, Taken, read
+from messaging.read.scan import ReadResult, _Scan, read
 from messaging.storage.engine import Rows, Store, StoreDamagedError
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
 from tests.messaging.stored_runs import flip, in_runs
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
-from tuff.protocol.avro import decode_message, encode_items, encode_message
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 from tuff.protocol.json_forms import payload_to_json
@@ -45,7 +44,7 @@ def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
 def _generally(table: MemoryStore, **asked: object) -> ReadResult | str:
     with pytest.MonkeyPatch.context() as patch:
         # A fast way that finds no row plain: it hands the next one on at once.
-        patch.setattr(Taken, "add_plain", lambda _taken, rows, *_, **__: rows.next())
+        patch.setattr(_Scan, "_take_plain", lambda _scan, records, _rows: records.next())
         return _said(table, **asked)
 
 
@@ -166,8 +165,8 @@ def test_stored_messages_are_read_as_the_general_way_does(
     for found in (_said(table, **asked), joined):
         assert _plain(found) == _plain(general)
         if isinstance(found, ReadResult) and isinstance(general, ReadResult):
-            assert found.page.arrow(generation=1) == general.page.arrow(generation=1)
-            assert found.page.avro() == general.page.avro()
+            assert found.messages.arrow(generation=1) == general.messages.arrow(generation=1)
+            assert found.messages.avro() == general.messages.avro()
 
 
 places = st.integers(0, 20)
@@ -251,10 +250,10 @@ messages = st.lists(st.tuples(st.binary(min_size=20, max_size=20), payloads), ma
 
 
 @given(messages=messages)
-def test_a_page_has_the_bytes_that_the_forms_have_one_by_one(
+def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
     messages: list[tuple[bytes, bytes]],
 ) -> None:
-    page = Page.of_items([encode_message(*message) for message in messages])
+    run = Messages.of([each for each, _ in messages], [payload for _, payload in messages])
 
     form = [
         {
@@ -264,15 +263,5 @@ def test_a_page_has_the_bytes_that_the_forms_have_one_by_one(
         }
         for message_id, payload in messages
     ]
-    assert page.json() == json.dumps(form).encode("ascii")
-    assert page.avro() == encode_items([encode_message(*message) for message in messages])
-    assert page.messages() == messages
-    of_columns = Page(page.columns)
-    assert (of_columns.json(), of_columns.avro()) == (page.json(), page.avro())
-
-
-@given(size=st.integers(0, 20_000))
-def test_an_item_is_taken_apart_again_whatever_its_length(size: int) -> None:
-    payload = bytes(size)
-
-    assert decode_message(encode_message(b"i" * 20, payload)) == (b"i" * 20, payload)
+    assert run.json() == json.dumps(form).encode("ascii")
+    assert run.items() == messages

@@ -294,7 +294,7 @@ def test_a_group_of_which_messages_are_missing_leaves_nothing_in_a_page() -> Non
     found = read(table, query())
 
     assert [payload for _, payload in found.items] == [b"a"]
-    assert list(found.page.under) == []
+    assert list(found.messages.pointers) == []
 
 
 def test_a_first_message_larger_than_the_reply_is_delivered_alone() -> None:

@@ -373,9 +373,11 @@ async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | Non
         world.transactions.start(7)
         first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
-        pages = [(await service.polls.poll(TOPICS[0], Poll(start=first))).page for _ in range(2)]
+        pages = [
+            (await service.polls.poll(TOPICS[0], Poll(start=first))).messages for _ in range(2)
+        ]
         await publish(service, b"c")
-        later = (await service.polls.poll(TOPICS[0], Poll(start=first))).page
+        later = (await service.polls.poll(TOPICS[0], Poll(start=first))).messages
 
         assert pages[0].avro() is pages[1].avro()
         assert len(later) == 3
@@ -445,7 +447,7 @@ async def test_all_tails_together_keep_within_their_bound() -> None:
             held = [tail.size_bytes for tail in tail_cache._tails.values()]
             assert sum(held) == tail_cache.size_bytes <= 20_000
             assert max(held) <= 20_000 // TOPIC_SHARE
-            filled = {each for each in tail_cache._tails.values() if each.items or each.fresh}
+            filled = {each for each in tail_cache._tails.values() if each.ids or each.fresh}
             assert filled == {*tail_cache._filled.values()}
         assert max(held) > 0
 

@@ -70,12 +70,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "who starts it again deletes a version that is gone once more",
     (
         "messaging/read/tail_cache.py",
-        "_TopicTail.read",
-        "if items and items[-1][_OFFSET] > last:",
-        "if items:",
-    ): "where no item lies behind the offset, the search for it ends at the same item",
-    (
-        "messaging/read/tail_cache.py",
         "TailCache._limit",
         "if tail.size_bytes > most:\nself._cut(tail, int(most * KEPT_SHARE))",
         "self._cut(tail, int(most * KEPT_SHARE))",

@@ -326,7 +326,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a tail keeps a row as it was before a rollback",
         "messaging/read/tail_cache.py",
-        "            self._remove(at, offset_bytes)\n",
+        "            self._remove(index, offset_bytes)\n",
         "            return\n",
         (
             "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
@@ -335,7 +335,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a tail answers for rows that it forgot",
         "messaging/read/tail_cache.py",
-        "            self.after = self.items[count - 1][_OFFSET]\n",
+        "            self.after = self.ids[count - 1][:OFFSET_SIZE]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),

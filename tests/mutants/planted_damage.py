@@ -57,8 +57,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a page that ends before damage leads back into itself",
         "messaging/read/scan.py",
-        "            self._pass(self._taken.columns.last_id)\n",
-        "            pass\n",
+        "        return max(self._passed, self._messages.last_id) if self._messages else self._passed\n",
+        "        return self._passed\n",
         (_FLIPS,),
     ),
     Mutant(

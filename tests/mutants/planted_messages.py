@@ -14,7 +14,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an undecided row does not hold a reader",
-        "messaging/read/visibility.py",
+        "messaging/read/query.py",
         "else Verdict.HOLD\n",
         "else Verdict.SKIP\n",
         (
@@ -23,9 +23,9 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that were rolled back are shown",
-        "messaging/read/visibility.py",
-        "    if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):\n",
-        "    if holds(snapshot.invalids, abs(tx_pointer)):\n",
+        "messaging/read/query.py",
+        "    if pointer < 0 or holds(snapshot.invalids, pointer):\n",
+        "    if holds(snapshot.invalids, abs(pointer)):\n",
         (
             "tests/messaging/test_endings.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
         ),
@@ -157,8 +157,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a read that begins inside a run is handed all of it",
         "messaging/read/scan.py",
-        "        start, stop = max(0, first - run.number), run.length\n",
-        "        start, stop = 0, run.length\n",
+        "        start = max(0, rows.first - packed.number)\n",
+        "        start = 0\n",
         (
             "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
         ),
@@ -166,8 +166,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a reader goes on behind a run of which it took a part",
         "messaging/read/scan.py",
-        "        self.is_full = fits < stop\n",
-        "        self.is_full = False\n",
+        "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
+        "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
         (
             "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
         ),
@@ -195,8 +195,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a damaged run behind `through` is left out of the page",
         "messaging/read/scan.py",
-        "            if is_before or (is_apart and offset_bytes > through):\n",
-        "            if is_before or offset_bytes > through:\n",
+        "            if is_before or (is_apart and offset_bytes > rows.through):\n",
+        "            if is_before or offset_bytes > rows.through:\n",
         (
             "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
         ),
@@ -205,16 +205,16 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "the earliest message is looked for in one step",
         "messaging/read/offsets.py",
         "    if result.finished:\n",
-        "    if not result.page:\n",
+        "    if not result.messages:\n",
         (
             "tests/messaging/test_offsets.py::test_the_earliest_message_is_found_behind_any_number_of_expired_ones",
         ),
     ),
     Mutant(
         "a topic ends with a message that expired by itself",
-        "messaging/read/offsets.py",
-        "    if is_skipped or _is_over(query, offset, row.ttl_s):\n",
-        "    if is_skipped:\n",
+        "messaging/read/query.py",
+        "    if is_over(query, offset, ttl_s):\n",
+        "    if False:\n",
         ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
     ),
     Mutant(

@@ -38,7 +38,7 @@ CORE = (
         "timeouts", "view", "wal",
     )),
     *(f"messaging/{name}.py" for name in (
-        "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
+        "read/messages", "read/query", "read/scan", "read/tail_cache", "retention/cleaner",
         "retention/decision", "storage/pointer_index", "storage/store_state", "write/group_commit",
         "write/publish",
     )),

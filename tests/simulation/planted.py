@@ -80,7 +80,7 @@ BUGS = (
         "undecided-rows-are-skipped",
         (
             Change(
-                "messaging/read/visibility.py",
+                "messaging/read/query.py",
                 "else Verdict.HOLD",
                 "else Verdict.SKIP",
             ),
@@ -90,9 +90,9 @@ BUGS = (
         "rolled-back-rows-are-visible",
         (
             Change(
-                "messaging/read/visibility.py",
-                "if tx_pointer < 0 or holds(snapshot.invalids, tx_pointer):",
-                "tx_pointer = abs(tx_pointer)\n    if holds(snapshot.invalids, tx_pointer):",
+                "messaging/read/query.py",
+                "if pointer < 0 or holds(snapshot.invalids, pointer):",
+                "pointer = abs(pointer)\n    if holds(snapshot.invalids, pointer):",
             ),
         ),
     ),

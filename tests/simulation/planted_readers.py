@@ -101,7 +101,7 @@ READER_BUGS = (
         (
             Change(
                 "messaging/read/offsets.py",
-                "verdict(row.tx_pointer, query.snapshot) is Verdict.HOLD",
+                "_verdict(query, offset, row) is Verdict.HOLD",
                 "False",
             ),
         ),

@@ -15,18 +15,19 @@ it, which fastavro does not do. The tests compare it with fastavro.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail, check_count
 from tuff.protocol.transaction import Transaction
 
-LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
+_LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
-ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
+_ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
+_ARRAY_END = b"\x00"
 
 
 class _Reader:
@@ -220,7 +221,7 @@ def encode_long(number: int) -> bytes:
     return bytes(encoded)
 
 
-encode_length = lru_cache(LENGTHS_COUNT_MAX)(encode_long)  # of payloads
+encode_length = lru_cache(_LENGTHS_COUNT_MAX)(encode_long)  # of payloads
 
 
 def encode_publish_request(request: PublishRequest) -> bytes:
@@ -236,26 +237,6 @@ def encode_rollback_detail(detail: RollbackDetail) -> bytes:
     return b"\x00" + b"".join(map(encode_long, numbers))
 
 
-def encode_message(message_id: bytes, payload: bytes) -> bytes:
-    """One item of a ConsumeResponse."""
-    return ID_HEAD + message_id + encode_length(len(payload)) + payload
-
-
-def encode_messages(ids: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
-    """The same of many at once."""
-    pieces = zip(ids, map(encode_length, map(len, payloads)), payloads, strict=True)
-    return [b"".join((ID_HEAD, *each)) for each in pieces]
-
-
-def decode_message(item: bytes) -> tuple[bytes, bytes]:
-    """The id and the payload in one item that was made here."""
-    head = len(ID_HEAD) + MESSAGE_ID_SIZE
-    at = head
-    while item[at] > 0x7F:
-        at += 1
-    return item[len(ID_HEAD) : head], item[at + 1 :]
-
-
 def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
     """The id and the payload of each message. Raises: BadRequestError: the body is not exactly one
     ConsumeResponse."""
@@ -265,19 +246,21 @@ def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
     return list(zip(values[::2], values[1::2], strict=True))
 
 
-def encode_items(items: Sequence[bytes]) -> bytes:
-    """The ConsumeResponse of messages that are items already."""
-    return _array(items, len(items))
-
-
 def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
     """The ConsumeResponse of messages that are ids and payloads."""
-    lengths = map(encode_length, map(len, payloads))
-    pieces = zip(repeat(ID_HEAD, len(ids)), ids, lengths, payloads, strict=True)
-    return _array(chain.from_iterable(pieces), len(ids))
+    if not ids:
+        return _array((), 0)
+    # Filled column by column: an iterator over messages takes twice the time.
+    pieces = [_ID_HEAD] * (2 + 4 * len(ids))
+    pieces[0] = encode_long(len(ids))
+    pieces[2:-1:4] = ids
+    pieces[3:-1:4] = map(encode_length, map(len, payloads))
+    pieces[4:-1:4] = payloads
+    pieces[-1] = _ARRAY_END
+    return b"".join(pieces)
 
 
 def _array(pieces: Iterable[bytes], count: int) -> bytes:
     if not count:
-        return b"\x00"
-    return b"".join((encode_long(count), *pieces, b"\x00"))
+        return _ARRAY_END
+    return b"".join((encode_long(count), *pieces, _ARRAY_END))

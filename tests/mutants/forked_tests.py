@@ -181,8 +181,9 @@ class Trying:
         finally:
             os.close(reading)
             _end(pid)
-            shutil.rmtree(self._home / "tmp")
-            (self._home / "tmp").mkdir()
+            # A process that a test started in a session of its own may still write there.
+            shutil.rmtree(self._home / "tmp", ignore_errors=True)
+            (self._home / "tmp").mkdir(exist_ok=True)
 
     def _watch(self, reading: int) -> str | None:
         """The first test that fails in the fork, or hangs; None when all pass."""

@@ -91,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
         if not baseline.exists():
             _worker(Path(home) / "first", {"baseline": str(baseline)}).wait()
         verdicts = _try_all(changes, Path(home), baseline, options)
+        if len(verdicts) < len(changes):
+            _report_ended_workers(Path(home), len(changes) - len(verdicts))
     _report(verdicts, len(equivalent), options.seed, time.monotonic() - began)
     caught = sum(each["caught"] is not None for each in verdicts)
     return int(caught < GOAL * len(changes) or len(verdicts) < len(changes))
@@ -156,6 +158,12 @@ def _worker(home: Path, plan: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
             [*command, *TESTS], cwd=copy, env=environment, stdout=log, stderr=log,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+
+def _report_ended_workers(home: Path, missing_count: int) -> None:
+    print(f"{missing_count} mutants were not tried, since a worker ended early; its last lines:")
+    for log in sorted(home.glob("[0-9]*/log")):
+        print("\n".join(log.read_text("utf-8", "replace").splitlines()[-15:]))
 
 
 def _show(verdict: Mapping[str, Any]) -> None:

@@ -88,6 +88,7 @@ class Trying:
         self._tree, self._home = Path(plan["tree"]), Path(plan["home"])
         self._noted = json.loads(Path(plan["baseline"]).read_text())
         self._told: int | None = None  # in a fork, where to say what happens
+        self._running = "the start"  # the test that runs in the fork
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -204,7 +205,13 @@ class Trying:
         return f"{running} (it hung)"
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running = nodeid
         self._tell(f"begins {nodeid}")
+
+    def pytest_internalerror(self) -> None:
+        # pytest parses the source to show where a test failed. In a fork Python 3.11 may refuse to
+        # ("AST constructor recursion depth mismatch"), and the mutant looked as if it survived.
+        self._tell(f"failed {self._running}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from messaging.read.offsets import SPLITS_COUNT_MAX, TopicOffsets
 from messaging.read.poll import Poll, PollResult, Polls
-from messaging.read.query import Undecided
+from messaging.read.visibility import Undecided
 from messaging.storage.store_ownership import StoreOwnership
 from messaging.topics import TOPIC_PATH, topic_of
 from tuff.protocol import avro, json_forms

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from messaging.read.offsets import TopicOffsets
-from messaging.read.query import start_number
+from messaging.read.visibility import start_number
 from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key

@@ -24,12 +24,12 @@ from tx.edits import (
     InvalidReason,
     Refused,
 )
-from tx.locks import TransactionLocks
 from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.monitoring import TransactionCounters
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.settings import TransactionSettings
 from tx.timeouts import Leases
+from tx.write_gates_and_key_locks import TransactionLocks
 
 
 @value(kw_only=True)

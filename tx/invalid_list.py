@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tuff.protocol.errors import TransactionsInProgressError
 from tx.durable_state import DurableState
 from tx.edits import InvalidReason, Truncated
-from tx.locks import TransactionLocks
 from tx.message_rows import MessageRows
 from tx.state import TransactionState
+from tx.write_gates_and_key_locks import TransactionLocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.invalid_list import InvalidList, SweepMark
-from tx.locks import TransactionLocks
 from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.monitoring import Monitoring, TransactionCounters
 from tx.pointer_blocks import ReservedPointers
@@ -32,6 +31,7 @@ from tx.start_and_checkpoint import Starts
 from tx.state import TransactionState
 from tx.timeouts import Leases
 from tx.wal import DiskFile, OpenFile
+from tx.write_gates_and_key_locks import TransactionLocks
 from tx.write_permits import WritePermits
 
 log = logging.getLogger(__name__)

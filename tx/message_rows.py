@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tx.locks import TransactionLocks
 from tx.outcomes import EndedState, lost_outcome
 from tx.state import TransactionState
 from tx.view import ViewChange
+from tx.write_gates_and_key_locks import TransactionLocks
 
 log = logging.getLogger(__name__)
 

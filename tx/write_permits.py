@@ -13,9 +13,9 @@ from tuff.protocol.transaction import Transaction
 from tuff.protocol.visibility import VisibilityState
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
-from tx.locks import TransactionLocks
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.view import View
+from tx.write_gates_and_key_locks import TransactionLocks
 
 
 class Permit:

@@ -16,7 +16,8 @@ from functools import partial
 from itertools import accumulate, islice
 
 from messaging.read.poll import Poll, query_of, require_generation
-from messaging.read.query import (
+from messaging.read.scan import first
+from messaging.read.visibility import (
     Query,
     Verdict,
     first_number,
@@ -25,7 +26,6 @@ from messaging.read.query import (
     verdict,
     visibility,
 )
-from messaging.read.scan import first
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store, StoreDamagedError
 from messaging.storage.packed_rows import scan_reporting_corruption

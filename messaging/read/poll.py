@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from messaging.read.messages import Messages, arrow_form
-from messaging.read.query import LAST_NUMBER, HeldRow, Query, Undecided, start_number, time_in
 from messaging.read.scan import ReadResult, read
+from messaging.read.visibility import LAST_NUMBER, HeldRow, Query, Undecided, start_number, time_in
 from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after

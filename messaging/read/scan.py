@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
 from messaging.read.messages import NO_PAYLOAD, Messages
-from messaging.read.query import (
+from messaging.read.visibility import (
     LAST_NUMBER,
     HeldRow,
     Query,

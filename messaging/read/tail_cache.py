@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from messaging.read.messages import NO_PAYLOAD, Messages
-from messaging.read.query import LAST_NUMBER, Query, first_number, next_at_end
 from messaging.read.scan import ReadResult, read_memory
+from messaging.read.visibility import LAST_NUMBER, Query, first_number, next_at_end
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import (
     BEFORE_ALL,

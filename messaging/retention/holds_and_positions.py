@@ -11,7 +11,7 @@ from math import ceil
 
 from messaging.read.offsets import first_live, newest_id
 from messaging.read.poll import Poll, query_of
-from messaging.read.query import LAST_NUMBER, Query, start_number
+from messaging.read.visibility import LAST_NUMBER, Query, start_number
 from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key

@@ -82,7 +82,9 @@ _COMMIT = _around(
 _CHECK = _around(
     "gate closed", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_entries"
 )
-_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.locks:TransactionLocks.claim")
+_CLAIM = _around(
+    "nothing claimed yet", "claimed", COMMIT, "tx.write_gates_and_key_locks:TransactionLocks.claim"
+)
 _ROWS = _around(
     "rows not handed over yet",
     "rows durable",

@@ -42,6 +42,7 @@ from messaging.storage.rows import (
 )
 from messaging.topics import TopicRecord
 from process.backup_format import unpack_rows
+from process.request_heads import read_target
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Response
 from tuff.checksum import crc32
@@ -51,7 +52,7 @@ from tuff.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff.leveldb.log import Record, read_batch, read_records
 from tuff.leveldb.sstable import read_changes, read_entries, read_layout, read_ranges
 from tuff.protocol import avro, json_forms
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import read_object
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.json_forms import parse_json
@@ -392,6 +393,9 @@ TARGETS: Sequence[Target] = (
         Compacted(bound=4, started=9, open=(5, 6)).to_bytes(), Compacted().to_bytes(),
     ]),
     _target("table-format", check_format, TuffError, _hex("0001")),
+    _target("request-target", read_target, BadRequestError, lambda: [
+        b"/v1/a%2Fb?limit=5&from=%C3%A9#f", b"*", b"http://me@host:80/v1/topics?a=b", b"http://[::1]/",
+    ]),
     _target("archive", _archive, ArchiveError, _like("archive")),
     _target("leveldb-log", _leveldb_log, MalformedLevelDbError, lambda: _leveldb()[0]),
     _target("leveldb-table", _leveldb_table, MalformedLevelDbError, lambda: _leveldb()[1]),

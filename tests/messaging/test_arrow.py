@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from messaging.read.messages import Messages, arrow_form
 from messaging.read.poll import Poll
-from messaging.read.query import Undecided
 from messaging.read.scan import ReadResult, read
+from messaging.read.visibility import Undecided
 from messaging.read_routes import routes
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH

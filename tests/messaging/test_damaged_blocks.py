@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from messaging.read.offsets import split
-from messaging.read.query import start_number
 from messaging.read.scan import read
+from messaging.read.visibility import start_number
 from messaging.storage import leveldb_corruption
 from messaging.storage.engine import StoreDamagedError, StoreError
 from messaging.storage.leveldb import LevelDbStore

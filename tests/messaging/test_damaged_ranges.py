@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from messaging.read.offsets import ending, split
-from messaging.read.query import Query
 from messaging.read.scan import read
+from messaging.read.visibility import Query
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole, join, rows_in, scan_records

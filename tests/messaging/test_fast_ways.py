@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.read.messages import Messages
-from messaging.read.query import Undecided, start_number
 from messaging.read.scan import ReadResult, _Scan, read
+from messaging.read.visibility import Undecided, start_number
 from messaging.storage.engine import Rows, Store, StoreDamagedError
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key

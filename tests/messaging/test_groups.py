@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.read.offsets import beginning, ending
-from messaging.read.query import Query, Undecided, start_number
 from messaging.read.scan import read
+from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows, StoreDamagedError
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import PAYLOADS, message_key, payload_key

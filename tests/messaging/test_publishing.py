@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from messaging.read.poll import Poll
-from messaging.read.query import Undecided
+from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from tests.messaging.world import (
     AUDIT,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.query import Query, Undecided, start_number
 from messaging.read.scan import read
+from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import (
     NO_PAYLOADS,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.read.offsets import WALKED_BYTES_MAX, Split, split
-from messaging.read.query import start_number
 from messaging.read.scan import read
+from messaging.read.visibility import start_number
 from messaging.storage.engine import Rows, Store, StoreDamagedError
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.read.poll import Poll
-from messaging.read.query import Query, Undecided
 from messaging.read.scan import ReadResult, read
 from messaging.read.tail_cache import TOPIC_SHARE, TailCache
+from messaging.read.visibility import Query, Undecided
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from messaging.read.poll import Poll
-from messaging.read.query import Undecided
+from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topics import TopicInfo, parse_properties

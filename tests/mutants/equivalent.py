@@ -143,7 +143,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "else:",
     ): "an abort is recorded where no row is carried, so that none is left to mark",
     (
-        "tx/locks.py",
+        "tx/write_gates_and_key_locks.py",
         "TransactionLocks.close",
         "if gate.write_count:\n"
         "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",

@@ -102,10 +102,12 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "whoever passes a gate takes a turn at it",
-        "tx/locks.py",
+        "tx/write_gates_and_key_locks.py",
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
-        ("tests/tx/test_locks.py::test_can_commits_that_wait_for_a_refused_commit_continue[2]",),
+        (
+            "tests/tx/test_write_gates_and_key_locks.py::test_can_commits_that_wait_for_a_refused_commit_continue[2]",
+        ),
     ),
     # What the transaction files say of each other, and of the messages
     Mutant(

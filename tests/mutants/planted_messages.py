@@ -7,14 +7,16 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a clock that goes back takes the ids with it",
-        "messaging/storage/store_state.py",
+        "messaging/write/sequencer.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
-        ("tests/messaging/test_sequence.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",),
+        (
+            "tests/messaging/test_sequencer.py::test_a_clock_that_goes_back_keeps_the_last_timestamp",
+        ),
     ),
     Mutant(
         "an undecided row does not hold a reader",
-        "messaging/read/query.py",
+        "messaging/read/visibility.py",
         "else Verdict.HOLD\n",
         "else Verdict.SKIP\n",
         (
@@ -23,7 +25,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that were rolled back are shown",
-        "messaging/read/query.py",
+        "messaging/read/visibility.py",
         "    if pointer < 0 or holds(snapshot.invalids, pointer):\n",
         "    if holds(snapshot.invalids, abs(pointer)):\n",
         (
@@ -32,7 +34,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an exclusive start drops the first row, whichever it is",
-        "messaging/read/query.py",
+        "messaging/read/visibility.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
         (
@@ -212,7 +214,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a topic ends with a message that expired by itself",
-        "messaging/read/query.py",
+        "messaging/read/visibility.py",
         "    if is_over(query, offset, ttl_s):\n",
         "    if False:\n",
         ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),

@@ -33,14 +33,14 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list", "locks",
+        "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list",
         "manager", "message_rows", "pointer_blocks", "recovery", "start_and_checkpoint", "state",
-        "timeouts", "view", "wal",
+        "timeouts", "view", "wal", "write_gates_and_key_locks",
     )),
     *(f"messaging/{name}.py" for name in (
-        "read/messages", "read/query", "read/scan", "read/tail_cache", "retention/cleaner",
+        "read/messages", "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
         "retention/decision", "storage/pointer_index", "storage/store_state", "write/group_commit",
-        "write/publish",
+        "write/publish", "write/sequencer",
     )),
     *(f"tuff/{name}.py" for name in (
         "aio/context", "commit", "message_buffer", "subscriber",

@@ -50,7 +50,7 @@ BUGS = (
         "ids-follow-a-clock-that-goes-back",
         (
             Change(
-                "messaging/storage/store_state.py",
+                "messaging/write/sequencer.py",
                 "if now_ms > last.timestamp_ms:",
                 "if now_ms != last.timestamp_ms:",
             ),
@@ -80,7 +80,7 @@ BUGS = (
         "undecided-rows-are-skipped",
         (
             Change(
-                "messaging/read/query.py",
+                "messaging/read/visibility.py",
                 "else Verdict.HOLD",
                 "else Verdict.SKIP",
             ),
@@ -90,7 +90,7 @@ BUGS = (
         "rolled-back-rows-are-visible",
         (
             Change(
-                "messaging/read/query.py",
+                "messaging/read/visibility.py",
                 "if pointer < 0 or holds(snapshot.invalids, pointer):",
                 "pointer = abs(pointer)\n    if holds(snapshot.invalids, pointer):",
             ),
@@ -228,7 +228,7 @@ BUGS = (
         "an-ending-does-not-wait-for-writes",
         (
             Change(
-                "tx/locks.py",
+                "tx/write_gates_and_key_locks.py",
                 "            try:\n                await _emptied(gate)\n",
                 "            try:\n                pass\n",
             ),
@@ -312,7 +312,7 @@ BUGS = (
         "the-next-id-lies-behind-what-is-served",
         (
             Change(
-                "messaging/read/query.py",
+                "messaging/read/visibility.py",
                 "min(number, past_group(query.high_water_mark).to_int() + 1)",
                 "number",
             ),

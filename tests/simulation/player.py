@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 from messaging.read.poll import Poll
-from messaging.read.query import Undecided
+from messaging.read.visibility import Undecided
 from tests.simulation import writers
 from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.life import MESSAGES, SNAPSHOTS, Work

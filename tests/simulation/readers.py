@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from messaging.read.poll import Poll
-from messaging.read.query import Undecided, start_number
+from messaging.read.visibility import Undecided, start_number
 from tests.simulation import invariants
 from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError

@@ -1,5 +1,5 @@
-"""A reader's query: its verdict on a row (protocol §6), and where it starts and continues (§3.4).
-Pure.
+"""What a reader sees: the verdict on a row (protocol §6), and where a read starts and continues
+(§3.4). Pure.
 
 Ids are handled as 160-bit numbers. "After this id" is "from the next number on": an exclusive start
 compares numbers, and never just drops the first row.

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tx.harness import Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
-from tx.locks import TransactionLocks
+from tx.write_gates_and_key_locks import TransactionLocks
 
 
 class Ending:

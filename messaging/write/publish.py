@@ -38,7 +38,7 @@ from tuff.protocol.exchange import (
     reply_type,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.json_forms import parse_json
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
@@ -97,8 +97,6 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     if not request.query:
         return asked_in, publish
     ((_, text),) = request.query
-    if not text.isascii() or not text.isdigit():
-        raise InvalidTtlError(f"ttl is a whole number of seconds, not {shown(text)}")
     ttl_s = json_forms.ttl_from_json(text)
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]

@@ -239,7 +239,8 @@ def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
 
     Raises: CheckpointError.
     """
-    from pyspark_tuff.offsets import OffsetError, from_json
+    from pyspark_tuff.errors import OffsetError
+    from pyspark_tuff.offsets import from_json
 
     newest = max(_batches(checkpoint / "commits"), default=None)
     if newest is None:

@@ -1,7 +1,7 @@
-"""The columns of a read, and the conversion of messages into Arrow batches with these columns.
+"""The columns of reads and writes, and the conversion of messages into Arrow batches.
 
 Spark requires that the names, order and types of a batch's columns are those of the schema that it
-asked for. A schema that a user gives is a projection (docs/spark.md).
+asked for. A schema that a user gives for a read is a projection (docs/spark.md).
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_tuff.options import OptionError
+from pyspark_tuff.errors import OptionError
+from pyspark_tuff.options import WriteOptions
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 TOPIC = "topic"
+VALUE = "value"
 WRITE_POINTER = "write_pointer"
 COLUMNS: dict[str, DataType] = {
     TOPIC: StringType(),
     "id": BinaryType(),
-    "value": BinaryType(),
+    VALUE: BinaryType(),
     "timestamp": TimestampType(),
     "generation": IntegerType(),
 }
@@ -82,3 +84,32 @@ def batch_of(messages: "RecordBatch", schema: StructType, *, topic: str) -> "Rec
         for name in wanted.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def check_written(schema: StructType, options: WriteOptions) -> None:
+    """Raises: OptionError: rows of this schema can't be written as messages."""
+    kinds = {field.name: field.dataType for field in schema}
+    if VALUE not in kinds:
+        raise OptionError(
+            f"a write needs a column value, binary or string; these rows have {', '.join(kinds)}"
+        )
+    _check_type(VALUE, kinds[VALUE], (BinaryType, StringType))
+    if options.topic is None:
+        if TOPIC not in kinds:
+            raise OptionError("set the option topic, or add a string column topic to the rows")
+        _check_type(TOPIC, kinds[TOPIC], (StringType,))
+    extra = kinds.keys() - {VALUE, TOPIC}
+    if extra and not options.ignores_extra_columns:
+        raise OptionError(
+            f"messages have no {', '.join(sorted(extra))}; drop these columns, or set "
+            "ignoreExtraColumns=true"
+        )
+
+
+def _check_type(name: str, kind: DataType, allowed: tuple[type[DataType], ...]) -> None:
+    if not isinstance(kind, allowed):
+        known = " or ".join(each().simpleString() for each in allowed)
+        raise OptionError(
+            f"column {name} has the type {kind.simpleString()}, and a write takes {known}; cast "
+            f"it, as in `cast({name} as string) as {name}`"
+        )

@@ -1,4 +1,4 @@
-"""Shows errors to the user of Spark as one sentence, without the stack frames of this project.
+"""The errors of the data source, and how Spark shows them: one sentence without stack frames.
 
 Spark sends the traceback of a Python error to the driver as text, and prints it at least twice. The
 sentence of a `TuffError` is complete: it names the option or topic, and says what to do. So the
@@ -16,7 +16,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def brief(method: Callable[P, T]) -> Callable[P, T]:
+class OptionError(TuffError):
+    """An option is invalid; the message names it, and says what to write."""
+
+    code = "bad_option"
+
+
+class OffsetError(TuffError):
+    """A checkpoint holds an offset that this version can't read."""
+
+    code = "bad_offset"
+
+
+class DataLossError(TuffError):
+    """Messages of this read have expired or may have expired. The option `failOnDataLoss` decides
+    whether the read fails."""
+
+    code = "data_loss"
+
+
+class UnknownEpochError(TuffError):
+    """Spark has not set the properties that name the query and the micro-batch of a task."""
+
+    code = "unknown_epoch"
+
+
+def without_traceback(method: Callable[P, T]) -> Callable[P, T]:
     """Decorates a method that Spark calls: raises its `TuffError` without traceback and cause."""
 
     @wraps(method)
@@ -31,8 +56,8 @@ def brief(method: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def brief_batches(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As `brief`, for a generator, whose errors occur while Spark consumes it."""
+def batches_without_traceback(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """As `without_traceback`, for a generator, whose errors occur while Spark consumes it."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -10,17 +10,12 @@ values are strings (decision 0024).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuff.protocol.errors import InvalidMessageIdError, TuffError
+from pyspark_tuff.errors import OffsetError
+from tuff.protocol.errors import InvalidMessageIdError
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 VERSION = "1"
 BEGINNING = ""  # sorts before every id
-
-
-class OffsetError(TuffError):
-    """A checkpoint holds an offset that this version can't read."""
-
-    code = "bad_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +27,13 @@ class Position:
 
 
 Positions = Mapping[TopicId, Position]
+
+
+def continued(position: Position | None, *, generation: int) -> Position:
+    """Where the read of a generation continues: at its beginning if another one was read before."""
+    if position is None or position.generation != generation:
+        return Position(generation=generation, id=BEGINNING)
+    return position
 
 
 def before(id: MessageId) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import tuff
-from tuff.protocol.errors import TuffError
+from pyspark_tuff.errors import OptionError
 from tuff.protocol.ids import MessageId, TopicId, check_name
 
 if TYPE_CHECKING:
@@ -49,12 +49,6 @@ BATCH_WRITE_OPTIONS = (*WRITE_OPTIONS, "transaction", "txnAppId", "txnVersion")
 STREAM_WRITE_OPTIONS = (*WRITE_OPTIONS, "sinkId")
 # Options that Spark adds to those of a streaming sink.
 SPARKS_OWN_OPTIONS = frozenset({"checkpointlocation", "queryname"})
-
-
-class OptionError(TuffError):
-    """An option is invalid; the message names it, and says what to write."""
-
-    code = "bad_option"
 
 
 class ReadIsolation(Enum):

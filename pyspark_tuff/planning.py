@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_tuff.columns import WRITE_POINTER
-from pyspark_tuff.offsets import BEGINNING, Position, Positions, before, before_time
+from pyspark_tuff.errors import DataLossError
+from pyspark_tuff.offsets import BEGINNING, Position, Positions, before, before_time, continued
 from pyspark_tuff.options import Boundary, Edge, ReadIsolation, ReadOptions
 from tuff.calls import PollQuestion
-from tuff.protocol.errors import TopicNotFoundError, TuffError
+from tuff.protocol.errors import TopicNotFoundError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 
@@ -35,16 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TASKS_PER_MIN_PARTITION = (
-    4  # a read of many topics gets at most this many times `minPartitions` tasks
-)
-
-
-class DataLossError(TuffError):
-    """Messages of this read have expired or may have expired. The option `failOnDataLoss` decides
-    whether the read fails."""
-
-    code = "data_loss"
+TASKS_PER_MIN_PARTITION = 4  # times `minPartitions`: the most tasks of a read of many topics
+POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +227,6 @@ def _first(client: "Client", view: View, topic: TopicId, start: str, end: str) -
     return first_id(client.poll_batch(topic, view.question(after=start, through=end, limit=1)))
 
 
-POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
-
-
 @dataclass(slots=True)
 class _Counter:
     """How far the messages of a topic have been counted, and where they end."""
@@ -260,7 +250,8 @@ def limit_ends(
     limit is soft: messages that one transaction published side by side stay in one batch.
     """
     counters = [
-        _Counter(topic, _start(begin.get(topic), end), end.id) for topic, end in ends.items()
+        _Counter(topic, continued(begin.get(topic), generation=end.generation).id, end.id)
+        for topic, end in ends.items()
     ]
     left = count
     while (unfinished := [counter for counter in counters if not counter.is_done]) and left > 0:
@@ -269,12 +260,6 @@ def limit_ends(
         counter.topic: Position(generation=ends[counter.topic].generation, id=counter.position)
         for counter in counters
     }
-
-
-def _start(after: Position | None, end: Position) -> str:
-    if after is None or after.generation != end.generation:
-        return BEGINNING
-    return after.id
 
 
 def _advance_all(client: "Client", view: View, counters: Sequence[_Counter], count: int) -> int:

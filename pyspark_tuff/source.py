@@ -1,21 +1,17 @@
-"""The data source itself (decision 0024)."""
+"""The data source `format("tuff")` (decision 0024)."""
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pyspark_tuff.columns import source_schema
-from pyspark_tuff.errors import brief
+from pyspark_tuff.errors import without_traceback
 from pyspark_tuff.options import load_options
 
 if TYPE_CHECKING:
-    from pyspark_tuff.batch_read import BatchReader
+    from pyspark_tuff.readers import BatchReader, StreamReader
+    from pyspark_tuff.writers import BatchWriter, StreamWriter
 
 LOADER_NAME = "pyspark-load"
 
@@ -30,7 +26,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "tuff"
 
-    @brief
+    @without_traceback
     def schema(self) -> StructType:
         """All columns. Spark calls this at `load()` unless the user gives a schema, so it also
         reports missing topics.
@@ -45,30 +41,26 @@ class DefaultSource(DataSource):
                 require_topics(client, options.topics, option="subscribe")
         return source_schema(include_transaction=options.include_transaction)
 
-    @brief
+    @without_traceback
     def reader(self, schema: StructType) -> "BatchReader":
-        from pyspark_tuff.batch_read import BatchReader
+        from pyspark_tuff.readers import BatchReader
 
         return BatchReader(self.options, schema)
 
-    @brief
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        from pyspark_tuff.batch_write import BatchWriter
+    @without_traceback
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
+        from pyspark_tuff.readers import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    @without_traceback
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":  # noqa: FBT001 - Spark's
+        from pyspark_tuff.writers import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
-    @brief
-    def streamWriter(  # noqa: N802 - Spark's name
-        self,
-        schema: StructType,
-        overwrite: bool,  # noqa: FBT001 - Spark's
-    ) -> DataSourceStreamWriter:
-        from pyspark_tuff.stream_write import StreamWriter
+    @without_traceback
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802, FBT001 - Spark's
+        from pyspark_tuff.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
-
-    @brief
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from pyspark_tuff.stream_read import StreamReader
-
-        return StreamReader(self.options, schema)

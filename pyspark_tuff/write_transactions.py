@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
+from pyspark.sql.datasource import WriterCommitMessage
+
 from tuff.blocking.client import Client
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import (
@@ -34,14 +36,6 @@ class Part:
     counts: Mapping[TopicId, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What one attempt of a task has stored, in order; no parts if it had no rows."""
-
-    partition: int
-    parts: tuple[Part, ...]
-
-
 class Job(Protocol):
     """One write. `lease_s`: the lease that its tasks renew while they work; None if the lease is
     the user's."""
@@ -59,11 +53,21 @@ class Job(Protocol):
             TransactionNotInProgressError: the transaction has ended.
         """
 
-    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+    def commit(self, client: Client, winners: Sequence["TaskResult"]) -> None:
         """Publish what these attempts have stored."""
 
     def abort(self, client: Client) -> None:
         """Abort the transaction; does nothing after a commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult(WriterCommitMessage):
+    """What the winning attempt of a task sends to the driver's host: the parts that it has stored,
+    in order; none if it had no rows."""
+
+    job: Job
+    partition: int
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class OwnJob:
     def renew(self, client: Client) -> None:
         client.transactions.renew(self.transaction)
 
-    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+    def commit(self, client: Client, winners: Sequence[TaskResult]) -> None:
         commit(client, self.transaction, winners)
 
     def abort(self, client: Client) -> None:
@@ -102,7 +106,7 @@ class JoinedJob:
     def renew(self, client: Client) -> None:
         """Does nothing: the owner of the transaction renews its lease."""
 
-    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+    def commit(self, client: Client, winners: Sequence[TaskResult]) -> None:
         """Publish the messages; the owner commits them."""
         for entry in references(winners):
             pointer = entry.pointer
@@ -147,7 +151,7 @@ class EpochJob:
         if transaction is not None:
             client.transactions.renew(transaction)
 
-    def commit(self, client: Client, winners: Sequence[Stored]) -> None:
+    def commit(self, client: Client, winners: Sequence[TaskResult]) -> None:
         transaction = self.enter(client)
         if transaction is not None:
             commit(client, transaction, winners)
@@ -167,7 +171,7 @@ class EpochJob:
         return found.transaction_id if is_ours else None
 
 
-def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
+def commit(client: Client, transaction: int, winners: Sequence[TaskResult]) -> None:
     """Publish and commit: all messages appear at once, or none if this raises.
 
     Raises:
@@ -188,11 +192,11 @@ def commit(client: Client, transaction: int, winners: Sequence[Stored]) -> None:
         raise
 
 
-def references(winners: Sequence[Stored]) -> list[PublishEntry]:
+def references(winners: Sequence[TaskResult]) -> list[PublishEntry]:
     """Publishes that refer to the messages of these attempts by pointer: each topic in the order of
     the partitions."""
-    ordered = sorted(winners, key=lambda stored: stored.partition)
-    parts = [part for stored in ordered for part in stored.parts]
+    ordered = sorted(winners, key=lambda result: result.partition)
+    parts = [part for result in ordered for part in result.parts]
     topics = sorted({topic for part in parts for topic in part.counts})
     return [
         PublishEntry(topic=topic, payloads=[], pointer=part.pointer)

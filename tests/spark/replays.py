@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
-from pyspark_tuff.stream_write import StreamWriter
-from pyspark_tuff.task_write import TaskResult
+from pyspark_tuff.write_transactions import TaskResult
+from pyspark_tuff.writers import StreamWriter
 from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task, told
 from tuff.launch import ServerProcess
@@ -101,7 +101,7 @@ def died_before_spark_noted_the_commit(runs: Runs, epoch: int) -> None:
     finish(runs.start(), epoch)
     again = runs.start()
     messages = again.store(epoch)
-    assert not any(message.stored.parts for message in messages), "it is committed"
+    assert not any(message.parts for message in messages), "it is committed"
     again.commit(epoch, messages)
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.taskcontext import TaskContext
 
-from pyspark_tuff.stream_write import BATCH_ID, QUERY_ID, RUN_ID
-from pyspark_tuff.task_write import TaskResult
+from pyspark_tuff.write_transactions import TaskResult
+from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID
 
 
 class Writer(Protocol):

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource, lease_renewal
-from pyspark_tuff.batch_write import BatchWriter
-from pyspark_tuff.options import OptionError
-from pyspark_tuff.task_write import FLUSH_COUNT, TaskResult
-from pyspark_tuff.write_transactions import OwnJob
+from pyspark_tuff.errors import OptionError
+from pyspark_tuff.write_attempts import FLUSH_COUNT
+from pyspark_tuff.write_transactions import OwnJob, TaskResult
+from pyspark_tuff.writers import BatchWriter
 from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task
 from tuff.launch import ServerProcess
@@ -78,7 +78,7 @@ def test_messages_of_a_losing_attempt_are_never_visible(
 
     writer.commit([winner])
 
-    pointers = {part.pointer for each in (loser, winner) for part in each.stored.parts}
+    pointers = {part.pointer for each in (loser, winner) for part in each.parts}
     assert len(pointers) == 2
     assert read(tuff_client, tuff_topic, isolation="all") == [b"a", b"b"]
 
@@ -100,14 +100,14 @@ def test_very_large_partitions_use_several_pointers_and_keep_their_order(
     tuff_topic: tuff.TopicId,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyspark_tuff.task_write.PART_COUNT", FLUSH_COUNT)
+    monkeypatch.setattr("pyspark_tuff.write_attempts.PART_COUNT", FLUSH_COUNT)
     values = numbered(2 * FLUSH_COUNT + 1)
     writer = write.begin(topic=tuff_topic)
 
     message = write.attempt(writer, 0, rows(*values))
     writer.commit([message])
 
-    assert [sum(part.counts.values()) for part in message.stored.parts] == [
+    assert [sum(part.counts.values()) for part in message.parts] == [
         FLUSH_COUNT, FLUSH_COUNT, 1,
     ]  # fmt: skip
     assert read(tuff_client, tuff_topic) == values
@@ -161,14 +161,14 @@ def test_a_commit_with_an_unknown_outcome_is_fenced_and_reported(
     write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     writer = write.begin(topic=tuff_topic)
-    stored = write.attempt(writer, 0, rows(b"a")).stored
+    stored = write.attempt(writer, 0, rows(b"a"))
 
     lost_after = LosesReplies(tuff_client, does_it=True)
     writer._job.commit(lost_after, [stored])
     again = write.begin(topic=tuff_topic)
     lost_before = LosesReplies(tuff_client, does_it=False)
     with pytest.raises(tuff.ConnectionLostError):
-        again._job.commit(lost_before, [write.attempt(again, 0, rows(b"b")).stored])
+        again._job.commit(lost_before, [write.attempt(again, 0, rows(b"b"))])
 
     assert read(tuff_client, tuff_topic) == [b"a"]
     assert isinstance(again._job, OwnJob)
@@ -229,7 +229,7 @@ def test_a_task_without_rows_takes_no_pointer(
     message = write.attempt(writer, 0)
     writer.commit([message])
 
-    assert (message.stored.parts, read(tuff_client, tuff_topic)) == ((), [])
+    assert (message.parts, read(tuff_client, tuff_topic)) == ((), [])
 
 
 def test_a_task_renews_the_lease_while_it_computes(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pyspark_tuff.errors import OptionError
 from pyspark_tuff.options import (
     Edge,
-    OptionError,
     ReadIsolation,
     batch_read_options,
     batch_write_options,

@@ -10,9 +10,8 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
-from pyspark_tuff.batch_read import BatchReader
-from pyspark_tuff.options import OptionError
-from pyspark_tuff.planning import DataLossError
+from pyspark_tuff.errors import DataLossError, OptionError
+from pyspark_tuff.readers import BatchReader
 from tuff.launch import ServerProcess
 
 

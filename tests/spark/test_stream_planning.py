@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.columns import source_schema
-from pyspark_tuff.planning import DataLossError
-from pyspark_tuff.stream_read import StreamReader
+from pyspark_tuff.errors import DataLossError
+from pyspark_tuff.readers import StreamReader
 from tuff.launch import ServerProcess
 
 Offset = dict[str, object]

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
-from pyspark_tuff.batch_write import BatchWriter
-from pyspark_tuff.stream_write import BATCH_ID, QUERY_ID, RUN_ID, StreamWriter, UnknownEpochError
+from pyspark_tuff.errors import UnknownEpochError
+from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID, BatchWriter, StreamWriter
 from tests.spark.replays import STORIES, read, replay
 from tests.spark.tasks import rows, run_task, told
 from tuff.launch import ServerProcess

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pyspark_tuff.options import OptionError
-from pyspark_tuff.table_source import TABLES, TableReader, columns_of, table_options, table_schema
+from pyspark_tuff.errors import OptionError
+from pyspark_tuff_table import TABLES, TableReader, columns_of, table_options, table_schema
 from tests.http.process import serve
 from tests.table.crash import copy_as_crashed
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import tuff
-from pyspark_tuff.task_write import Part, Stored
-from pyspark_tuff.write_transactions import OwnJob
+from pyspark_tuff.write_transactions import OwnJob, Part, TaskResult
 from tests.client.proxy import Losses, losing
 from tests.spark.messages import read
 from tuff.launch import ServerProcess
@@ -22,14 +21,14 @@ def through(
         yield client, losses
 
 
-def stored(client: tuff.Client, topic: tuff.TopicId) -> tuple[OwnJob, list[Stored]]:
+def stored(client: tuff.Client, topic: tuff.TopicId) -> tuple[OwnJob, list[TaskResult]]:
     """A job, and what its task has stored."""
     transaction = client.transactions.start("long", lease=60)
     attempt = client.transactions.checkpoint(transaction)
     client.store(topic, "row 1", "row 2", transaction=attempt)
     part = Part(pointer=attempt.write_pointer, counts={topic: 2})
     job = OwnJob(transaction=transaction.transaction_id, lease_s=60)
-    return job, [Stored(partition=0, parts=(part,))]
+    return job, [TaskResult(job=job, partition=0, parts=(part,))]
 
 
 def test_a_commit_whose_reply_is_lost_is_recognised(

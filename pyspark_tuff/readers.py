@@ -1,7 +1,8 @@
-"""The streaming read: each micro-batch reads every topic up to its first undecided message.
+"""The readers of a batch and of a stream, which Spark calls on the driver's host and in tasks.
 
-Decided messages never change, so a batch that is run again reads the same messages (protocol §6).
-Messages that expire in between are a data loss, which is reported.
+A batch reads all topics in one snapshot. A micro-batch reads every topic up to its first undecided
+message. Decided messages never change, so a batch that is run again reads the same messages
+(protocol §6, decision 0024). Messages that expire in between are a data loss, which is reported.
 """
 
 import logging
@@ -10,7 +11,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -19,21 +20,24 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_tuff.batch_read import read_task
-from pyspark_tuff.columns import check_projection
-from pyspark_tuff.errors import brief, brief_batches
-from pyspark_tuff.offsets import BEGINNING, Position, Positions, from_json, to_json
-from pyspark_tuff.options import ReadOptions, stream_read_options
+from pyspark_tuff.columns import batch_of, check_projection, shown_name
+from pyspark_tuff.errors import batches_without_traceback, without_traceback
+from pyspark_tuff.offsets import BEGINNING, Position, Positions, continued, from_json, to_json
+from pyspark_tuff.options import ReadOptions, batch_read_options, stream_read_options
 from pyspark_tuff.planning import (
     ReadTask,
+    Slice,
     View,
     boundary_id,
     expired,
+    first_id,
     limit_ends,
     may_have_lost,
+    plan_batch,
     report_loss,
     share,
     slices_of,
+    take_view,
     tasks_of,
     topic_not_found,
     topics_of,
@@ -49,7 +53,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLIENT_NAME = "pyspark-stream"
+PLANNER_NAME = "pyspark-plan"
+TASK_NAME = "pyspark-read"
+STREAM_NAME = "pyspark-stream"
+RENEWALS_PER_AGE = 3  # so that a hold outlives a long batch, and a restart
+
+
+class BatchReader(DataSourceReader):
+    """One DataFrame. Spark makes it at the first action, plans it once, in one view, and uses the
+    plan for all later actions.
+
+    It has no `pushFilters`: with it Spark 4.3 returns wrong rows if a DataFrame is used twice.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = batch_read_options(options)
+        self._schema = schema
+        check_projection(schema, include_transaction=self._options.include_transaction)
+        # Spark pickles this object for the tasks before it asks for the partitions.
+        with self._options.connection.connect(PLANNER_NAME) as client:
+            self._view = take_view(client, self._options.isolation)
+
+    @without_traceback
+    def partitions(self) -> list[InputPartition]:
+        with self._options.connection.connect(PLANNER_NAME) as client:
+            return [*plan_batch(client, self._options, self._view)]
+
+    @batches_without_traceback
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        return _read_partition(partition, self._view, self._options, self._schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -69,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Positions after which there was no message when this query last looked, and when that was.
         self._quiet: dict[TopicId, tuple[Position, float]] = {}
 
-    @brief
+    @without_traceback
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Where a new query starts. Spark calls this twice, and needs equal results."""
         if self._first is None:
@@ -86,12 +118,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.max_messages
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
-    @brief
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         # Missing topics are reported by `latestOffset`, which knows whether they were read before.
         self._target = {topic: self._end(topic, None, now) for topic, now in self._found().items()}
 
-    @brief
+    @without_traceback
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Where the next batch ends; a limit may be exceeded to keep a publish whole."""
         begin = from_json(start)
@@ -109,24 +141,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
         return None if self._seen is None else to_json(self._seen)
 
-    @brief
+    @without_traceback
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The tasks of a batch; none if `start` is after `end`, as after some restarts."""
         begin, ends = from_json(start), from_json(end)
         client, count = self._connected(), share(self._options, len(ends))
         slices = []
         for topic, stop in ends.items():
-            after = begin.get(topic)
-            if after is None or after.generation != stop.generation:
-                after = Position(generation=stop.generation, id=BEGINNING)
+            after = continued(begin.get(topic), generation=stop.generation)
             if after.id < stop.id and self._can_read(client, topic, after):
                 slices += slices_of(client, self._view, topic, after, stop.id, count=count)
         return [*tasks_of(slices, self._options)]
 
-    @brief_batches
+    @batches_without_traceback
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        if isinstance(partition, ReadTask):
-            yield from read_task(partition, self._view, self._options, self._schema)
+        return _read_partition(partition, self._view, self._options, self._schema)
 
     def commit(self, end: dict[str, object]) -> None:
         """Does nothing: Spark calls it one batch late, and never for the last batch."""
@@ -138,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> "Client":
         if self._client is None:
-            self._client = self._options.connection.connect(CLIENT_NAME)
+            self._client = self._options.connection.connect(STREAM_NAME)
         return self._client
 
     def _found(self) -> dict[TopicId, "Offsets"]:
@@ -209,22 +238,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report_loss(sentence, fails=self._options.fail_on_data_loss)
 
 
-def _limit_to_target(
-    ends: Positions, target: Positions, begin: Positions
-) -> dict[TopicId, Position]:
-    """The ends, limited by the target; excludes topics that were created after the target."""
-    return {
-        topic: Position(generation=end.generation, id=min(end.id, target[topic].id))
-        if topic in target and target[topic].generation == end.generation
-        else begin[topic]
-        for topic, end in ends.items()
-        if topic in target or topic in begin
-    }
-
-
-RENEWALS_PER_AGE = 3  # so that a hold outlives a long batch, and a restart
-
-
 class ProgressReporter:
     """Reports the progress of one query to the server: named positions and retention holds.
 
@@ -258,3 +271,64 @@ class ProgressReporter:
             return
         client.topics.hold(topic, name, position.id or 0, max_age=age_s)
         self._held[topic] = position, perf_counter()
+
+
+def _limit_to_target(
+    ends: Positions, target: Positions, begin: Positions
+) -> dict[TopicId, Position]:
+    """The ends, limited by the target; excludes topics that were created after the target."""
+    return {
+        topic: Position(generation=end.generation, id=min(end.id, target[topic].id))
+        if topic in target and target[topic].generation == end.generation
+        else begin[topic]
+        for topic, end in ends.items()
+        if topic in target or topic in begin
+    }
+
+
+def _read_partition(
+    partition: InputPartition, view: View, options: ReadOptions, schema: StructType
+) -> Iterator["RecordBatch"]:
+    """The messages of a task, in the order of its slices; one batch for each reply.
+
+    Raises:
+        DataLossError: messages have expired since the read was planned.
+        TuffError: the server can't be reached, or refuses; Spark tries the task again.
+    """
+    if not isinstance(partition, ReadTask):
+        return  # if there is no partition, Spark makes an empty one of its own class
+    with options.connection.connect(TASK_NAME) as client:
+        for piece in partition.slices:
+            name = shown_name(piece.topic, options.namespace)
+            for batch in _batches(client, piece, view, options):
+                yield batch_of(batch, schema, topic=name)
+
+
+def _batches(
+    client: "Client", piece: Slice, view: View, options: ReadOptions
+) -> Iterator["RecordBatch"]:
+    after, expected, is_done = piece.start, piece.first, False
+    while not is_done:
+        question = view.question(after=after, through=piece.end, limit=options.fetch_size)
+        reply = client.poll_batch(piece.topic, question)
+        if expected is not None and first_id(reply) != expected:
+            report_loss(
+                f"messages of {piece.topic} from {expected} on expired after the read was planned",
+                fails=options.fail_on_data_loss,
+            )
+        expected, is_done = None, reply.caught_up
+        if len(reply):
+            _check_generation(reply.batch, piece, options)
+            yield reply.batch
+        assert is_done or reply.next_id.hex() > after, "a read of decided rows always advances"
+        after = reply.next_id.hex()
+
+
+def _check_generation(batch: "RecordBatch", piece: Slice, options: ReadOptions) -> None:
+    found = batch.column("generation")[0].as_py()
+    if found != piece.generation:
+        report_loss(
+            f"topic {piece.topic} was created again while it was read: generation {found} after "
+            f"{piece.generation}",
+            fails=options.fail_on_data_loss,
+        )

@@ -1,4 +1,4 @@
-"""What a task of a write does: it stores its rows under a write pointer of its own.
+"""Tells the attempts of a Spark task apart: each stores its rows under a write pointer of its own.
 
 Spark may run a task again, or two attempts at once, and takes the result of one attempt. Requests
 of the other attempts can't be undone. So every attempt takes its own checkpoint of the job's
@@ -8,20 +8,16 @@ that pointer (decision 0024).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 from pyspark.taskcontext import TaskContext
 
-from pyspark_tuff.columns import TOPIC
+from pyspark_tuff.columns import TOPIC, VALUE
 from pyspark_tuff.lease_renewal import LeaseRenewer
-from pyspark_tuff.options import OptionError, WriteOptions, topic_named
-from pyspark_tuff.planning import require_topics
-from pyspark_tuff.write_transactions import Job, Part, Stored
+from pyspark_tuff.options import WriteOptions, topic_named
+from pyspark_tuff.write_transactions import Job, Part, TaskResult
 from tuff.blocking.client import Client
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import TopicId
@@ -29,21 +25,11 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-DRIVER_NAME = "pyspark-write"
-VALUE = "value"
 FLUSH_COUNT = 5_000  # messages of one store; with more, the cost per message no longer falls
+FLUSH_BYTES = 4 << 20  # bytes buffered, of all topics; the server takes 16 MiB in one request
 # Messages under one pointer. One task reads all messages that were published by one reference, and
 # the server counts them before it delivers the first.
 PART_COUNT = 100_000
-FLUSH_BYTES = 4 << 20  # bytes buffered, of all topics; the server takes 16 MiB in one request
-
-
-@dataclass(frozen=True)
-class TaskResult(WriterCommitMessage):
-    """What the winning attempt of a task sends to the driver's host."""
-
-    job: Job
-    stored: Stored
 
 
 def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]) -> TaskResult:
@@ -58,51 +44,10 @@ def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]
             # Committed before. Spark still expects the rows to be consumed.
             for _ in batches:
                 pass
-            return TaskResult(job, Stored(partition=partition, parts=()))
+            return TaskResult(job=job, partition=partition, parts=())
         with LeaseRenewer(client, transaction, lease_s=job.lease_s) as lease:
-            attempt = Attempt(client, transaction, options, check=lease.check)
-            return TaskResult(job, attempt.store(batches, partition=partition))
-
-
-def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    """The results of the tasks; Spark passes None for a task that failed."""
-    return [each for each in messages if isinstance(each, TaskResult)]
-
-
-def require_topic(client: Client, options: WriteOptions) -> None:
-    """Raises: TopicNotFoundError: the topic of the option does not exist. Topics that a column
-    names are checked by the tasks."""
-    if options.topic is not None:
-        require_topics(client, [options.topic], option="topic")
-
-
-def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises: OptionError: rows of this schema can't be written as messages."""
-    kinds = {field.name: field.dataType for field in schema}
-    if VALUE not in kinds:
-        raise OptionError(
-            f"a write needs a column value, binary or string; these rows have {', '.join(kinds)}"
-        )
-    _check_type(VALUE, kinds[VALUE], (BinaryType, StringType))
-    if options.topic is None:
-        if TOPIC not in kinds:
-            raise OptionError("set the option topic, or add a string column topic to the rows")
-        _check_type(TOPIC, kinds[TOPIC], (StringType,))
-    extra = kinds.keys() - {VALUE, TOPIC}
-    if extra and not options.ignores_extra_columns:
-        raise OptionError(
-            f"messages have no {', '.join(sorted(extra))}; drop these columns, or set "
-            "ignoreExtraColumns=true"
-        )
-
-
-def _check_type(name: str, kind: DataType, allowed: tuple[type[DataType], ...]) -> None:
-    if not isinstance(kind, allowed):
-        known = " or ".join(each().simpleString() for each in allowed)
-        raise OptionError(
-            f"column {name} has the type {kind.simpleString()}, and a write takes {known}; cast "
-            f"it, as in `cast({name} as string) as {name}`"
-        )
+            parts = Attempt(client, transaction, options, lease).store(batches)
+            return TaskResult(job=job, partition=partition, parts=parts)
 
 
 class Attempt:
@@ -110,19 +55,19 @@ class Attempt:
     every PART_COUNT messages."""
 
     def __init__(
-        self, client: Client, transaction: int, options: WriteOptions, *, check: Callable[[], None]
+        self, client: Client, transaction: int, options: WriteOptions, lease: LeaseRenewer
     ) -> None:
         self._client = client
         self._transaction = transaction
         self._options = options
-        self._check = check
+        self._lease = lease
         self._parts: list[Part] = []
         self._pointer: int | None = None
         self._counts: Counter[TopicId] = Counter()
         self._waiting: dict[TopicId, list[bytes]] = {}
         self._waiting_bytes = 0
 
-    def store(self, batches: Iterator["RecordBatch"], *, partition: int) -> Stored:
+    def store(self, batches: Iterator["RecordBatch"]) -> tuple[Part, ...]:
         """Store all rows, durably.
 
         Raises:
@@ -134,7 +79,7 @@ class Attempt:
                 self._add(topic, values)
         self._flush_all()
         self._end_part()
-        return Stored(partition=partition, parts=tuple(self._parts))
+        return tuple(self._parts)
 
     def _by_topic(self, batch: "RecordBatch") -> Iterator[tuple[TopicId, list[bytes]]]:
         import pyarrow as pa
@@ -179,7 +124,7 @@ class Attempt:
         payloads = self._waiting[topic]
         if not payloads:
             return
-        self._check()
+        self._lease.check()
         self._client.store(topic, *payloads, transaction=self._own_pointer())
         self._counts[topic] += len(payloads)
         self._waiting_bytes -= sum(map(len, payloads))

@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -23,13 +24,16 @@ import pytest
 from hypothesis import Phase, settings
 
 # Tests of what other processes run, of which nobody notes what it calls.
-FAR_OF_SERVER = ("tests/http/", "tests/admin/", "tests/faults/")
+OVER_HTTP = "tests/http/"
+FAR_OF_SERVER = (OVER_HTTP, "tests/admin/", "tests/faults/")
 FAR_OF_CLIENT = ("tests/client/test_fork", "tests/table/test_server", "tests/faults/")
 # A test hangs when it takes as many times what it takes without a mutant, and as long as a busy
 # machine may need.
 HANGS_AFTER_TIMES = 10
 HANGS_AFTER_S = 10.0
-IN_PROCESS_S = 60.0  # of tests that call the function, by what they take without a mutant
+# How long these tests may take together without a mutant.
+IN_PROCESS_S = 60.0  # those that call the function
+OVER_HTTP_S = 30.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,7 +141,8 @@ class Trying:
     def _stages(
         self, mutant: Mapping[str, Any], items: Mapping[str, pytest.Item]
     ) -> Iterator[list[pytest.Item]]:
-        """Tests to run one after the other: those that call the function, servers, simulation."""
+        """What to run one after the other: tests that call the function, the shorter ones over
+        HTTP, all others with a server, the simulation."""
         call = f"{mutant['file']}:{mutant['function']}"
         name = Path(mutant["file"]).stem
         passing = {each: note for each, note in self._noted.items() if not note["failed"]}
@@ -145,20 +150,22 @@ class Trying:
         def place(test: str) -> tuple[bool, float]:
             return f"test_{name}" not in test, passing[test]["seconds"]
 
+        def as_many_as_take(limit_s: float, tests: Sequence[str]) -> list[str]:
+            took = accumulate(passing[each]["seconds"] for each in tests)
+            return [each for each, sum_s in zip(tests, took, strict=True) if sum_s < limit_s]
+
         calling = sorted((t for t, note in passing.items() if call in note["calls"]), key=place)
-        near = [each for each in calling if "more_seeds" not in each]
-        took = 0.0
-        chosen: list[str] = []
-        for each in near:
-            took += passing[each]["seconds"]
-            if took < IN_PROCESS_S:
-                chosen.append(each)
-        yield [items[each] for each in chosen]
+        near = as_many_as_take(IN_PROCESS_S, [t for t in calling if "more_seeds" not in t])
+        yield [items[each] for each in near]
+        is_of_server = mutant["file"].startswith(("tx/", "messaging/"))
+        over_http = sorted((t for t in passing if t.startswith(OVER_HTTP)), key=place)
+        first = as_many_as_take(OVER_HTTP_S, over_http) if is_of_server else []
+        yield [items[each] for each in first]
         if self._plan["quick"]:
             return
-        is_of_server = mutant["file"].startswith(("tx/", "messaging/"))
         far = FAR_OF_SERVER if is_of_server else FAR_OF_CLIENT
-        yield [items[each] for each in passing if each.startswith(far)]
+        rest = (t for t in passing if t.startswith(far) and t not in first)
+        yield [items[each] for each in rest]
         yield [items[each] for each in calling if "more_seeds" in each]
 
     def _run(

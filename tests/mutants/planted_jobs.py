@@ -111,7 +111,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a column of pointers tells who was rolled back",
         "messaging/read/scan.py",
-        "pointer = None if pointer is None else abs(pointer)\n",
+        "        pointer = None if pointer is None else abs(pointer)\n",
         "",
         (f"{_ARROW}::test_a_reply_from_memory_names_the_pointers_too",),
     ),

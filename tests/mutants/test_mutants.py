@@ -39,6 +39,14 @@ def test_each_test_that_a_planted_bug_names_is_there() -> None:
     assert missing == []
 
 
+def test_each_planted_bug_leaves_a_module_that_compiles() -> None:
+    """Its tests would fail without it, too, or could not be run."""
+    for mutant in MUTANTS:
+        planted = (ROOT / mutant.file).read_text("utf-8").replace(mutant.text, mutant.instead)
+        if mutant.file.endswith(".py"):
+            compile(planted, mutant.bug, "exec")
+
+
 def is_there(file: str, *names: str) -> bool:
     path = ROOT / file
     return path.is_file() and all(name in path.read_text() for name in names if name != "runTest")

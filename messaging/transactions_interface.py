@@ -7,8 +7,8 @@ they raise `TransactionsUnavailableError` while the transaction service is down.
 
 from typing import Protocol
 
+from tuff.protocol.pointers import VisibilityState
 from tuff.protocol.transaction import Transaction
-from tuff.protocol.visibility import VisibilityState
 
 
 class WritePermit(Protocol):

@@ -11,29 +11,33 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from messaging import read_routes, topic_changes
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
+from messaging.storage.engine import Store
+from messaging.storage.leveldb import LevelDbOpener
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
-from process.admission import Admission
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
 from process.data_directories import DataDirectories
 from process.disk_space import DiskMonitor
-from process.dispatch import Dispatcher
+from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.listener import Listener
 from process.metrics import watch
-from process.settings import Settings
-from process.store_engines import Background, engine
+from process.settings import Settings, SettingsError
 from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
+from tuff.leveldb.opening import holds_database
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
@@ -54,6 +58,7 @@ READ_THREADS = 4  # a slow read occupies one of them, and never the event loop
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
 
+Background = Callable[[Callable[[], None]], object]
 Work = Coroutine[object, object, None]
 
 
@@ -244,7 +249,7 @@ class Components:
     def _make_messaging(self) -> MessagingService:
         settings, runtime = self._settings, self._runtime
         now_ms, observe = self._clock.now_ms, self._metrics.observe
-        opens = engine(
+        opens = _engine(
             settings,
             self._directories.messages,
             why_not_begin=self._why_not_begin,
@@ -488,6 +493,73 @@ class ComponentLink:
         late = self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)
         for transaction_id in self._transactions.completion.release_readers(late):
             log.warning("transaction %d held readers back for too long", transaction_id)
+
+
+def _engine(
+    settings: Settings,
+    directory: Path,
+    *,
+    why_not_begin: Callable[[], str | None],
+    now_ms: Callable[[], int],
+    elapsed_s: Callable[[], float],
+    background: Callable[[str], Background],
+) -> Callable[[], Store]:
+    """A function that opens the configured store. `why_not_begin` says why an empty store must not
+    be created, `elapsed_s` is a monotonic clock, and `background` makes a thread for work that no
+    caller waits for.
+
+    Raises:
+        SettingsError: its library is not installed; or it is in memory, and there are messages.
+    """
+    match settings.messaging.store:
+        case "leveldb":
+            stores = LevelDbOpener(directory, first_whole=first_whole, why_not_begin=why_not_begin)
+            return lambda: PackedRowStore(stores())
+        case "memory":
+            _require_no_messages(directory)
+            log.warning("messaging.store is memory: every message is lost when the process ends")
+            # Opened again after a failure, it still holds what was written, as a disk would.
+            rows: dict[bytes, bytes] = {}
+            return lambda: PackedRowStore(MemoryStore(rows))
+        case _:
+            in_background = background("store-settler")
+            return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s, in_background=in_background)
+
+
+def _require_no_messages(directory: Path) -> None:
+    """A commit with messages in memory would be in the transaction files, and not in that store."""
+    try:
+        has_messages = holds_database(directory)
+    except OSError as error:
+        raise SettingsError(f"{directory} can't be read: {error.strerror}") from None
+    if has_messages:
+        raise SettingsError(
+            f"messaging.store is memory, and {directory} holds messages: name another --data, or "
+            "set messaging.store=leveldb"
+        )
+
+
+def _hbase(
+    settings: Settings,
+    *,
+    now_ms: Callable[[], int],
+    elapsed_s: Callable[[], float],
+    in_background: Background,
+) -> Callable[[], Store]:
+    try:
+        from messaging.storage.hbase.store import HBaseOpener
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"messaging.store=hbase needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[hbase]'"
+        ) from None
+    return HBaseOpener(
+        settings.hbase,
+        rows_live_s=settings.rows_live_s(),
+        now_ms=now_ms,
+        elapsed_s=elapsed_s,
+        in_background=in_background,
+    )
 
 
 def _openapi_route() -> Route:

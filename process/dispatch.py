@@ -1,21 +1,34 @@
-"""From a request to its reply: which route answers, and what happens around every handler.
+"""From a request to its reply: whether it is admitted, which route answers, and what happens around
+every handler (protocol §1, §8).
 
-The handler of an admitted request (process/admission.py) is called, its answer is counted, and
-every error becomes a problem document (protocol §1, §8).
+A request is refused with 429 above the limit of requests under way, and with 503 during the start
+and the stop. The limit on connections is process/listener.py's. The handler of an admitted request
+is called, its answer is counted, and every error becomes a problem document.
 """
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from process.admission import ALWAYS_ADMITTED, Admission
 from process.metrics import Metrics
-from tuff.protocol.errors import InternalError, TuffError
+from tuff.disk.event_loop import Arrivals
+from tuff.protocol.errors import (
+    InternalError,
+    OverloadedError,
+    ShuttingDownError,
+    StartingError,
+    TuffError,
+)
 from tuff.protocol.exchange import Handler, Reply, Route, problem_reply
 
 log = logging.getLogger(__name__)
 
+DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
+
+_PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
+_ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
 # number, since they count neither as a connection nor, while they wait, as a request under way.
 _GIVEN_UP = frozenset(
@@ -30,6 +43,67 @@ def is_given_up(operation: str) -> bool:
     """Whether a request of this operation ends with its connection. All others run to their end:
     they may have changed something already."""
     return operation in _GIVEN_UP
+
+
+class Admission:
+    """Counts the requests under way, and refuses requests before the start is done, above the
+    limit, and during a stop.
+
+    `waiting` counts the polls among them that only wait, which the limit leaves out.
+    """
+
+    def __init__(self, *, pending_max: int, waiting: Callable[[], int], arrivals: Arrivals) -> None:
+        self._pending_max = pending_max
+        self._waiting = waiting
+        self._arrivals = arrivals
+        self._is_open = False
+        self.is_stopping = False
+        self._idle = asyncio.Event()
+        self.under_way = 0
+
+    def enter(self) -> None:
+        """Raises: StartingError, ShuttingDownError, OverloadedError."""
+        if not self._is_open:
+            self._refuse()
+        if self.under_way >= self._pending_max:
+            self._require_capacity()
+        self.under_way += 1
+        self._arrivals.count += 1
+
+    def open(self) -> None:
+        """Admit requests, unless it was stopped before."""
+        self._is_open = not self.is_stopping
+
+    def _refuse(self) -> None:
+        if self.is_stopping:
+            raise ShuttingDownError("the server is stopping; try again when it is back")
+        raise StartingError("the server is starting, and recovers its stores; try again soon")
+
+    def _require_capacity(self) -> None:
+        pending = self.under_way - self._waiting()
+        if pending >= self._pending_max:
+            raise OverloadedError(
+                f"{pending} requests are under way, the limit of "
+                f"server.max_pending_requests={self._pending_max}; try again"
+            )
+
+    def leave(self) -> None:
+        self.under_way -= 1
+        if self.is_stopping and not self.under_way:
+            self._idle.set()
+
+    def stop(self) -> None:
+        """Refuse new work from now on."""
+        self.is_stopping, self._is_open = True, False
+        if not self.under_way:
+            self._idle.set()
+
+    async def drained(self) -> None:
+        """Wait, after `stop`, until nothing is under way, for `DRAIN_S_MAX` at most."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), DRAIN_S_MAX)
+        except TimeoutError:
+            log.warning("%d requests were still under way at the stop", self.under_way)
 
 
 class _Answer(Protocol):
@@ -69,7 +143,7 @@ class Dispatcher:
         began_s = self._elapsed_s()
         answered: Answer | Reply
         try:
-            if operation in ALWAYS_ADMITTED:
+            if operation in _ALWAYS_ADMITTED:
                 answered = await handler(question)
             else:
                 self._admission.enter()

@@ -3,30 +3,37 @@
 A connection reads in two ways. At first it looks for *plain* requests (process/plain_requests.py),
 which need no parser. At the first request that is not plain it begins to parse
 (process/request_parser.py), from that request on until it closes. Everything else is the same for
-both: admission, limits, replies, idle time, and how it is closed.
+both: admission, limits, replies (whole, or sent in parts), idle time, and how it is closed.
 
 What arrives while a whole request waits for its answer is held, up to a bound; beyond it the
-connection is not read.
+connection is not read. A connection whose client does not read its replies is aborted.
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from email.utils import formatdate
+from fcntl import ioctl
+from http import HTTPStatus
+from termios import TIOCOUTQ
 from typing import NamedTuple
 
 from process.allowed_hosts import AllowedHosts
-from process.connections import Connections, SlowReader
 from process.dispatch import Dispatcher, RouteTree, is_given_up
-from process.http_replies import ReplyBytes, ReplyStream, StreamRoute
 from process.plain_requests import Heads, Lines
-from process.request_heads import (
+from process.request_parser import (
+    METHODS,
+    Exchange,
+    RequestParser,
     Target,
     accept_of,
     read_target,
     refusal_of_head,
     require_no_coding,
 )
-from process.request_parser import METHODS, Exchange, RequestParser
 from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import (
     BadRequestError,
@@ -35,6 +42,8 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.exchange import Handler, Reply, Request, Route, problem_reply
+
+log = logging.getLogger(__name__)
 
 UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
 PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
@@ -50,15 +59,115 @@ UPLOAD_QUIET_S_MAX = 30.0
 # Seconds in which the rest of the body of a refused request is read and dropped. Closing at once
 # would reset the connection before the client has read the refusal.
 LINGER_S_MAX = 10.0
+UNREAD_S_MAX = 60.0  # seconds in which a client must read something; as for a part of a backup
+LOOK_EVERY_S = 15.0  # seconds between two looks; the time above is exceeded by so much at most
 
 _CALLS = "/v1/"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Sent(NamedTuple):
-    """The answer of a handler that has sent its reply itself, in parts."""
+class ReplyBytes:
+    """Turns replies into bytes. `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock:
+    the Date field is made anew when a second of it has passed."""
 
-    status: int
+    def __init__(
+        self, *, server: str, now_ms: Callable[[], int], elapsed_s: Callable[[], float]
+    ) -> None:
+        self._server = server
+        self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
+        self._dated_s = -1
+        self._close = b""
+        self._starts: dict[tuple[int, str | None], bytes] = {}
+
+    def pack(self, reply: Reply) -> bytes:
+        """The whole reply, for a connection that stays open."""
+        return self.head(reply) + reply.body
+
+    def head(self, reply: Reply) -> bytes:
+        """The head of a reply."""
+        status, content_type, body, headers = reply
+        try:
+            start = self._starts[status, content_type]
+        except KeyError:
+            start = self._starts[status, content_type] = _start(status, content_type)
+        if int(self._elapsed_s()) != self._dated_s:
+            self._date()
+        if not headers:
+            return b"%b%d\r\n%b" % (start, len(body), self._close)
+        more = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        return b"%b%d\r\n%b%b" % (start, len(body), more.encode("ascii"), self._close)
+
+    def stream_head(
+        self, status: int, content_type: str, headers: Iterable[tuple[str, str]]
+    ) -> bytes:
+        """The head of a reply whose length is not known; `headers` say how it ends."""
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
+        self._date()
+        return f"{start}{lines}".encode("ascii") + self._close
+
+    def _date(self) -> None:
+        self._dated_s = int(self._elapsed_s())
+        date = formatdate(self._now_ms() / 1000, usegmt=True)
+        self._close = f"Date: {date}\r\nServer: {self._server}\r\n\r\n".encode("ascii")
+
+
+def _start(status: int, content_type: str | None) -> bytes:
+    named = "" if content_type is None else f"Content-Type: {content_type}\r\n"
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{named}Content-Length: ".encode(
+        "ascii"
+    )
+
+
+class ReplyStream:
+    """Sends the reply to one request in parts."""
+
+    status = 200
+
+    def __init__(
+        self, send: Callable[..., Awaitable[None]], exchange: Exchange, replies: ReplyBytes
+    ) -> None:
+        self._send = send
+        self._exchange = exchange
+        self._replies = replies
+        self._is_chunked = exchange.version == "1.1"
+
+    async def start(self, content_type: str, *, within_s: float) -> None:
+        """Send the head. Raises: as `write`."""
+        if not self._is_chunked:
+            self._exchange.is_kept_alive = False  # the end of the connection is that of the reply
+        framing = [("Transfer-Encoding", "chunked")] if self._is_chunked else []
+        closing = [] if self._exchange.is_kept_alive else [("Connection", "close")]
+        self._exchange.is_begun = True
+        head = self._replies.stream_head(self.status, content_type, [*framing, *closing])
+        await self._send(head, within_s=within_s)
+
+    async def write(self, part: bytes, *, within_s: float) -> None:
+        """Send a part, and wait until the client has taken enough.
+
+        Raises:
+            TimeoutError: it takes nothing for so many seconds.
+            ConnectionError: the connection is closed.
+        """
+        data = b"%x\r\n%b\r\n" % (len(part), part) if self._is_chunked else part
+        await self._send(data, within_s=within_s)
+
+    async def end(self, *, within_s: float) -> None:
+        """The reply is whole. Raises: as `write`."""
+        if self._is_chunked:
+            await self._send(b"0\r\n\r\n", within_s=within_s)
+
+
+StreamHandler = Callable[[Request, ReplyStream], Awaitable[None]]
+
+
+class StreamRoute(NamedTuple):
+    """A route whose reply is sent in parts. Its path has no names to fill in."""
+
+    method: str
+    path: str
+    handler: StreamHandler
 
 
 class HttpService:
@@ -88,6 +197,37 @@ class HttpService:
         self.connections = Connections()
 
 
+class Connections:
+    """The open connections. Lives on one event loop."""
+
+    def __init__(self) -> None:
+        self._open: set[HttpConnection] = set()
+        self._is_empty = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: "HttpConnection") -> None:
+        self._open.add(connection)
+
+    def discard(self, connection: "HttpConnection") -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._is_empty.set()
+
+    async def close(self, within_s: float) -> None:
+        """Close every connection; a request under way gets so many seconds to be answered, and its
+        client to read that."""
+        for connection in tuple(self._open):
+            connection.close()
+        if self._open:
+            self._is_empty.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), within_s)
+        for connection in tuple(self._open):
+            connection.abort()
+
+
 class HttpConnection(asyncio.Protocol):
     """One connection, until it closes."""
 
@@ -102,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         self._current: Exchange | None = (
             None  # parsed, and under way or with its body still to come
         )
-        self._work: LightTask[Reply] | LightTask[Reply | Sent] | None = None  # under way
+        self._work: LightTask[Reply] | LightTask[Reply | ReplyStream] | None = None  # under way
         self._operation = ""  # of the request under way, or of the last one
         self._is_paused = False  # the client does not read its replies
         self._writable: asyncio.Future[None] | None = None  # done when it reads again
@@ -316,7 +456,7 @@ class HttpConnection(asyncio.Protocol):
             self._current.is_kept_alive = False
         self._answer(reply)
 
-    def _answer(self, answer: Reply | Sent) -> None:
+    def _answer(self, answer: Reply | ReplyStream) -> None:
         self._work = None
         if self._transport is None:
             return
@@ -451,6 +591,60 @@ class HttpConnection(asyncio.Protocol):
             self._writable = None
 
 
+class SlowReader:
+    """Aborts a connection whose client does not read its replies. A client that reads slowly is
+    waited for: it acknowledges bytes again and again. The bytes that the other end has acknowledged
+    are counted, since the kernel takes new bytes from this process only after megabytes."""
+
+    __slots__ = ("_left_bytes", "_since_s", "_timer", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._left_bytes = 0
+        self._since_s = 0.0  # when the client last took something, by the loop's clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """From now on, abort the connection when its client reads nothing for too long."""
+        if self._timer is None:
+            self._note(self._count())
+            self._look_again()
+
+    def taken(self) -> None:
+        """The client has read nearly everything. A connection that closes is still watched."""
+        if not self._transport.is_closing():
+            self.stop()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self.look)
+
+    def look(self) -> None:
+        """Decide; called every `LOOK_EVERY_S`."""
+        left_bytes = self._count()
+        if left_bytes < self._left_bytes:
+            self._note(left_bytes)
+        elif asyncio.get_running_loop().time() - self._since_s >= UNREAD_S_MAX:
+            self.stop()
+            log.info("closed a connection: its client did not read %d bytes", left_bytes)
+            self._transport.abort()
+            return
+        self._look_again()
+
+    def _note(self, left_bytes: int) -> None:
+        self._left_bytes = left_bytes
+        self._since_s = asyncio.get_running_loop().time()
+
+    def _count(self) -> int:
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        sent = ioctl(descriptor, TIOCOUTQ, bytes(4))
+        return self._transport.get_write_buffer_size() + int.from_bytes(sent, sys.byteorder)
+
+
 class _Call:
     """One parsed request and the route that answers it, if there is one."""
 
@@ -478,7 +672,7 @@ class _Call:
             methods.append("HEAD")
         return sorted(methods)
 
-    async def answer(self, connection: HttpConnection) -> Reply | Sent:
+    async def answer(self, connection: HttpConnection) -> Reply | ReplyStream:
         """What the dispatcher calls. Raises: TuffError, ConnectionError."""
         exchange, target, found = self._exchange, self._target, self._found
         require_no_coding(exchange.fields)
@@ -502,7 +696,7 @@ class _Call:
             return await found(request)
         sending = ReplyStream(connection.send, exchange, self._service.replies)
         await stream(request, sending)
-        return Sent(sending.status)
+        return sending
 
 
 async def _never(_request: Request) -> Reply:

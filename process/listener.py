@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Dispatcher
-from process.http_connection import HttpConnection, HttpService
-from process.http_replies import ReplyBytes, StreamRoute
+from process.http_connection import HttpConnection, HttpService, ReplyBytes, StreamRoute
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, Route, problem_reply
 

@@ -15,19 +15,19 @@ about the end of a request. A request that is refused for its host or its origin
 """
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import RouteTree
-from process.request_heads import (
+from process.request_parser import (
     LINE_BYTES_MAX,
+    RequestParser,
     accept_of,
     refusal_of_fields,
 )
-from process.request_parser import RequestParser
 from tuff.protocol.exchange import Handler
 
 LINES_COUNT_MAX = 4_096  # request lines that are remembered; as many topics are busy at a time
@@ -47,29 +47,24 @@ _NOT_PLAIN = frozenset({"transfer-encoding", "expect", "upgrade", "content-encod
 
 Query = tuple[tuple[str, str], ...]
 
-Question = TypeVar("Question", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Remembered(dict[Question, Answer]):
-    """A cache: a hit costs one dict lookup. A miss calls `answer` and keeps the result if
-    `is_kept` says so; when `count_max` are kept, all are dropped."""
+class Remembered(dict[bytes, Answer]):
+    """A cache: a hit costs one dict lookup. A miss calls `answer` and keeps the result, unless the
+    question is longer than `bytes_max`; when `count_max` are kept, all are dropped."""
 
     def __init__(
-        self,
-        answer: Callable[[Question], Answer],
-        *,
-        is_kept: Callable[[Question], bool],
-        count_max: int,
+        self, answer: Callable[[bytes], Answer], *, bytes_max: int, count_max: int
     ) -> None:
         super().__init__()
         self._answer = answer
-        self._is_kept = is_kept
+        self._bytes_max = bytes_max
         self._count_max = count_max
 
-    def __missing__(self, question: Question) -> Answer:
+    def __missing__(self, question: bytes) -> Answer:
         found = self._answer(question)
-        if self._is_kept(question):
+        if len(question) <= self._bytes_max:
             if len(self) >= self._count_max:
                 self.clear()
             self[question] = found
@@ -99,10 +94,9 @@ class Lines:
 
     def __init__(self, tree: RouteTree) -> None:
         self._tree = tree
-        self._whole = Remembered(self._read, is_kept=_is_kept, count_max=LINES_COUNT_MAX)
-        self._numbered = Remembered(
-            self._read_numbered, is_kept=_is_kept, count_max=LINES_COUNT_MAX
-        )
+        bounds = {"bytes_max": LINE_BYTES_KEPT_MAX, "count_max": LINES_COUNT_MAX}
+        self._whole = Remembered(self._read, **bounds)
+        self._numbered = Remembered(self._read_numbered, **bounds)
 
     def find(self, line: bytes) -> Asked | None:
         """None when the line is not plain, or has no route."""
@@ -138,10 +132,6 @@ class Lines:
         return _Numbered(asked.operation, asked.handler, parameter, asked.query)
 
 
-def _is_kept(line: bytes) -> bool:
-    return len(line) <= LINE_BYTES_KEPT_MAX
-
-
 class Fields(NamedTuple):
     """The fields of a block that matter."""
 
@@ -165,7 +155,7 @@ class Heads:
         self._lines = lines
         self._blocks = Remembered(
             partial(_plain_fields, hosts=hosts),
-            is_kept=lambda block: len(block) <= BLOCK_BYTES_MAX,
+            bytes_max=BLOCK_BYTES_MAX,
             count_max=BLOCKS_COUNT_MAX,
         )
 

@@ -1,13 +1,14 @@
 """Reads requests of every kind with llhttp, the parser of Node.js (package `httptools`).
 
-The parser decides where each request ends. Around it are limits, and the refusals of what can't be
-read.
+The parser decides where each request ends. Around it are limits, the refusals of what can't be
+read, and what the head of a request may not say (protocol §1).
 """
 
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 from httptools import (
     HttpParserError,
@@ -15,14 +16,15 @@ from httptools import (
     HttpParserInvalidURLError,
     HttpParserUpgrade,
     HttpRequestParser,
+    parse_url,
 )
 
-from process.request_heads import LINE_BYTES_MAX, HeaderFields, add_field, unreadable_address
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
     RequestTooLargeError,
     TuffError,
+    UnsupportedMediaTypeError,
 )
 from tuff.protocol.json_forms import shown
 
@@ -31,9 +33,19 @@ if TYPE_CHECKING:
 
 METHODS = "DELETE, GET, POST, PUT"  # what the addresses of the protocol answer
 HEAD_BYTES_MAX = 1 << 17  # bytes of a request line and its header fields, and of a trailer
+LINE_BYTES_MAX = 8_190  # bytes of the request line or of a header field
+FIELDS_COUNT_MAX = 128  # header fields of one request
+
+# Fields that a request has once at most (RFC 9110). Of two, a proxy and the server might each use
+# another one.
+_SENT_ONCE = frozenset(
+    {"content-length", "content-type", "host", "max-forwards", "transfer-encoding", "user-agent"}
+)
 
 _TLS_HANDSHAKE = b"\x16"
 _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")
+
+HeaderFields = dict[str, list[str]]  # every value of a field, by its name in small letters
 
 
 class Exchange:
@@ -199,3 +211,94 @@ class RequestParser:
         self._reading.complete()
         self._reading = None
         self._first_line = b""  # what follows in the same bytes is another request
+
+
+def add_field(fields: HeaderFields, name: bytes, value: bytes) -> None:
+    """Add a field that the parser found."""
+    text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+    fields.setdefault(name.decode("latin-1").lower(), []).append(text)
+
+
+def refusal_of_fields(fields: HeaderFields) -> TuffError | None:
+    """Why a request with these header fields is refused by any route; None where it is not."""
+    if sum(map(len, fields.values())) > FIELDS_COUNT_MAX:
+        return BadRequestError(f"the request has more than {FIELDS_COUNT_MAX} header fields")
+    for name, values in fields.items():
+        if len(name) + max(map(len, values)) > LINE_BYTES_MAX:
+            return BadRequestError(
+                f"a header field is longer than {LINE_BYTES_MAX} bytes; send less"
+            )
+        if len(values) > 1 and name in _SENT_ONCE:
+            return BadRequestError(f"the request has {len(values)} {name.title()} fields; send one")
+    return None
+
+
+def refusal_of_head(version: str, target: bytes, fields: HeaderFields) -> TuffError | None:
+    """Why a request is refused, and its connection closed, before a route is looked for."""
+    if (refusal := refusal_of_fields(fields)) is not None:
+        return refusal
+    if version == "1.1" and "host" not in fields:
+        return BadRequestError("the request has no Host field, which HTTP/1.1 asks for")
+    if len(target) > LINE_BYTES_MAX:
+        return BadRequestError(f"the address is longer than {LINE_BYTES_MAX} bytes; send less")
+    expected = ", ".join(fields.get("expect", ()))
+    if expected and expected.lower() != "100-continue":
+        return BadRequestError(
+            f"the server meets no expectation but 100-continue, not {shown(expected)}"
+        )
+    return None
+
+
+def accept_of(fields: HeaderFields) -> str | None:
+    """The values of all Accept fields; None where there is none."""
+    lines = fields.get("accept")
+    return ", ".join(lines) if lines else None
+
+
+class Target(NamedTuple):
+    """What a request asks for: the path as it came, its segments and query without escapes.
+    `authority` is that of an absolute request target (RFC 9112 §3.2.2)."""
+
+    path: str
+    segments: list[str]
+    query: tuple[tuple[str, str], ...]
+    authority: str | None
+
+
+def read_target(target: bytes) -> Target:
+    """What a request target asks for. Raises: BadRequestError: it is neither a path nor an absolute
+    address."""
+    authority = None
+    if target.startswith(b"/") or target == b"*":
+        path_bytes, _, query_bytes = target.partition(b"#")[0].partition(b"?")
+    else:
+        try:
+            url = parse_url(target)
+        except HttpParserInvalidURLError:
+            raise unreadable_address(target) from None
+        path_bytes, query_bytes = url.path or b"/", url.query or b""
+        host = (url.host or b"").decode("ascii")
+        host = f"[{host}]" if ":" in host else host
+        port: int | None = url.port
+        user = f"{url.userinfo.decode('ascii')}@" if url.userinfo else ""
+        authority = user + (host if port is None else f"{host}:{port}")
+    path, query = path_bytes.decode("latin-1"), query_bytes.decode("latin-1")
+    # A segment may hold an escaped slash, which ends no segment.
+    segments = [unquote(segment) for segment in path.split("/")[1:]]
+    pairs = parse_qsl(query, keep_blank_values=True) if query else ()
+    return Target(path, segments, tuple(pairs), authority)
+
+
+def unreadable_address(text: bytes) -> BadRequestError:
+    quoted = shown(text.decode("latin-1"))
+    return BadRequestError(f"the address can't be read at {quoted}; escape it as RFC 3986 says")
+
+
+def require_no_coding(fields: HeaderFields) -> None:
+    """Raises: UnsupportedMediaTypeError: the body is compressed."""
+    # One that is taken for the body itself, or unpacked in part, would be stored as what it is not.
+    codings = ", ".join(fields.get("content-encoding", ()))
+    if codings.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaTypeError(
+            f"the content encoding is {shown(codings)}; send the body as it is"
+        )

@@ -14,7 +14,7 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health
-from process.http_replies import StreamRoute
+from process.http_connection import StreamRoute
 from process.openapi import ENDPOINTS, address
 from process.settings import SECTIONS, key_of
 from tests.http.client import Client

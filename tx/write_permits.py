@@ -9,8 +9,8 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
+from tuff.protocol.pointers import VisibilityState
 from tuff.protocol.transaction import Transaction
-from tuff.protocol.visibility import VisibilityState
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error

@@ -50,7 +50,7 @@ from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.visibility import VisibilityState
+from tuff.protocol.pointers import VisibilityState
 
 log = logging.getLogger(__name__)
 

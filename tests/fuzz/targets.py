@@ -42,7 +42,7 @@ from messaging.storage.rows import (
 )
 from messaging.topics import TopicRecord
 from process.backup_format import unpack_rows
-from process.request_heads import read_target
+from process.request_parser import read_target
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Response
 from tuff.checksum import crc32

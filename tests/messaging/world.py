@@ -23,10 +23,9 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.pointers import PointerList
+from tuff.protocol.pointers import PointerList, VisibilityState
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
-from tuff.protocol.visibility import VisibilityState
 
 T = TypeVar("T")
 NOON_MS = 1_480_000_000_000

@@ -365,7 +365,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "requests are let in while the stores are recovered",
-        "process/admission.py",
+        "process/dispatch.py",
         "        self._is_open = False\n        self.is_stopping = False\n",
         "        self._is_open = True\n        self.is_stopping = False\n",
         ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),

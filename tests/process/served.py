@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
-from process.admission import Admission
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Dispatcher
+from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpConnection
 from process.listener import Listener
 from process.metrics import Metrics

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from process.dispatch import RouteTree
-from process.plain_requests import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines
+from process.plain_requests import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines, Remembered
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route
 
 
@@ -84,3 +84,19 @@ def test_what_is_remembered_is_bounded() -> None:
 
     assert len(lines._numbered) == 1
     assert len(lines._whole) == 10
+
+
+def test_an_answer_is_found_once_and_all_are_forgotten_at_the_bound() -> None:
+    asked: list[bytes] = []
+
+    def answer(word: bytes) -> bytes | None:
+        asked.append(word)
+        return None if word == b"none" else word.upper()
+
+    remembered = Remembered(answer, bytes_max=8, count_max=3)
+
+    assert [remembered[word] for word in (b"a", b"a", b"none", b"none")] == [b"A", b"A", None, None]
+    assert [remembered[b"much too long"] for _ in range(2)] == [b"MUCH TOO LONG"] * 2
+    assert asked == [b"a", b"none", b"much too long", b"much too long"]
+    assert [remembered[word] for word in (b"b", b"c")] == [b"B", b"C"]
+    assert dict(remembered) == {b"c": b"C"}

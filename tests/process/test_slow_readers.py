@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from process import connections as unread
-from process.connections import SlowReader
-from process.http_connection import HttpConnection
+from process import http_connection
+from process.http_connection import HttpConnection, SlowReader
 from tests.process.served import Served, served
 
 LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -51,7 +50,7 @@ class Way:
 async def test_a_client_that_reads_nothing_is_disconnected(
     way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(http_connection, "UNREAD_S_MAX", 0.0)
     caplog.set_level("INFO")
     async with behind(way.port) as (reader, writer):
         writer.write(LARGE)
@@ -69,7 +68,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(
 
 
 async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(http_connection, "UNREAD_S_MAX", 0.0)
     async with behind(way.port) as (reader, writer):
         writer.write(LARGE)
         watched = await way.unread()

@@ -19,7 +19,13 @@ from itertools import chain
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
-from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail, check_count
+from tuff.protocol.requests import (
+    MESSAGES_COUNT_MAX,
+    ConsumeRequest,
+    PublishRequest,
+    RollbackDetail,
+    too_many_messages,
+)
 from tuff.protocol.transaction import Transaction
 
 _LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
@@ -92,7 +98,9 @@ class _Reader:
             start = self._at
             if abs(count) > self._rest():  # each item takes a byte at least
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
-            check_count(len(items) // values_per_item + abs(count))
+            item_count = len(items) // values_per_item + abs(count)
+            if item_count > MESSAGES_COUNT_MAX:
+                raise too_many_messages(item_count)
             self._read_items(abs(count) * values_per_item, items)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")

@@ -19,11 +19,12 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset, topic_id
 from tuff.protocol.pointers import POINTER_MAX, PointerList
 from tuff.protocol.requests import (
+    MESSAGES_COUNT_MAX,
     ConsumeRequest,
     PublishEntry,
     PublishRequest,
     RollbackDetail,
-    check_count,
+    too_many_messages,
 )
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
@@ -262,7 +263,9 @@ def publish_entries_from_json(value: object) -> list[PublishEntry]:
     if not isinstance(value, list):
         raise BadRequestError(f"publish is an array of entries, not {shown(value)}")
     entries = [_entry_from_json(item) for item in value]
-    check_count(sum(len(entry.payloads) for entry in entries))
+    count = sum(len(entry.payloads) for entry in entries)
+    if count > MESSAGES_COUNT_MAX:
+        raise too_many_messages(count)
     return entries
 
 
@@ -297,7 +300,8 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
 def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
-    check_count(len(value))
+    if len(value) > MESSAGES_COUNT_MAX:
+        raise too_many_messages(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
         return plain, None

@@ -8,6 +8,7 @@ one that changed, and each chunk keeps its wire form once it was asked for.
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import overload
 
@@ -197,3 +198,19 @@ def packed(pointers: Sequence[int]) -> bytes:
     if isinstance(pointers, PointerList):
         return pointers.packed()
     return struct.pack(f">{len(pointers)}q", *pointers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibilityState:
+    """The part of the transaction state that retention needs: pointers and the invalid list of one
+    moment (design §6).
+
+    `source` names the newest snapshot file, for the record of what a retention pass used; None
+    before the first.
+    """
+
+    read_pointer: int
+    write_pointer: int
+    in_progress: PointerList
+    invalid: PointerList
+    source: str | None

@@ -28,13 +28,12 @@ class Isolation(StrEnum):
 IsolationLike = Isolation | Literal["all", "committed"]
 
 
-def check_count(count: int) -> None:
-    """Raises: RequestTooLargeError: one request has not so many messages."""
-    if count > MESSAGES_COUNT_MAX:
-        raise RequestTooLargeError(
-            f"the request has {count} messages, and {MESSAGES_COUNT_MAX} is the most; send them in "
-            "parts"
-        )
+def too_many_messages(count: int) -> RequestTooLargeError:
+    """The refusal of a request with more than `MESSAGES_COUNT_MAX` messages."""
+    return RequestTooLargeError(
+        f"the request has {count} messages, and {MESSAGES_COUNT_MAX} is the most; send them in "
+        "parts"
+    )
 
 
 class PublishRequest(NamedTuple):

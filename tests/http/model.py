@@ -78,7 +78,7 @@ class Model:
         if any(generation != self.generations[topic] for generation, _ in waiting):
             return None
         self.stored[topic, pointer] = []
-        return self.publish(topic, *[payload for _, payload in waiting], tx)
+        return self.publish(topic, [payload for _, payload in waiting], tx)
 
     def remake(self, topic: str) -> None:
         self.rows[topic] = []

@@ -1,5 +1,8 @@
 """`archive`: writes closed hours of a topic to Parquet, each verified before it is recorded.
 
+An hour is closed once all messages up to a later one are decided. From then on no message is added
+to it, and none in it changes (protocol §3.6). So two reads of it return the same messages.
+
 The job reads an hour, writes it to a staging directory, reads it back, compares both, moves the
 directory to its final path, and then adds a row to the manifest. If it dies before the last step,
 nothing is archived, and the next run repeats the hour.
@@ -9,8 +12,9 @@ Before that it looks up every message to be removed in the files again, because 
 be undone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,24 +30,24 @@ from pipeline.frames import (
     summarize,
     write_files,
 )
-from pipeline.hours import ClosedHour, closed_hours
 from pipeline.job import (
     Job,
     json_option,
+    message_count,
     messages_in_hours,
+    print_result,
     report_hours,
     root_option,
     topic_argument,
 )
-from pipeline.manifest import Archive, ArchiveError, Row, watermark_ms
-from tuff.cli.output import moment, print_json
+from pipeline.manifest import Archive, ArchiveError, Hour, Row, watermark_ms
+from tuff.blocking.client import Client
+from tuff.cli.output import moment
 from tuff.protocol.errors import HoldNotFoundError
 from tuff.protocol.ids import MessageId, TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tuff.blocking.client import Client
 
 HOLD_NAME = "tuff-archive"
 HOLD_MAX_AGE_S = (
@@ -53,9 +57,19 @@ HOLD_MAX_AGE_S = (
 POSITION_PREFIX = "tuff-archive-"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedHour:
+    """A closed hour that has messages. `after_ms`: from this time to the start of the hour the
+    topic has no committed messages; 0 if it has none before the hour."""
+
+    hour: Hour
+    generation: int
+    after_ms: int
+
+
 def archive_topic(
     spark: "SparkSession",
-    client: "Client",
+    client: Client,
     archive: Archive,
     topic: TopicId,
     options: Mapping[str, str],
@@ -85,6 +99,37 @@ def archive_topic(
     return new
 
 
+def closed_hours(
+    client: Client, topic: TopicId, *, known: Collection[Hour]
+) -> Iterator[ClosedHour]:
+    """The closed hours that have messages and are not `known`, oldest first. Hours without
+    messages cost no request.
+
+    Raises: TopicNotFoundError.
+    """
+    offsets = client.offsets(topic, isolation="committed")
+    if offsets.end is None:
+        return
+    open_hour = Hour.at(offsets.end.publish_timestamp_ms)
+    start_ms = 0
+    while (found := _first(client, topic, start_ms)) is not None:
+        hour = Hour.at(found.publish_timestamp_ms)
+        if hour >= open_hour:
+            return
+        if hour not in known:
+            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=start_ms)
+        start_ms = hour.stop_ms
+
+
+def _first(client: Client, topic: TopicId, start_ms: int) -> MessageId | None:
+    """The first committed message from a time on; None if no decided one is committed."""
+    poll = client.poll(topic, start_ms, limit=1, isolation="committed")
+    while not poll and not poll.caught_up and poll.blocked_by is None:
+        # All messages that the poll scanned were aborted.
+        poll = client.poll(topic, poll.next_id, inclusive=False, limit=1, isolation="committed")
+    return poll[0].id if poll else None
+
+
 def archive_hour(
     spark: "SparkSession",
     archive: Archive,
@@ -112,7 +157,7 @@ def archive_hour(
 
 def truncate_archived(
     spark: "SparkSession",
-    client: "Client",
+    client: Client,
     archive: Archive,
     topic: TopicId,
     options: Mapping[str, str],
@@ -150,7 +195,7 @@ def truncate_archived(
     return reached_ms
 
 
-def require_same_archive(client: "Client", archive: Archive, topic: TopicId) -> None:
+def require_same_archive(client: Client, archive: Archive, topic: TopicId) -> None:
     """Raises: ArchiveError: a job with another archive has truncated the topic. This happens if a
     volume is not mounted, so that its directory is empty."""
     ours = _position_name(archive)
@@ -220,10 +265,9 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
             )
     if not rows:
         job.tell("no further hour is closed: an hour is closed once a later message is decided")
-    if as_json:
-        count = sum(row.summary.count for row in rows)
-        print_json({"hours": len(rows), "messages": count, "truncatedBefore": reached_ms})
-        return
-    click.echo(f"{messages_in_hours(topic, rows)} archived")
+    sentence = f"{messages_in_hours(topic, rows)} archived"
     if truncate:
-        click.echo(f"the topic is truncated before {moment(reached_ms) or 'nothing'}")
+        sentence += f"\nthe topic is truncated before {moment(reached_ms) or 'nothing'}"
+    messages = message_count(rows)
+    form = {"hours": len(rows), "messages": messages, "truncatedBefore": reached_ms}
+    print_result(form, sentence, as_json=as_json)

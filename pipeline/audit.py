@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.frames import archived, check, in_order, move, sync_files, whole_json
-from pipeline.hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
+from pipeline.frames import in_order, move, sync_files, whole_json
 from pipeline.job import (
     Job,
     create,
+    epoch_options,
+    hours_left,
     json_option,
-    messages_in_hours,
+    print_hours,
     report_hours,
     root_option,
+    sink_of,
     topic_argument,
 )
 from pipeline.manifest import Archive, Row
 from pipeline.retry import dead_letters_of, letters
-from tuff.cli.output import print_json
+from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from tuff.blocking.client import Client
 
 NOT_AN_EVENT = "it is not a JSON object with a kind of event"
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -89,7 +89,7 @@ def not_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
 
 def audit_topic(
     spark: "SparkSession",
-    client: "Client",
+    client: Client,
     archive: Archive,
     topic: TopicId,
     out: Path,
@@ -105,10 +105,8 @@ def audit_topic(
     """
     dead = dead_letters_of(topic)
     create(client, dead)
-    left = rows_left(client, sink, archive.rows(topic))
-    for behind, row in countdown(left):
-        frame = archived(spark, archive, row)
-        check(frame, row, what=f"hour {row.hour} of {topic}")
+    done = []
+    for row, frame in hours_left(spark, client, archive, topic, sink=sink, tell=tell):
         events = parsed(frame, members)
         path = archive.hour_path(topic, row.hour).removeprefix("hours/")
         _replace(counts(events), out, "counts", path)
@@ -117,8 +115,8 @@ def audit_topic(
         bad = in_order(not_events(events, topic)).select("value")
         writer = bad.write.format("tuff").mode("append")
         writer.options(**options, **epoch_options(sink, row), topic=str(dead)).save()
-        tell(row, behind)
-    return left
+        done.append(row)
+    return done
 
 
 def _replace(frame: "DataFrame", out: Path, kind: str, path: str) -> None:
@@ -186,9 +184,4 @@ def main(
             rows = audit_topic(
                 spark, client, archive, topic, out, named, job.options, sink=name, tell=tell
             )
-    if not rows:
-        job.tell(ALL_DONE.format(sink=name))
-    if as_json:
-        print_json({"hours": len(rows), "messages": sum(row.summary.count for row in rows)})
-        return
-    click.echo(f"{messages_in_hours(topic, rows)} audited")
+    print_hours(job, topic, rows, done="audited", sink=name, as_json=as_json)

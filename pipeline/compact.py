@@ -6,6 +6,8 @@ Whenever the job dies, the manifest names either the old files or the new one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import archived, check, move, remove, write_files
-from pipeline.job import Job, counted, json_option, root_option, topic_argument
-from pipeline.manifest import Archive, Row, moved
-from tuff.cli.output import print_json
+from pipeline.job import Job, counted, json_option, print_result, root_option, topic_argument
+from pipeline.manifest import Archive, Row
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def compact_topic(
@@ -47,13 +48,14 @@ def compact_day(
 ) -> None:
     """Merge the hours of these rows, which are of one day, at `path`. Raises: ArchiveError."""
     staging = archive.staging(topic) / f"day={rows[0].hour.day}"
-    write_files(_union(spark, archive, rows), staging)
+    hours = [archived(spark, archive, row) for row in rows]
+    write_files(reduce(lambda day, hour: day.unionByName(hour), hours), staging)
     aside = str(staging.relative_to(archive.root))
     for row in rows:
-        there = archived(spark, archive, moved(row, aside))
+        there = archived(spark, archive, replace(row, path=aside))
         check(there, row, what=f"hour {row.hour} of {topic}, compacted,")
     move(staging, archive.root / path)
-    compacted = [moved(row, path) for row in rows]
+    compacted = [replace(row, path=path) for row in rows]
     archive.record(topic, compacted)
     remove_unnamed_files(archive, topic, compacted)
 
@@ -65,14 +67,6 @@ def remove_unnamed_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) 
     for path in paths:
         there = (archive.root / path).parent.glob("hour*=*")
         remove([each for each in there if each not in named])
-
-
-def _union(spark: "SparkSession", archive: Archive, rows: Sequence[Row]) -> "DataFrame":
-    frames = [archived(spark, archive, row) for row in rows]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    return whole
 
 
 def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -94,7 +88,5 @@ def main(job: Job, *, topic: TopicId, root: Path, as_json: bool) -> None:
     archive.require(topic)
     with archive.locked(), job.spark() as spark:
         days = compact_topic(spark, archive, topic, tell=job.tell)
-    if as_json:
-        print_json({"days": days})
-        return
-    click.echo(f"{counted(len(days), 'day')} of {topic} compacted")
+    sentence = f"{counted(len(days), 'day')} of {topic} compacted"
+    print_result({"days": days}, sentence, as_json=as_json)

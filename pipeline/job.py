@@ -1,8 +1,15 @@
-"""What all jobs share: the connection, the Spark session, progress reports, common options."""
+"""What all jobs share: the connection, the Spark session, common options, and hours that a job has
+completed.
 
+A job writes hour after hour of an archive to a sink, with the number of the hour as the epoch
+(protocol §5.3). So the server records the last completed hour in the transaction that writes it,
+and no local file can disagree. One number is enough, because hours are archived in order.
+"""
+
+import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +17,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.manifest import Row
+from pipeline.frames import archived, check
+from pipeline.manifest import Archive, Row
 from tuff.address import DEFAULT_URL
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
-from tuff.protocol.errors import TopicExistsError
-from tuff.protocol.ids import TopicId
+from tuff.cli.output import print_json
+from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
+from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CLIENT_NAME = "tuff-pipeline"
+HASH_LENGTH = 32  # hex digits; no two long names share a hash
 CONF = {
     "spark.sql.session.timeZone": "UTC",
     # A type that other programs support too; only Spark reads its old default, INT96.
@@ -80,6 +90,55 @@ class Job:
         click.echo(sentence, err=True)
 
 
+def sink_of(job: str, *topics: TopicId) -> str:
+    """The default name of a job's sink: `JOB/TOPIC` or `JOB/TOPIC/TARGET`.
+
+    The names of two topics can exceed the limit of a sink's name. Such a name is cut, and ends in
+    `::` and a hash of the whole name; no shorter name contains `::`.
+    """
+    name = "/".join((job, *map(str, topics)))
+    if len(name) <= SINK_NAME_LENGTH_MAX:
+        return name
+    end = "::" + hashlib.sha256(name.encode("ascii")).hexdigest()[:HASH_LENGTH]
+    return name[: SINK_NAME_LENGTH_MAX - len(end)] + end
+
+
+def hours_left(
+    spark: "SparkSession",
+    client: Client,
+    archive: Archive,
+    topic: TopicId,
+    *,
+    sink: str,
+    tell: Callable[[Row, int | None], object],
+) -> "Iterator[tuple[Row, DataFrame]]":
+    """Each hour that `sink` has not committed, oldest first, with its messages; tells of an hour
+    when the caller has written it.
+
+    Raises: ArchiveError: the files of an hour differ from its row; later hours do not follow.
+    """
+    rows = _rows_left(client, sink, archive.rows(topic))
+    for behind, row in zip(reversed(range(len(rows))), rows, strict=True):
+        frame = archived(spark, archive, row)
+        check(frame, row, what=f"hour {row.hour} of {topic}")
+        yield row, frame
+        tell(row, behind)
+
+
+def _rows_left(client: Client, sink: str, rows: Sequence[Row]) -> Sequence[Row]:
+    try:
+        found = client.sinks.get(sink)
+    except SinkNotFoundError:
+        return rows
+    first = found.epoch + 1 if found.state == "committed" else found.epoch
+    return [row for row in rows if row.hour.number >= first]
+
+
+def epoch_options(sink: str, row: Row) -> dict[str, str]:
+    """Options that make a write of this row's hour idempotent."""
+    return {"txnAppId": sink, "txnVersion": str(row.hour.number)}
+
+
 def report_hours(job: Job) -> Callable[[Row, int | None], None]:
     """Returns a function that reports a finished hour, and how many are left if that is known."""
 
@@ -90,15 +149,36 @@ def report_hours(job: Job) -> Callable[[Row, int | None], None]:
     return report
 
 
-def counted(count: int, what: str) -> str:
-    """A number with its noun: `1 hour`, `2 hours`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def print_hours(
+    job: Job, topic: TopicId, rows: Sequence[Row], *, done: str, sink: str, as_json: bool
+) -> None:
+    """Print the result of a job that has processed these hours of `sink`."""
+    if not rows:
+        job.tell(f"nothing to do: the sink {sink} has committed all archived hours")
+    form = {"hours": len(rows), "messages": message_count(rows)}
+    print_result(form, f"{messages_in_hours(topic, rows)} {done}", as_json=as_json)
+
+
+def print_result(form: Mapping[str, object], sentence: str, *, as_json: bool) -> None:
+    """Print the result of a job on standard output, for programs or for people."""
+    if as_json:
+        print_json(form)
+    else:
+        click.echo(sentence)
 
 
 def messages_in_hours(topic: TopicId, rows: Sequence[Row]) -> str:
     """A summary of a job's result: messages and hours."""
-    messages = counted(sum(row.summary.count for row in rows), "message")
-    return f"{messages} of {topic} in {counted(len(rows), 'hour')}"
+    return f"{counted(message_count(rows), 'message')} of {topic} in {counted(len(rows), 'hour')}"
+
+
+def message_count(rows: Sequence[Row]) -> int:
+    return sum(row.summary.count for row in rows)
+
+
+def counted(count: int, what: str) -> str:
+    """A number with its noun: `1 hour`, `2 hours`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def create(client: Client, topic: TopicId) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.job import Job, as_topics
+from tuff.blocking.client import Client
 from tuff.cli.output import print_json, print_table, seconds
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
@@ -25,8 +26,6 @@ from tuff.replies import Offsets
 
 if TYPE_CHECKING:
     from pyspark_tuff.offsets import Position
-    from tuff.blocking.client import Client
-
 COUNT_MAX = 10_000  # messages that are counted; the lag of a reader further behind is shown as this
 
 
@@ -66,7 +65,7 @@ def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
         )
 
 
-def readers_of_topic(client: "Client", topic: TopicId) -> Iterator[Reader]:
+def readers_of_topic(client: Client, topic: TopicId) -> Iterator[Reader]:
     """The readers with a named position on a topic. Raises: TopicNotFoundError."""
     for known in client.topics.positions(topic):
         yield Reader(
@@ -77,7 +76,7 @@ def readers_of_topic(client: "Client", topic: TopicId) -> Iterator[Reader]:
         )
 
 
-def lag_of(client: "Client", reader: Reader) -> Lag:
+def lag_of(client: Client, reader: Reader) -> Lag:
     """The current lag of a reader."""
     try:
         offsets = client.offsets(reader.topic, isolation="committed")
@@ -94,7 +93,7 @@ def lag_of(client: "Client", reader: Reader) -> Lag:
     )
 
 
-def _behind(client: "Client", reader: Reader) -> tuple[int, bool]:
+def _behind(client: Client, reader: Reader) -> tuple[int, bool]:
     """The number of messages after a reader's position, and whether some have expired."""
     count, after, has_expired = 0, reader.position, False
     while count < COUNT_MAX:

@@ -16,12 +16,12 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from pipeline.hours import Hour
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.locks import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import TuffError
@@ -30,6 +30,8 @@ from tuff.protocol.ids import TopicId
 T = TypeVar("T")
 
 VERSION = 1
+HOUR_MS = 3_600_000
+HOURS_PER_DAY = 24
 ID_BYTES = 16  # random bytes; no two archives draw the same
 
 
@@ -37,6 +39,46 @@ class ArchiveError(TuffError):
     """An archive differs from its manifest, or can't do what a job asks for."""
 
     code = "bad_archive"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hour:
+    """An hour in UTC; `number` counts hours since 1970."""
+
+    number: int
+
+    @classmethod
+    def at(cls, time_ms: int) -> "Hour":
+        """The hour that contains a time."""
+        return cls(time_ms // HOUR_MS)
+
+    @property
+    def start_ms(self) -> int:
+        return self.number * HOUR_MS
+
+    @property
+    def stop_ms(self) -> int:
+        return self.start_ms + HOUR_MS
+
+    @property
+    def day(self) -> str:
+        """As `2026-11-22`."""
+        return self._moment().strftime("%Y-%m-%d")
+
+    @property
+    def of_day(self) -> str:
+        """As `05`."""
+        return self._moment().strftime("%H")
+
+    @property
+    def is_last_of_day(self) -> bool:
+        return self.number % HOURS_PER_DAY == HOURS_PER_DAY - 1
+
+    def __str__(self) -> str:
+        return f"{self.day}T{self.of_day}"
+
+    def _moment(self) -> datetime:
+        return datetime.fromtimestamp(self.start_ms / 1000, tz=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +190,6 @@ def watermark_ms(rows: Iterable[Row], *, generation: int) -> int:
             break
         reached_ms = row.hour.stop_ms
     return reached_ms
-
-
-def moved(row: Row, path: str) -> Row:
-    """The row with another path."""
-    return replace(row, path=path)
 
 
 def _partition(topic: TopicId) -> str:

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.frames import archived, check, in_order
-from pipeline.hours import ALL_DONE, countdown, epoch_options, rows_left, sink_of
+from pipeline.frames import in_order
 from pipeline.job import (
     Job,
     as_topic,
+    epoch_options,
+    hours_left,
     json_option,
-    messages_in_hours,
+    print_hours,
     report_hours,
     root_option,
+    sink_of,
     topic_argument,
 )
 from pipeline.manifest import Archive, Row
-from tuff.cli.output import print_json
+from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tuff.blocking.client import Client
-
 
 def replay_topic(
     spark: "SparkSession",
-    client: "Client",
+    client: Client,
     archive: Archive,
     topic: TopicId,
     target: TopicId,
@@ -49,13 +49,11 @@ def replay_topic(
         TopicNotFoundError: the target does not exist.
     """
     client.topics.get(target)
-    left = rows_left(client, sink, archive.rows(topic))
-    for behind, row in countdown(left):
-        frame = archived(spark, archive, row)
-        check(frame, row, what=f"hour {row.hour} of {topic}")
+    done = []
+    for row, frame in hours_left(spark, client, archive, topic, sink=sink, tell=tell):
         replay_hour(frame, target, {**options, **epoch_options(sink, row)})
-        tell(row, behind)
-    return left
+        done.append(row)
+    return done
 
 
 def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str]) -> None:
@@ -92,9 +90,4 @@ def main(
             rows = replay_topic(
                 spark, client, archive, topic, target, job.options, sink=name, tell=tell
             )
-    if not rows:
-        job.tell(ALL_DONE.format(sink=name))
-    if as_json:
-        print_json({"hours": len(rows), "messages": sum(row.summary.count for row in rows)})
-        return
-    click.echo(f"{messages_in_hours(topic, rows)} replayed to {target}")
+    print_hours(job, topic, rows, done=f"replayed to {target}", sink=name, as_json=as_json)

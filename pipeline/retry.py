@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import IS_TEXT, whole_json
-from pipeline.hours import sink_of
-from pipeline.job import Job, counted, create, json_option, topic_argument
-from tuff.cli.output import print_json
+from pipeline.job import Job, counted, create, json_option, print_result, sink_of, topic_argument
+from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from tuff.blocking.client import Client
 
 RETRY_SUFFIX = ".retry"
 ATTEMPT_COUNT_MAX = 5  # the default of a subscriber too
@@ -66,7 +63,7 @@ def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
 
 def retry_topic(
     spark: "SparkSession",
-    client: "Client",
+    client: Client,
     topic: TopicId,
     checkpoint: Path,
     options: Mapping[str, str],
@@ -120,10 +117,8 @@ def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: 
         client.topics.get(source)  # before Spark, which starts slowly
         with job.spark() as spark:
             count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
-    if as_json:
-        print_json({"letters": count})
-        return
-    click.echo(f"{counted(count, 'letter')} of {source} moved")
+    sentence = f"{counted(count, 'letter')} of {source} moved"
+    print_result({"letters": count}, sentence, as_json=as_json)
 
 
 DEAD_SUFFIX = ".dlq"

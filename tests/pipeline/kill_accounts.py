@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.hours import HOUR_MS, Hour
-from pipeline.manifest import Archive, Row
+from pipeline.manifest import HOUR_MS, Archive, Hour, Row
 from tuff.protocol.ids import MessageId, TopicId
 
 BAD_EACH = 5  # one message of so many is no event

@@ -13,8 +13,7 @@ import tuff
 from pipeline.archive import HOLD_NAME, archive_topic, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
-from pipeline.hours import Hour
-from pipeline.manifest import Archive, ArchiveError, Row
+from pipeline.manifest import Archive, ArchiveError, Hour, Row
 from tests.pipeline.conftest import DiedError, Place, die
 
 if TYPE_CHECKING:

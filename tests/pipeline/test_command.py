@@ -11,8 +11,7 @@ import pytest
 import tuff
 from pipeline.command import run
 from pipeline.frames import failure_of_spark
-from pipeline.hours import Hour
-from pipeline.manifest import Row, Summary
+from pipeline.manifest import Hour, Row, Summary
 from tests.pipeline.conftest import NAMESPACE, Place
 
 if TYPE_CHECKING:

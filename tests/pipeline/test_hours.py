@@ -3,7 +3,9 @@
 import pytest
 
 import tuff
-from pipeline.hours import Hour, closed_hours, sink_of
+from pipeline.archive import closed_hours
+from pipeline.job import sink_of
+from pipeline.manifest import Hour
 from tests.pipeline.conftest import Place
 
 ORDERS = tuff.TopicId("shop", "orders")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.hours import HOUR_MS, Hour
-from pipeline.manifest import Archive, Row, Summary
+from pipeline.manifest import HOUR_MS, Archive, Hour, Row, Summary
 from tests.pipeline.kill import Moment, Step, deaths
 from tests.pipeline.kill_accounts import (
     Message,

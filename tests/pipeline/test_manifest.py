@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.hours import Hour
-from pipeline.manifest import Archive, ArchiveError, Row, Summary, watermark_ms
+from pipeline.manifest import Archive, ArchiveError, Hour, Row, Summary, watermark_ms
 from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("shop", "orders")

@@ -3,7 +3,10 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -32,8 +35,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
-
-WITH_SPARK = ("tests/spark/", "tests/pipeline/")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,6 +96,20 @@ def refuse_skip(report: R, config: pytest.Config) -> R:
     return report
 
 
+@cache
+def shares_the_jvm(file: Path) -> bool:
+    """Whether tests of this file take the fixture `spark`."""
+    return file.suffix == ".py" and 'spark: "SparkSession"' in file.read_text("utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker: the tests with Spark take longest and come first, then those of large files."""
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (not shares_the_jvm(item.path), -sizes[item.path]))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(
     config: pytest.Config, log: "Producer"
@@ -104,8 +119,12 @@ def pytest_xdist_make_scheduler(
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    # It would put files in the order of their sizes, and the tests with Spark behind others.
+    config.option.loadscopereorder = False
+
     class OneJvm(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return "spark" if shares_the_jvm(config.rootpath / file) else file
 
     return OneJvm(config, log)

@@ -10,7 +10,7 @@ have expired since. If there was no message, an elapsed time to live raises no f
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -227,19 +227,6 @@ def _first(client: "Client", view: View, topic: TopicId, start: str, end: str) -
     return first_id(client.poll_batch(topic, view.question(after=start, through=end, limit=1)))
 
 
-@dataclass(slots=True)
-class _Counter:
-    """How far the messages of a topic have been counted, and where they end."""
-
-    topic: TopicId
-    position: str
-    end: str
-
-    @property
-    def is_done(self) -> bool:
-        return self.position >= self.end
-
-
 def limit_ends(
     client: "Client", view: View, begin: Positions, ends: Positions, *, count: int
 ) -> dict[TopicId, Position]:
@@ -249,44 +236,39 @@ def limit_ends(
     All topics get an equal share of the limit, and a topic's unused share goes to the others. The
     limit is soft: messages that one transaction published side by side stay in one batch.
     """
-    counters = [
-        _Counter(topic, continued(begin.get(topic), generation=end.generation).id, end.id)
-        for topic, end in ends.items()
-    ]
-    left = count
-    while (unfinished := [counter for counter in counters if not counter.is_done]) and left > 0:
-        left -= _advance_all(client, view, unfinished, left)
-    return {
-        counter.topic: Position(generation=ends[counter.topic].generation, id=counter.position)
-        for counter in counters
+    reached = {
+        topic: continued(begin.get(topic), generation=end.generation) for topic, end in ends.items()
     }
+    left = count
+    while left > 0 and (unfinished := [t for t, end in ends.items() if reached[t].id < end.id]):
+        part = max(left // len(unfinished), 1)
+        for topic in unfinished:
+            passed_count, id = _advance(client, view, topic, reached[topic], ends[topic], part)
+            reached[topic] = replace(reached[topic], id=id)
+            left -= passed_count
+    return reached
 
 
-def _advance_all(client: "Client", view: View, counters: Sequence[_Counter], count: int) -> int:
-    part = max(count // len(counters), 1)
-    return sum(_advance(client, view, counter, part) for counter in counters)
-
-
-def _advance(client: "Client", view: View, counter: _Counter, count: int) -> int:
-    """Advance a topic by `count` messages, and then to the end of the neighbouring messages with
-    the same write pointer; returns the number of messages passed."""
-    passed_count = 0
+def _advance(
+    client: "Client", view: View, topic: TopicId, start: Position, end: Position, count: int
+) -> tuple[int, str]:
+    """Go `count` messages forward, and then to the end of the neighbouring messages with the same
+    write pointer; returns the number of messages passed, and the last id."""
+    passed_count, id = 0, start.id
     pointer: int | None = None
-    while not counter.is_done and (passed_count < count or pointer is not None):
+    while id < end.id and (passed_count < count or pointer is not None):
         left = count - passed_count
         limit = min(left, POLL_COUNT_MAX) if left > 0 else POLL_COUNT_MAX
-        question = view.question(after=counter.position, through=counter.end, limit=limit)
-        reply = client.poll_batch(counter.topic, question)
+        reply = client.poll_batch(topic, view.question(after=id, through=end.id, limit=limit))
         pointers = reply.batch.column(WRITE_POINTER)
         taken = len(reply) if left > 0 else _count_of(pointer, pointers)
         passed_count += taken
         if taken < len(reply):
             first_left = reply.batch.column("id")[taken].as_py()
-            counter.position = before(MessageId.from_bytes(first_left))
-            break
-        counter.position = counter.end if reply.caught_up else reply.next_id.hex()
+            return passed_count, before(MessageId.from_bytes(first_left))
+        id = end.id if reply.caught_up else reply.next_id.hex()
         pointer = pointers[-1].as_py() if len(pointers) else pointer
-    return passed_count
+    return passed_count, id
 
 
 def _count_of(pointer: int | None, pointers: "Int64Array") -> int:

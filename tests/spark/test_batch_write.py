@@ -15,7 +15,7 @@ import tuff
 from pyspark_tuff import DefaultSource, lease_renewal
 from pyspark_tuff.errors import OptionError
 from pyspark_tuff.write_attempts import FLUSH_COUNT
-from pyspark_tuff.write_transactions import OwnJob, TaskResult
+from pyspark_tuff.write_transactions import TaskResult
 from pyspark_tuff.writers import BatchWriter
 from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task
@@ -45,10 +45,6 @@ class Writes:
 @pytest.fixture
 def write(tuff_server: ServerProcess) -> Writes:
     return Writes(tuff_server)
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 def open_transactions(client: tuff.Client) -> Sequence[int]:
@@ -83,33 +79,20 @@ def test_messages_of_a_losing_attempt_are_never_visible(
     assert read(tuff_client, tuff_topic, isolation="all") == [b"a", b"b"]
 
 
-def test_large_partitions_are_stored_in_several_requests_and_keep_their_order(
-    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    values = numbered(2 * FLUSH_COUNT + 1)
-    writer = write.begin(topic=tuff_topic)
-
-    writer.commit([write.attempt(writer, 0, rows(*values[:3]), rows(*values[3:]))])
-
-    assert read(tuff_client, tuff_topic) == values
-
-
-def test_very_large_partitions_use_several_pointers_and_keep_their_order(
+def test_large_partitions_use_several_requests_and_pointers_and_keep_their_order(
     write: Writes,
     tuff_client: tuff.Client,
     tuff_topic: tuff.TopicId,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyspark_tuff.write_attempts.PART_COUNT", FLUSH_COUNT)
-    values = numbered(2 * FLUSH_COUNT + 1)
+    monkeypatch.setattr("pyspark_tuff.write_attempts.PART_COUNT", 2 * FLUSH_COUNT)
+    values = [b"%d" % number for number in range(3 * FLUSH_COUNT + 1)]
     writer = write.begin(topic=tuff_topic)
 
-    message = write.attempt(writer, 0, rows(*values))
+    message = write.attempt(writer, 0, rows(*values[:3]), rows(*values[3:]))
     writer.commit([message])
 
-    assert [sum(part.counts.values()) for part in message.parts] == [
-        FLUSH_COUNT, FLUSH_COUNT, 1,
-    ]  # fmt: skip
+    assert [sum(part.counts.values()) for part in message.parts] == [10_000, 5_001]
     assert read(tuff_client, tuff_topic) == values
 
 
@@ -155,41 +138,6 @@ def test_an_abort_after_a_commit_does_nothing(
     writer.abort([message])
 
     assert read(tuff_client, tuff_topic) == [b"a"]
-
-
-def test_a_commit_with_an_unknown_outcome_is_fenced_and_reported(
-    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    writer = write.begin(topic=tuff_topic)
-    stored = write.attempt(writer, 0, rows(b"a"))
-
-    lost_after = LosesReplies(tuff_client, does_it=True)
-    writer._job.commit(lost_after, [stored])
-    again = write.begin(topic=tuff_topic)
-    lost_before = LosesReplies(tuff_client, does_it=False)
-    with pytest.raises(tuff.ConnectionLostError):
-        again._job.commit(lost_before, [write.attempt(again, 0, rows(b"b"))])
-
-    assert read(tuff_client, tuff_topic) == [b"a"]
-    assert isinstance(again._job, OwnJob)
-    assert tuff_client.transactions.outcome(again._job.transaction).state == "invalid"
-
-
-class LosesReplies:
-    """A client whose commits are not answered, whether they were done or not."""
-
-    def __init__(self, client: tuff.Client, *, does_it: bool) -> None:
-        self.transactions = self
-        self._real = client.transactions
-        self._does_it = does_it
-
-    def commit(self, *args: object, **kwargs: object) -> None:
-        if self._does_it:
-            self._real.commit(*args, **kwargs)
-        raise tuff.ConnectionLostError("the reply was lost", outcome_unknown=True)
-
-    def invalidate(self, transaction: int) -> None:
-        self._real.invalidate(transaction)
 
 
 def test_a_joined_transaction_is_left_to_its_owner(

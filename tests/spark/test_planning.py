@@ -119,18 +119,40 @@ def test_a_transaction_that_commits_between_view_and_plan_is_in_no_topic(
     assert values(reader) == []
 
 
-def test_what_is_undecided_is_passed_over_and_not_waited_for(
+def test_each_isolation_has_its_messages_and_waits_for_no_transaction(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    tuff_client.publish(tuff_topic, "before")
-    tx = tuff_client.transactions.start()
-    tuff_client.publish(tuff_topic, "undecided", transaction=tx)
+    transactions = tuff_client.transactions
+    committed, undone, undecided = (transactions.start() for _ in range(3))
+    tuff_client.publish(tuff_topic, "committed", transaction=committed)
+    tuff_client.publish(tuff_topic, "undone", transaction=undone)
+    tuff_client.publish(tuff_topic, "undecided", transaction=undecided)
     tuff_client.publish(tuff_topic, "behind")
+    transactions.commit(committed)
+    transactions.abort(undone)
 
-    found = read.of(tuff_topic, minPartitions=1)
-    tuff_client.transactions.abort(tx)
+    found = [read.of(tuff_topic, isolation=each) for each in ("snapshot", "committed", "all")]
+    transactions.abort(undecided)
 
-    assert found == [b"before", b"behind"]
+    assert found == [
+        [b"committed", b"behind"],
+        [b"committed"],
+        [b"committed", b"undone", b"undecided", b"behind"],
+    ]
+
+
+def test_a_read_includes_its_starting_timestamp_and_excludes_its_ending_timestamp(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(3)]
+    first, last = (ids[at].publish_timestamp_ms for at in (0, 2))
+
+    between = read.of(tuff_topic, startingTimestamp=first, endingTimestamp=last)
+    from_last = read.of(tuff_topic, startingTimestamp=last)
+
+    expected = [b"%d" % at for at in range(3) if first <= ids[at].publish_timestamp_ms < last]
+    assert between == expected
+    assert b"2" in from_last
 
 
 def test_the_end_of_one_read_is_the_start_of_the_next(
@@ -160,11 +182,6 @@ def test_topics_of_a_pattern_are_those_whose_whole_name_matches(
     assert sorted(values(source.reader(source.schema()))) == [b"p-1", b"p-2"]
 
 
-def test_a_missing_topic_is_an_error_that_names_it(read: Reads) -> None:
-    with pytest.raises(tuff.TopicNotFoundError, match="nowhere"):
-        read.of(tuff.TopicId("tests", "nowhere"))
-
-
 def test_a_missing_topic_is_reported_when_the_schema_is_asked_for(
     tuff_server: ServerProcess, tuff_topic: tuff.TopicId
 ) -> None:
@@ -188,21 +205,23 @@ def test_an_option_that_can_not_be_is_reported_when_the_schema_is_asked_for() ->
         source.schema()
 
 
-def test_a_column_that_no_read_has_is_refused(tuff_server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        (StructType().add("key", "string"), "no column key"),
+        (
+            StructType().add("value", "string"),
+            "column value has the type string in this schema, but a read returns it as binary",
+        ),
+    ],
+)
+def test_a_schema_that_is_no_projection_is_refused(
+    tuff_server: ServerProcess, schema: StructType, sentence: str
+) -> None:
     source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
 
-    with pytest.raises(OptionError, match="no column key"):
-        source.reader(StructType().add("key", "string"))
-
-
-def test_a_column_of_another_type_is_named_with_both_types(tuff_server: ServerProcess) -> None:
-    source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
-
-    with pytest.raises(
-        OptionError,
-        match="column value has the type string in this schema, but a read returns it as binary",
-    ):
-        source.reader(StructType().add("value", "string"))
+    with pytest.raises(OptionError, match=sentence):
+        source.reader(schema)
 
 
 @pytest.fixture

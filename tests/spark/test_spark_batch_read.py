@@ -32,10 +32,6 @@ def read(spark: "SparkSession", tuff_server: ServerProcess) -> Reads:
     return Reads(spark, tuff_server)
 
 
-def values(frame: "DataFrame") -> list[bytes]:
-    return [bytes(row.value) for row in frame.orderBy("topic", "id").select("value").collect()]
-
-
 def test_a_row_has_all_fields_of_a_message(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
@@ -48,25 +44,7 @@ def test_a_row_has_all_fields_of_a_message(
     assert row.ms == published.first_id.publish_timestamp_ms
 
 
-def test_uncommitted_messages_are_not_read(
-    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    transactions = tuff_client.transactions
-    committed, undone, undecided = (transactions.start() for _ in range(3))
-    tuff_client.publish(tuff_topic, "committed", transaction=committed)
-    tuff_client.publish(tuff_topic, "undone", transaction=undone)
-    tuff_client.publish(tuff_topic, "undecided", transaction=undecided)
-    tuff_client.publish(tuff_topic, "plain")
-    transactions.commit(committed)
-    transactions.abort(undone)
-
-    assert values(read.of(tuff_topic)) == [b"committed", b"plain"]
-    assert values(read.of(tuff_topic, isolation="committed")) == [b"committed"]
-    assert len(values(read.of(tuff_topic, isolation="all"))) == 4
-    transactions.abort(undecided)
-
-
-def test_a_data_frame_reads_all_topics_in_one_snapshot_at_every_action(
+def test_a_data_frame_is_planned_at_its_first_action_in_one_snapshot_of_all_topics(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     other = tuff.TopicId(NAMESPACE, f"{tuff_topic.name}-other")
@@ -75,24 +53,12 @@ def test_a_data_frame_reads_all_topics_in_one_snapshot_at_every_action(
     tuff_client.transactions.run(both)
 
     frame = read.of(tuff_topic, other)
+    tuff_client.transactions.run(both)
     first = frame.count()
     tuff_client.transactions.run(both)
 
-    assert (first, frame.count()) == (2, 2)
-    assert read.of(tuff_topic, other).count() == 4
-
-
-def test_a_frame_is_planned_at_its_first_action_and_not_at_its_load(
-    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    tuff_client.publish(tuff_topic, "1", "2")
-    frame = read.of(tuff_topic)
-    tuff_client.publish(tuff_topic, "3")
-
-    first = frame.count()
-    tuff_client.publish(tuff_topic, "4")
-
-    assert (first, frame.count()) == (3, 3)
+    assert (first, frame.count()) == (4, 4)
+    assert read.of(tuff_topic, other).count() == 6
 
 
 def test_a_missing_topic_is_one_short_error_at_the_load(
@@ -134,17 +100,3 @@ def test_a_schema_of_the_user_is_a_projection(
 
 def test_a_topic_without_messages_has_no_rows(read: Reads, tuff_topic: tuff.TopicId) -> None:
     assert read.of(tuff_topic).count() == 0
-
-
-def test_times_are_half_open(
-    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(3)]
-    first, last = (ids[at].publish_timestamp_ms for at in (0, 2))
-
-    between = read.of(tuff_topic, startingTimestamp=first, endingTimestamp=last)
-    from_last = read.of(tuff_topic, startingTimestamp=last)
-
-    expected = [b"%d" % at for at in range(3) if first <= ids[at].publish_timestamp_ms < last]
-    assert values(between) == expected
-    assert b"2" in values(from_last)

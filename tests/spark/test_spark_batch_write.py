@@ -110,23 +110,6 @@ def test_a_job_survives_an_earlier_stage_that_runs_for_longer_than_its_lease(
     assert read(tuff_client, tuff_topic) == [b"0"]
 
 
-def test_all_topics_of_a_job_appear_at_once_and_with_the_transaction_that_it_joins(
-    write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
-    tuff_client.topics.create(other)
-    tx = tuff_client.transactions.start("long")
-
-    write.save(write.numbers().limit(10), tuff_topic, transaction=tx.transaction_id)
-    tuff_client.publish(other, "archived", transaction=tx)
-    before = read(tuff_client, tuff_topic)
-    tuff_client.transactions.commit(tx)
-
-    assert (before, len(read(tuff_client, tuff_topic)), read(tuff_client, other)) == (
-        [], 10, [b"archived"],
-    )  # fmt: skip
-
-
 def test_a_write_to_a_missing_topic_is_one_short_error_before_any_task(
     write: Writes, tuff_topic: tuff.TopicId
 ) -> None:

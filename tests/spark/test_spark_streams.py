@@ -69,34 +69,6 @@ def test_a_stream_reads_in_batches_of_the_limit_and_goes_on_where_it_ended(
     assert stream.read(tuff_topic) == []
 
 
-def test_a_stream_waits_before_undecided_messages(
-    stream: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    tuff_client.publish(tuff_topic, "0")
-    tx = tuff_client.transactions.start()
-    tuff_client.publish(tuff_topic, "1", transaction=tx)
-    tuff_client.publish(tuff_topic, "2")
-
-    first = stream.read(tuff_topic)
-    tuff_client.transactions.commit(tx)
-
-    assert (first, stream.read(tuff_topic)) == ([[b"0"]], [[b"1", b"2"]])
-
-
-def test_a_topic_that_was_created_again_fails_the_stream_with_one_sentence(
-    stream: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    tuff_client.publish(tuff_topic, "0")
-    stream.read(tuff_topic)
-    tuff_client.topics.delete(tuff_topic)
-    tuff_client.topics.create(tuff_topic)
-
-    with pytest.raises(StreamingQueryException, match="deleted and created again"):
-        stream.read(tuff_topic)
-
-
 def copy(
     stream: Streams,
     source: tuff.TopicId,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.http.calls import Topic, Tx, begin, entry
-from tests.http.client import Client, ok, refused
+from tests.http.client import Client, ok
 from tests.http.conftest import NewTopic
 from tests.http.process import ServerProcess
 
@@ -31,29 +31,6 @@ def value(register: Topic, tx: Tx) -> int:
 
 def key(register: Topic) -> str:
     return f"{register.namespace}:{register.name}"
-
-
-@pytest.mark.slow
-def test_no_update_is_lost(clients: list[Client], topic: Topic) -> None:
-    ok(topic.publish("0"))
-    step_count = 12
-
-    def increase(client: Client) -> None:
-        done = 0
-        while done < step_count:
-            tx = begin(client)
-            grown = entry(topic, str(value(topic, tx) + 1))
-            reply = tx.commit(changes=[key(topic)], publish=[grown])
-            if reply.status == 200:
-                done += 1
-            else:
-                refused(reply, 409, "transaction_conflict")
-                ok(tx.abort())
-
-    with ThreadPoolExecutor(len(clients)) as threads:
-        list(threads.map(increase, clients))
-
-    assert topic.committed() == [str(number) for number in range(6 * step_count + 1)]
 
 
 def test_money_that_moves_between_accounts_is_never_more_or_less(
@@ -86,54 +63,6 @@ def test_money_that_moves_between_accounts_is_never_more_or_less(
         jobs += [threads.submit(audit, client) for client in clients[4:]]
         for job in jobs:
             job.result()
-
-
-@pytest.mark.slow
-def test_two_readers_never_see_two_writers_in_opposite_orders(
-    clients: list[Client], new_topic: NewTopic
-) -> None:
-    here, there = new_topic(), new_topic()
-    ok(here.publish("0"))
-    ok(there.publish("0"))
-
-    def write(number: int) -> None:
-        register = (here, there)[number]
-        for step in range(1, 25):
-            ok(begin(clients[number]).commit(publish=[entry(register, str(step))]))
-
-    def watch(number: int) -> list[tuple[int, int]]:
-        seen = []
-        for _ in range(25):
-            tx = begin(clients[number])
-            seen.append((value(here, tx), value(there, tx)))
-            ok(tx.commit(readOnly=True))
-        return seen
-
-    with ThreadPoolExecutor(6) as threads:
-        writers = [threads.submit(write, number) for number in range(2)]
-        watchers = [threads.submit(watch, number) for number in range(2, 6)]
-        for writer in writers:
-            writer.result()
-        pairs = [pair for watcher in watchers for pair in watcher.result()]
-
-    forks = [
-        (one, other) for one in pairs for other in pairs if one[0] < other[0] and one[1] > other[1]
-    ]
-    assert forks == []
-
-
-def test_write_skew_is_possible(client: Client, new_topic: NewTopic) -> None:
-    here, there = new_topic(), new_topic()
-    for register in (here, there):
-        ok(register.publish("1"))
-    first, second = begin(client), begin(client)
-    assert value(here, first) + value(there, first) == 2
-    assert value(here, second) + value(there, second) == 2
-
-    ok(first.commit(changes=[key(here)], publish=[entry(here, "0")]))
-    ok(second.commit(changes=[key(there)], publish=[entry(there, "0")]))
-
-    assert (here.committed()[-1], there.committed()[-1]) == ("0", "0")
 
 
 def test_readers_of_a_busy_topic_agree_on_one_order(clients: list[Client], topic: Topic) -> None:

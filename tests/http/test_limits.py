@@ -57,34 +57,36 @@ def body_of(size: int) -> bytes:
     return b'{"messages": ["' + b"x" * (size - len(frame)) + b'"]}'
 
 
-def test_a_request_up_to_the_limit_is_taken(narrow: Client, small: Topic) -> None:
-    path = f"{small.path}/publish"
+def test_a_larger_request_than_the_limit_is_refused_and_changes_nothing(
+    narrow: Client, small: Topic
+) -> None:
+    tx = begin(narrow)
+    calls = ("publish", "store", "poll", "rollback", "truncate")
+    paths = [f"{small.path}/{call}" for call in calls]
+    for path in (*paths, f"{tx.path}/commit", f"{TRANSACTIONS}/run", TRANSACTIONS):
+        for size in (REQUEST_BYTES_MAX + 1, 10 * REQUEST_BYTES_MAX):
+            reply = narrow.send("POST", path, body_of(size), content_type=JSON)
+            refused(reply, 413, "request_too_large")
+            narrow.close()
 
-    ok(narrow.send("POST", path, body_of(REQUEST_BYTES_MAX), content_type=JSON))
-
+    assert small.read() == []
+    assert tx.state() == "in_progress"
+    ok(narrow.send("POST", paths[0], body_of(REQUEST_BYTES_MAX), content_type=JSON))
     assert len(small.read()) == 1
 
 
-@pytest.mark.parametrize("call", ["publish", "store", "poll", "rollback", "truncate"])
-def test_a_larger_request_is_refused_and_changes_nothing(
-    narrow: Client, small: Topic, call: str
-) -> None:
-    for size in (REQUEST_BYTES_MAX + 1, 10 * REQUEST_BYTES_MAX):
-        reply = narrow.send("POST", f"{small.path}/{call}", body_of(size), content_type=JSON)
-        refused(reply, 413, "request_too_large")
-        narrow.close()
+def test_more_than_a_transaction_may_have_is_refused(narrow: Client) -> None:
+    tx, union = begin(narrow, timeout=60), begin(narrow)
 
-    assert small.read() == []
+    for changes in (["1", "2", "3", "4"], ["x" * 101], ["x" * 60, "y" * 60]):
+        refused(tx.can_commit(*changes), 413, "change_set_too_large")
+        refused(tx.commit(changes=changes), 413, "change_set_too_large")
+    refused(narrow.post(TRANSACTIONS, {"timeout": 60.5}), 400, "invalid_timeout", naming="60")
 
-
-def test_a_larger_transaction_request_is_refused(narrow: Client) -> None:
-    tx = begin(narrow)
-    for path in (f"{tx.path}/commit", f"{TRANSACTIONS}/run", TRANSACTIONS):
-        body = body_of(REQUEST_BYTES_MAX + 1)
-        refused(narrow.send("POST", path, body, content_type=JSON), 413, "request_too_large")
-        narrow.close()
-
-    assert tx.state() == "in_progress"
+    ok(tx.commit(changes=["x" * 50, "y" * 49, "z"]))
+    ok(union.can_commit("5", "6"))
+    refused(union.commit(changes=["7", "8"]), 413, "change_set_too_large")
+    ok(union.commit(changes=["7"]))
 
 
 @pytest.mark.parametrize("call", ["publish", "store"])
@@ -168,50 +170,6 @@ def test_a_reply_stops_after_the_byte_limit_but_holds_one_message(small: Topic) 
     assert all(page for page in pages)
     assert all(len(page) == 1 or sum(map(len, page)) <= 1000 + 3000 for page in pages)
     assert len(pages) >= 3
-
-
-def test_the_byte_limit_pages_through_a_group(narrow: Client, small: Topic) -> None:
-    tx = begin(narrow)
-    ok(small.store(*["x" * 900] * 4, tx=tx.id))
-    ok(small.publish(tx=tx.id))
-    ok(tx.commit())
-
-    found: list[str] = []
-    start = "0" * 40
-    while page := ok(small.poll({"startFrom": start, "inclusive": False})).json:
-        assert len(page) <= 2
-        found += [message["id"] for message in page]
-        start = found[-1]
-
-    assert len(found) == len(set(found)) == 4
-
-
-def test_too_many_changes_are_refused(narrow: Client) -> None:
-    tx, union = begin(narrow), begin(narrow)
-    four = ["1", "2", "3", "4"]
-
-    refused(tx.can_commit(*four), 413, "change_set_too_large")
-    refused(tx.commit(changes=four), 413, "change_set_too_large")
-    assert tx.state() == "in_progress"
-    ok(tx.commit(changes=["1", "2", "3"]))
-    ok(union.can_commit("5", "6"))
-    refused(union.commit(changes=["7", "8"]), 413, "change_set_too_large")
-    ok(union.commit(changes=["7"]))
-
-
-def test_too_many_bytes_of_changes_are_refused(narrow: Client) -> None:
-    tx = begin(narrow)
-
-    refused(tx.can_commit("x" * 101), 413, "change_set_too_large")
-    refused(tx.commit(changes=["x" * 60, "y" * 60]), 413, "change_set_too_large")
-    assert tx.state() == "in_progress"
-    ok(tx.commit(changes=["x" * 50, "y" * 50]))
-
-
-def test_a_timeout_above_the_servers_is_refused(narrow: Client) -> None:
-    refused(narrow.post(TRANSACTIONS, {"timeout": 60.5}), 400, "invalid_timeout", naming="60")
-
-    assert begin(narrow, timeout=60).object["timeout"] == 60
 
 
 def test_more_pending_requests_than_the_bound_are_told_to_come_later(
@@ -305,12 +263,6 @@ def test_a_connection_above_the_bound_is_not_served_until_another_closes(
 
     until(is_served)
     third.close()
-
-
-def test_a_run_is_bound_by_the_request_size_alone(narrow: Client, small: Topic) -> None:
-    ok(narrow.post(f"{TRANSACTIONS}/run", {"publish": [entry(small, *"abcd")]}))
-
-    assert small.committed() == list("abcd")
 
 
 def test_a_stop_lets_a_client_read_its_reply_to_the_end(new_server: NewServer) -> None:

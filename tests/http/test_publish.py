@@ -12,47 +12,23 @@ from tests.http.forms import PUBLISH_RESPONSE, decode
 UNKNOWN_POINTER = "1000000000000000001"
 
 
-def test_a_plain_publish_answers_200_empty_and_is_visible_at_once(
+def test_a_plain_publish_answers_200_empty_and_is_visible_at_once_to_every_reader(
     client: Client, topic: Topic
 ) -> None:
-    reply = topic.publish("a", "b")
+    before = begin(client)
 
-    assert (reply.status, reply.body) == (200, b"")
-    assert topic.read() == ["a", "b"]
-    assert topic.committed() == ["a", "b"]
-    assert topic.read(tx=begin(client).id) == ["a", "b"]
-
-
-def test_a_plain_publish_is_visible_in_a_snapshot_taken_before(
-    client: Client, topic: Topic
-) -> None:
-    reader = begin(client)
-
-    ok(topic.publish("a"))
-
-    assert topic.read(tx=reader.id) == ["a"]
-
-
-def test_the_reply_names_the_first_and_the_last_id(topic: Topic) -> None:
-    first = ok(topic.publish("a", "b", "c"))
+    reply = topic.publish("a", "b", "c")
     second = ok(topic.publish("d"))
 
+    assert (reply.status, reply.body) == (200, b"")
+    assert topic.read() == topic.committed() == topic.read(tx=before.id) == ["a", "b", "c", "d"]
     found = ids(topic.poll())
-
-    assert first.header("Tuff-First-Id") == found[0]
-    assert first.header("Tuff-Last-Id") == found[2]
+    assert reply.header("Tuff-First-Id") == found[0]
+    assert reply.header("Tuff-Last-Id") == found[2]
     assert second.header("Tuff-First-Id") == second.header("Tuff-Last-Id") == found[3]
     assert found == sorted(set(found))
-    assert all(len(bytes.fromhex(one)) == 20 and one == one.lower() for one in found)
-
-
-def test_an_id_holds_the_publish_time_and_zeros_for_an_inline_payload(topic: Topic) -> None:
-    ok(topic.publish("a"))
-
-    [message] = ok(topic.poll()).json
-
-    assert int(message["id"][:16], 16) == message["timestamp"]
-    assert message["id"][20:] == "0" * 20
+    # An inline payload's id ends in zeros.
+    assert all(one == one.lower() and len(one) == 40 and one[20:] == "0" * 20 for one in found)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +37,7 @@ def test_an_id_holds_the_publish_time_and_zeros_for_an_inline_payload(topic: Top
         ("", ""),
         ("grüße 😀 \u0000", "grüße 😀 \u0000"),
         ({"base64": "aGk="}, "hi"),
-        ({"base64": ""}, ""),
-        ({"base64": "/wA="}, {"base64": "/wA="}),
         ({"base64": "7aCA"}, {"base64": "7aCA"}),
-        ({"payload": "x"}, "x"),
         ({"payload": {"base64": "/wA="}, "ttl": 5}, {"base64": "/wA="}),
     ],
 )
@@ -77,14 +50,8 @@ def test_a_payload_is_shown_as_a_string_exactly_if_it_is_utf_8(
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        7, None, True, [], {}, {"base64": "a"}, {"base64": "!!!!"}, {"base64": 1},
-        {"base64": "aGk=", "ttl": 5}, {"payload": 7}, {"payload": None}, {"text": "a"},
-        {"payload": "a", "size": 1}, {"ttl": 5}, {"base64": "_w=="}, {"base64": "/wA"},
-        "\ud800",
-    ],
-)  # fmt: skip
+    "message", [7, {"base64": "/wA"}, {"payload": None}, {"payload": "a", "size": 1}, "\ud800"]
+)
 def test_a_malformed_message_refuses_the_whole_publish(topic: Topic, message: object) -> None:
     refused(topic.publish("good", message), 400, "bad_request")
 
@@ -92,33 +59,16 @@ def test_a_malformed_message_refuses_the_whole_publish(topic: Topic, message: ob
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"null", b"[]", b'"a"', b"{", b'{"messages": "a"}', b'{"messages": null}',
-        b'{"messages": {}}', b'{"messages": ["a"]} x', b'{"messages": ["\xff"]}',
-        b'{"messages": [NaN]}', b"[" * 100_000, b'{"messages": ' + b"[" * 100_000,
-    ],
-)  # fmt: skip
+    "body", [b"", b"null", b"{", b'{"messages": "a"}', b'{"messages": ["\xff"]}', b"[" * 100_000]
+)
 def test_a_malformed_body_is_refused_even_for_a_missing_topic(
     client: Client, topic: Topic, missing: Topic, body: bytes
 ) -> None:
     for place in (topic, missing):
         reply = client.send("POST", f"{place.path}/publish", body, content_type=JSON)
         assert problem_of(reply)["status"] == 400
-
-    assert topic.read() == []
-
-
-def test_a_publish_of_nothing_is_refused_before_the_topic_is_looked_up(
-    topic: Topic, missing: Topic
-) -> None:
-    refused(topic.publish(), 400, "empty_publish")
-    refused(missing.publish(), 400, "empty_publish")
-
-
-@pytest.mark.parametrize("pointer", ["abc", "", 1.5, True, [], {}, "1.0", " 1", 2**63, "1e3"])
-def test_a_malformed_pointer_is_refused(topic: Topic, pointer: object) -> None:
-    refused(topic.publish("a", tx=pointer), 400, "bad_request")
+        refused(place.publish(), 400, "empty_publish")
+        refused(place.publish("a", tx="1e3"), 400, "bad_request")
 
     assert topic.read() == []
 
@@ -140,35 +90,20 @@ def test_a_publish_of_more_rows_than_a_millisecond_holds_keeps_its_order(topic: 
     assert last_id == reply.header("Tuff-Last-Id")
 
 
-@pytest.mark.parametrize("ttl", ["0", "-1", "1.5", "abc", "", "101", "99999999999999999999"])
-def test_a_ttl_that_is_no_legal_one_is_refused(new_topic: NewTopic, ttl: str) -> None:
-    topic = new_topic({"ttl": 100})
-
-    refused(topic.publish("a", ttl=ttl), 400, "invalid_ttl")
-
-    assert topic.read() == []
-
-
-@pytest.mark.parametrize("ttl", [0, -1, 1.5, "abc", 101, True])
-def test_a_message_ttl_that_is_no_legal_one_is_refused(new_topic: NewTopic, ttl: object) -> None:
-    topic = new_topic({"ttl": 100})
-
-    problem = problem_of(topic.publish("a", {"payload": "b", "ttl": ttl}))
-
-    assert problem["status"] == 400
-    assert topic.read() == []
-
-
-@pytest.mark.parametrize("ttl", ["0", "101"])
-def test_a_request_ttl_that_no_message_goes_by_is_refused_like_any_other(
+@pytest.mark.parametrize("ttl", ["0", "1.5", "", "101", "99999999999999999999"])
+def test_a_ttl_that_is_no_legal_one_is_refused(
     client: Client, new_topic: NewTopic, ttl: str
 ) -> None:
-    """It was taken where every message named its own."""
+    """Also where every message names its own."""
     topic, tx = new_topic({"ttl": 100}), begin(client)
+    own = {"payload": "a", "ttl": 5}
 
-    refused(topic.publish({"payload": "a", "ttl": 5}, ttl=ttl), 400, "invalid_ttl")
-    refused(topic.publish({"payload": "a", "ttl": 5}, tx=tx.id, ttl=ttl), 400, "invalid_ttl")
-    refused(topic.store({"payload": "a", "ttl": 5}, tx=tx.id, ttl=ttl), 400, "invalid_ttl")
+    for reply in (
+        topic.publish("a", ttl=ttl), topic.publish(own, ttl=ttl),
+        topic.publish(own, tx=tx.id, ttl=ttl), topic.store(own, tx=tx.id, ttl=ttl),
+    ):  # fmt: skip
+        refused(reply, 400, "invalid_ttl")
+    assert problem_of(topic.publish("a", {"payload": "b", "ttl": ttl}))["status"] == 400
 
     assert topic.read() == []
 
@@ -265,12 +200,9 @@ def test_a_publish_in_a_transaction_to_a_missing_topic_changes_nothing(
 
 
 def test_a_charset_beside_the_media_type_is_taken(client: Client, topic: Topic) -> None:
-    reply = client.send(
-        "POST",
-        f"{topic.path}/publish",
-        '{"messages": ["ü"]}'.encode(),
-        content_type="application/json; charset=utf-8",
-    )
+    body = '{"messages": ["ü"]}'.encode()
+    kind = "application/json; charset=utf-8"
 
-    ok(reply)
+    ok(client.send("POST", f"{topic.path}/publish", body, content_type=kind))
+
     assert topic.read() == ["ü"]

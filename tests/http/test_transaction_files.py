@@ -121,20 +121,6 @@ def test_damaged_files_are_named_and_stop_transactions_only(
     refused(client.post(f"{TRANSACTIONS}/service/start"), 503, "transactions_unavailable")
 
 
-@pytest.mark.slow
-def test_damage_in_the_middle_of_the_log_stops_transactions(
-    copy: Copy, new_server: NewServer
-) -> None:
-    home, tx = copy("killed")
-    newest = files(home, "txlog")[-1]
-    flip(newest, newest.stat().st_size // 3)
-
-    client = new_server(home=home).client()
-
-    detail = goes_on_without_transactions(client, tx)["checks"]["transactions"]["detail"]
-    assert newest.name in detail
-
-
 @pytest.mark.parametrize("missing", ["directory", "files", "logs", "newest log"])
 def test_missing_files_are_damage_and_never_an_empty_or_older_beginning(
     copy: Copy, new_server: NewServer, missing: str
@@ -157,54 +143,3 @@ def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     flip(files(home, "snapshot")[-1], -3)
 
     goes_on_with_transactions(new_server(home=home).client(), tx)
-
-
-@pytest.mark.slow
-def test_unknown_files_are_left_alone(copy: Copy, new_server: NewServer) -> None:
-    home, tx = copy("killed")
-    running = new_server(home=home)
-
-    goes_on_with_transactions(running.client(), tx)
-
-    assert (running.data / "snapshots" / "notes.txt").read_text() == "mine"
-    assert (running.data / "snapshots" / "snapshot.backup").read_bytes() == b"not one of ours"
-
-
-@pytest.mark.slow
-def test_a_torn_tail_of_the_log_is_cut(copy: Copy, new_server: NewServer) -> None:
-    home, tx = copy("killed")
-    with files(home, "txlog")[-1].open("ab") as log:
-        log.write(b"\x00\x00\x00\x20torn")
-
-    goes_on_with_transactions(new_server(home=home).client(), tx)
-
-
-@pytest.mark.slow
-def test_files_of_another_server_are_damage(
-    copy: Copy, new_server: NewServer, tmp_path: Path
-) -> None:
-    home, tx = copy("killed")
-    stranger = new_server(home=tmp_path / "stranger")
-    ok(begin(stranger.client()).commit(changes=["k"]))
-    stranger.terminate()
-    shutil.rmtree(home / "data" / "snapshots")
-    shutil.copytree(stranger.data / "snapshots", home / "data" / "snapshots")
-
-    goes_on_without_transactions(new_server(home=home).client(), tx)
-
-
-@pytest.mark.slow
-def test_an_older_copy_of_the_transaction_files_is_damage(
-    copy: Copy, new_server: NewServer
-) -> None:
-    home, tx = copy("killed")
-    older = shutil.copytree(home / "data" / "snapshots", home / "older")
-    running = new_server(home=home)
-    client = running.client()
-    for _ in range(3):  # a clean stop gives its block back; a kill leaves higher pointers reserved
-        ok(begin(client).commit(changes=["newer"]))
-    running.kill()
-    shutil.rmtree(home / "data" / "snapshots")
-    shutil.copytree(older, home / "data" / "snapshots")
-
-    goes_on_without_transactions(new_server(home=home).client(), tx)

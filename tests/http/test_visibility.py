@@ -1,4 +1,5 @@
-"""Who sees what (protocol §6)."""
+"""Who sees what (protocol §6): the two components together. `tests/messaging/test_reader.py` and
+`tests/ground/test_transaction.py` compare each verdict with a model."""
 
 from typing import Any
 
@@ -24,39 +25,29 @@ def snapshot(
     }  # fmt: skip
 
 
-@pytest.fixture
-def mixed(client: Client, topic: Topic) -> tuple[Topic, int]:
-    """A topic with a plain row, a row of a transaction in progress, a plain row."""
+def test_a_row_is_judged_by_the_snapshot_in_the_body(client: Client, topic: Topic) -> None:
     tx = begin(client)
-    ok(topic.publish("before"))
-    ok(topic.publish("row", tx=tx.id))
-    ok(topic.publish("after"))
-    return topic, int(tx.id)
+    pointer = int(tx.id)
+    for payload, under in (("before", None), ("row", tx.id), ("after", None)):
+        ok(topic.publish(payload, tx=under))
+    at_it, below = snapshot(read_pointer=pointer), snapshot(read_pointer=pointer - 1)
+    open_to_it = snapshot(read_pointer=FUTURE, in_progress=(pointer, 5, 3))
+    invalid_to_it = snapshot(read_pointer=FUTURE, invalids=(pointer, 5, 3))
 
+    def read(transaction: dict[str, Any], **query: object) -> list[Any]:
+        return topic.read({"transaction": transaction}, **query)
 
-def test_a_row_at_or_below_the_read_pointer_is_delivered(mixed: tuple[Topic, int]) -> None:
-    topic, pointer = mixed
+    assert read(at_it) == ["before", "row", "after"]
+    assert read(invalid_to_it) == ["before", "after"]
+    for undecided in (below, open_to_it):
+        assert read(undecided) == read(undecided, undecided="hold") == ["before"]
+        assert read(undecided, undecided="skip") == ["before", "after"]
 
-    for read_pointer in (pointer, pointer + 1, FUTURE):
-        body = {"transaction": snapshot(read_pointer=read_pointer)}
-        assert topic.read(body) == ["before", "row", "after"]
+    ok(tx.abort())
 
-
-def test_a_row_above_the_read_pointer_is_undecided(mixed: tuple[Topic, int]) -> None:
-    topic, pointer = mixed
-    body = {"transaction": snapshot(read_pointer=pointer - 1)}
-
-    assert topic.read(body) == ["before"]
-    assert topic.read(body, undecided="hold") == ["before"]
-    assert topic.read(body, undecided="skip") == ["before", "after"]
-
-
-def test_a_row_in_progress_for_the_snapshot_is_undecided(mixed: tuple[Topic, int]) -> None:
-    topic, pointer = mixed
-    body = {"transaction": snapshot(read_pointer=FUTURE, in_progress=(pointer, 5, 3))}
-
-    assert topic.read(body) == ["before"]
-    assert topic.read(body, undecided="skip") == ["before", "after"]
+    for each in (at_it, open_to_it, below):
+        assert read(each) == ["before", "after"]
+    assert topic.read() == ["before", "row", "after"]
 
 
 def test_what_a_level_keeps_from_its_own_transaction_is_skipped_and_never_waited_for(
@@ -77,97 +68,45 @@ def test_what_a_level_keeps_from_its_own_transaction_is_skipped_and_never_waited
     assert reply.header("Tuff-Caught-Up") == "true"
     assert reply.header("Tuff-Blocked-By") is None
     assert topic.read({"transaction": checkpoint}) == ["earlier", "current", "plain"]
-
-
-def test_a_row_that_is_invalid_for_the_snapshot_is_skipped(mixed: tuple[Topic, int]) -> None:
-    topic, pointer = mixed
-
-    for invalids in ((pointer,), (pointer, 5, 3)):
-        body = {"transaction": snapshot(read_pointer=FUTURE, invalids=invalids)}
-        assert topic.read(body) == ["before", "after"]
-
-
-def test_a_rolled_back_row_is_skipped_in_every_snapshot(
-    client: Client, mixed: tuple[Topic, int]
-) -> None:
-    topic, pointer = mixed
-    ok(client.post(f"/v1/transactions/{pointer}/abort"))
-
-    for body in (
-        {"transaction": snapshot(read_pointer=FUTURE)},
-        {"transaction": snapshot(read_pointer=FUTURE, in_progress=(pointer,))},
-        {"transaction": snapshot(read_pointer=5)},
-    ):
-        assert topic.read(body) == ["before", "after"]
-    assert topic.read() == ["before", "row", "after"]
-
-
-def test_a_transaction_sees_its_own_rows_of_all_its_pointers(client: Client, topic: Topic) -> None:
-    tx = begin(client)
-    ok(topic.publish("one", tx=tx.id))
-    pointer = ok(tx.checkpoint()).json["writePointer"]
-    ok(topic.publish("two", tx=pointer))
-    ok(topic.publish("three", tx=tx.id))
-
-    assert topic.read(tx=tx.id) == ["one", "two", "three"]
-    assert topic.read(tx=begin(client).id) == []
-
-
-def test_a_transaction_in_progress_at_the_start_stays_undecided_for_a_fixed_snapshot(
-    client: Client, topic: Topic
-) -> None:
-    writer = begin(client)
-    ok(topic.publish("row", tx=writer.id))
-    ok(topic.publish("plain"))
-    reader = begin(client)
-    ok(writer.commit())
-
-    assert topic.read(tx=reader.id) == []
-    assert topic.read(tx=reader.id, undecided="skip") == ["plain"]
-    assert topic.committed() == ["row", "plain"]
-
-
-def test_a_transaction_started_later_is_undecided_for_a_fixed_snapshot(
-    client: Client, topic: Topic
-) -> None:
-    reader = begin(client)
-    writer = begin(client)
-    ok(topic.publish("row", tx=writer.id))
-    ok(writer.commit())
-    ok(topic.publish("plain"))
-
-    assert topic.read(tx=reader.id) == []
-    assert topic.read(tx=reader.id, undecided="skip") == ["plain"]
+    assert topic.read(tx=tx.id) == ["earlier", "current", "plain"]
 
 
 def test_a_fixed_snapshot_never_sees_more_of_others_as_time_goes_on(
     client: Client, topic: Topic
 ) -> None:
-    first = begin(client)
+    first, during = begin(client), begin(client)
     ok(topic.publish("a", tx=first.id))
     ok(first.commit())
     reader = begin(client)
     encoded = {"transaction": reader.object["encoded"]}
 
-    for name in ("b", "c"):
-        writer = begin(client)
-        ok(topic.publish(name, tx=writer.id))
+    for writer in (during, begin(client)):
+        ok(topic.publish("b", tx=writer.id))
         ok(writer.commit())
-        assert topic.read(tx=reader.id) == ["a"]
-        assert topic.read(encoded, undecided="skip") == ["a"]
+        ok(topic.publish("plain"))
+
+    assert topic.read(tx=reader.id) == topic.read(encoded) == ["a"]
+    skipping = topic.read(tx=reader.id, undecided="skip")
+    assert skipping == topic.read(encoded, undecided="skip") == ["a", "plain", "plain"]
+    assert topic.committed() == ["a", "b", "plain", "b", "plain"]
 
 
-def test_an_invalidated_transactions_rows_are_skipped_at_once(client: Client, topic: Topic) -> None:
-    tx = begin(client)
+@pytest.mark.parametrize("kind", ["short", "long"])
+@pytest.mark.parametrize("ending", ["commit", "abort", "invalidate"])
+def test_rows_are_decided_as_soon_as_their_transaction_ends(
+    client: Client, topic: Topic, kind: str, ending: str
+) -> None:
+    tx = begin(client, type=kind)
     ok(topic.publish("row", tx=tx.id))
     ok(topic.publish("plain"))
     assert topic.committed() == []
 
-    ok(tx.invalidate())
+    ok(getattr(tx, ending)())
 
     reply = ok(topic.poll(isolation="committed"))
-    assert payloads(reply) == ["plain"]
+    assert payloads(reply) == (["row", "plain"] if ending == "commit" else ["plain"])
     assert reply.header("Tuff-Blocked-By") is None
+    assert topic.read() == ["row", "plain"]
 
 
 def test_a_timed_out_transactions_rows_are_skipped(client: Client, topic: Topic) -> None:
@@ -178,45 +117,6 @@ def test_a_timed_out_transactions_rows_are_skipped(client: Client, topic: Topic)
     until(lambda: topic.committed() == ["plain"], within_s=3)
 
     assert tx.state() == "invalid"
-
-
-def test_an_aborted_long_transactions_rows_are_skipped(client: Client, topic: Topic) -> None:
-    tx = begin(client, type="long")
-    ok(topic.publish("row", tx=tx.id))
-    ok(topic.publish("plain"))
-
-    ok(tx.abort())
-
-    assert topic.committed() == ["plain"]
-    assert topic.read() == ["row", "plain"]
-
-
-def test_a_long_transactions_rows_appear_when_it_commits(client: Client, topic: Topic) -> None:
-    tx = begin(client, type="long")
-    ok(topic.publish("row", tx=tx.id))
-    assert topic.committed() == []
-
-    ok(tx.commit())
-
-    assert topic.committed() == ["row"]
-
-
-def test_a_reader_with_skip_sees_all_or_nothing_of_a_transaction_on_its_topic(
-    client: Client, topic: Topic
-) -> None:
-    before = begin(client)
-    writer = begin(client)
-    for part in range(3):
-        ok(topic.publish(f"part {part}", tx=writer.id))
-        ok(topic.publish(f"plain {part}"))
-    during = begin(client)
-    ok(writer.commit())
-    after = begin(client)
-
-    plain = ["plain 0", "plain 1", "plain 2"]
-    assert topic.read(tx=before.id, undecided="skip") == plain
-    assert topic.read(tx=during.id, undecided="skip") == plain
-    assert len(topic.read(tx=after.id, undecided="skip")) == 6
 
 
 def test_a_commit_with_publish_appears_on_all_its_topics_for_one_snapshot(
@@ -234,15 +134,17 @@ def test_a_commit_with_publish_appears_on_all_its_topics_for_one_snapshot(
 
 def test_max_block_invalidates_a_publisher_that_holds_readers_back(new_server: NewServer) -> None:
     client = new_server("messaging.max_block=0.2").client()
-    for kind in ("short", "long"):
-        topic = Topic(client, "default", kind)
+    topics = {kind: Topic(client, "default", kind) for kind in ("short", "long")}
+    open_ones = {}
+    for kind, topic in topics.items():
         ok(topic.create())
         idle, publisher = begin(client, type=kind), begin(client, type=kind)
+        open_ones[kind] = (idle, publisher)
         ok(topic.publish("held", tx=publisher.id))
         ok(topic.publish("plain"))
 
-        blocked_until_plain(topic)
-
+    for kind, (idle, publisher) in open_ones.items():
+        blocked_until_plain(topics[kind])
         outcome = ok(publisher.outcome()).json
         assert (outcome["state"], outcome["reason"]) == ("invalid", "blocked_readers")
         assert idle.state() == "in_progress"
@@ -267,6 +169,4 @@ def test_max_block_counts_on_across_a_restart(new_server: NewServer) -> None:
 
     second = new_server("messaging.max_block=0.5", home=first.home)
 
-    client = second.client()
-    topic = Topic(client, "default", "t")
-    blocked_until_plain(topic)
+    blocked_until_plain(Topic(second.client(), "default", "t"))

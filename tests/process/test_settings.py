@@ -74,6 +74,18 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("messaging.store=tape", "messaging.store"),
         ("messaging.system_topics=a", "messaging.system_topics"),
         ('messaging.system_topics=["a b"]', "messaging.system_topics"),
+        ("messaging.system_topics=[1]", "messaging.system_topics"),
+        ("tx=1", "tx"),
+        ("=1", "="),
+        ("server.max_request_bytes=0", "server.max_request_bytes"),
+        ("server.max_pending_requests=0", "server.max_pending_requests"),
+        ("tx.default_timeout=90000", "timeout"),
+        ("tx.max_timeout=x", "tx.max_timeout"),
+        ("tx.snapshot_retain=0", "tx.snapshot_retain"),
+        ("messaging.default_ttl=0", "messaging.default_ttl"),
+        ("messaging.poll_limit_max=0", "messaging.poll_limit_max"),
+        ("messaging.max_block=-1", "messaging.max_block"),
+        ("messaging.cleanup_interval=nan", "messaging.cleanup_interval"),
     ],
 )
 def test_what_is_not_possible_is_named(assignment: str, named: str) -> None:

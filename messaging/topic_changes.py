@@ -1,29 +1,33 @@
-"""Create, update, delete, truncate and list topics: the operations and their HTTP routes (protocol
-§2, §3.5)."""
+"""Create, update, delete, truncate and list topics: rules, operations and HTTP routes (protocol §2,
+§3.5)."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from messaging.read.offsets import TopicOffsets
+from messaging.read.poll import id_or_time_from
 from messaging.read.visibility import start_number
-from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import (
     TOPIC_PATH,
+    TTL_S_MAX,
     Topic,
-    TopicInfo,
     TopicRecord,
-    created,
-    deleted,
-    parse_properties,
+    alive,
     topic_of,
-    truncated,
-    updated,
+    with_log_start,
 )
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
-from tuff.protocol.errors import BadRequestError, InvalidTopicPropertiesError
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTopicPropertiesError,
+    TopicExistsError,
+    TopicHeldError,
+)
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Reply,
@@ -35,7 +39,9 @@ from tuff.protocol.exchange import (
     require_json,
 )
 from tuff.protocol.ids import MessageId, TopicId, check_name, past_group
-from tuff.protocol.json_forms import numbers_as_written, parse_json
+from tuff.protocol.json_forms import numbers_as_written, parse_json, shown
+
+PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
 Decide = Callable[[WriteBatch], TopicRecord]
 
@@ -118,24 +124,19 @@ class TopicChanges:
         await self._change(found, decide)
         return await self._offsets.earliest(topic)
 
-    def get(self, topic: TopicId) -> TopicInfo:
+    def get(self, topic: TopicId) -> TopicRecord:
         """Raises: TopicNotFoundError."""
-        record = require_topic(self._store, self._state, topic)[1]
-        return TopicInfo(topic, record.generation, record.properties)
+        return require_topic(self._store, self._state, topic)[1]
 
     def names(self, namespace: str) -> list[str]:
         """The names of a namespace's topics, in byte order."""
         self._store.require_up()
-        return [
-            info.topic.name
-            for info in self._state.topics.live()
-            if info.topic.namespace == namespace
-        ]
+        return [each.name for each in self._state.topics.live() if each.namespace == namespace]
 
     def namespaces(self) -> list[str]:
         """Every namespace that has a topic, in byte order."""
         self._store.require_up()
-        return sorted({info.topic.namespace for info in self._state.topics.live()})
+        return sorted({each.namespace for each in self._state.topics.live()})
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
         """The messages and payload bytes that were published to each topic since the start; topics
@@ -159,6 +160,58 @@ class TopicChanges:
     def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
         batch.change_topic(topic, decide(batch), key=topic_key(topic.id))
         batch.touch(topic)
+
+
+def created(
+    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
+) -> TopicRecord:
+    """The record of a topic that is created, for the first time or again.
+
+    Raises:
+        TopicExistsError: it exists.
+    """
+    if record is None:
+        return TopicRecord(generation=1, properties=properties)
+    if record.generation > 0:
+        raise TopicExistsError(
+            f"the topic {topic} exists already; change its properties, or delete it first"
+        )
+    return TopicRecord(generation=1 - record.generation, properties=properties)
+
+
+def updated(
+    record: TopicRecord, properties: Mapping[str, str], *, expire_ms: int | None
+) -> TopicRecord:
+    """The record with new properties. `expire_ms` is the current time, or None while messages may
+    not expire for good."""
+    changed = replace(record, properties=properties)
+    # A longer time to live must not bring back messages that readers were told have expired; it
+    # would bring back only those that no retention pass had removed yet. So the log start rises.
+    if expire_ms is None or changed.ttl_s <= record.ttl_s:
+        return changed
+    return with_log_start(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
+
+
+def deleted(record: TopicRecord) -> TopicRecord:
+    """The record of a deleted topic, without its holds and positions."""
+    assert record.generation > 0
+    return replace(record, generation=-record.generation, holds={}, positions={})
+
+
+def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
+    """The record with its log start raised to this id by a truncation.
+
+    Raises:
+        TopicHeldError: a hold keeps messages before it.
+    """
+    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < log_start]
+    if names and log_start > record.log_start:
+        raise TopicHeldError(
+            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "
+            "them first, or truncate before it",
+            members={"holds": names},
+        )
+    return with_log_start(record, log_start)
 
 
 def routes(changes: TopicChanges) -> list[Route]:
@@ -212,11 +265,12 @@ class _Routes:
         return topic, parse_properties(value)
 
     async def get(self, request: Request) -> Reply:
-        info = self._changes.get(topic_of(request))
+        topic = topic_of(request)
+        record = self._changes.get(topic)
         form = {
-            "name": info.topic.name,
-            "properties": dict(info.properties),
-            "generation": info.generation,
+            "name": topic.name,
+            "properties": dict(record.properties),
+            "generation": record.generation,
         }
         return json_reply(form)
 
@@ -237,3 +291,49 @@ class _Routes:
         offset = id_or_time_from(body.get("before"), what="before")
         earliest = await self._changes.truncate(topic, offset)
         return json_reply({"earliest": earliest and earliest.hex()})
+
+
+def parse_properties(value: object) -> dict[str, str]:
+    """The properties in a decoded JSON body, as strings; a `ttl` without leading zeros.
+
+    Raises:
+        InvalidTopicPropertiesError: not an object, a value that is neither string nor number, a bad
+            `ttl`, or `generation`, which only the server sets.
+    """
+    if not isinstance(value, dict):
+        raise InvalidTopicPropertiesError(
+            f"topic properties are a JSON object of strings or numbers, not {shown(value)}"
+        )
+    properties = {str(name): _property_text(name, given) for name, given in value.items()}
+    if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
+        raise InvalidTopicPropertiesError(
+            f"topic properties are longer than {PROPERTIES_BYTES_MAX} characters in all"
+        )
+    if "generation" in properties:
+        raise InvalidTopicPropertiesError(
+            "generation is counted by the server and can't be set; leave it out"
+        )
+    if "ttl" in properties:
+        properties["ttl"] = str(_ttl(properties["ttl"]))
+    return properties
+
+
+def _property_text(name: object, given: object) -> str:
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise InvalidTopicPropertiesError(
+            f"the property {name!r} is a string or a number, not {shown(given)}"
+        )
+    text = given if isinstance(given, str) else json.dumps(given)
+    if any("\ud800" <= character <= "\udfff" for character in f"{name}{text}"):
+        raise InvalidTopicPropertiesError(
+            f"the property {name!r} has half a surrogate pair in it, which is no character"
+        )
+    return text
+
+
+def _ttl(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and 1 <= int(text) <= TTL_S_MAX:
+        return int(text)
+    raise InvalidTopicPropertiesError(
+        f"ttl is whole seconds from 1 to {TTL_S_MAX}, not {text[:40]!r}"
+    )

@@ -1,4 +1,4 @@
-"""Topics: their metadata rows, the rules by which these change, and the registry in memory.
+"""Topics: their metadata rows, and the registry in memory.
 
     topic row := flags(1) crc(4) generation(4, signed) log_start(20) JSON object of the properties
 
@@ -24,30 +24,16 @@ from messaging.storage.rows import (
 )
 from tuff.protocol.errors import (
     DamagedRecordError,
-    InvalidTopicPropertiesError,
-    TopicExistsError,
-    TopicHeldError,
     TopicNotFoundError,
 )
 from tuff.protocol.exchange import Request, read_query
 from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
-from tuff.protocol.json_forms import shown
 
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
-PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
 _GENERATION = struct.Struct(">i")
 assert _GENERATION.size == 4
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """What a GET of a topic returns."""
-
-    topic: TopicId
-    generation: int
-    properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,104 +85,6 @@ class TopicRecord:
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
-
-
-def parse_properties(value: object) -> dict[str, str]:
-    """The properties in a decoded JSON body, as strings; a `ttl` without leading zeros.
-
-    Raises:
-        InvalidTopicPropertiesError: not an object, a value that is neither string nor number, a bad
-            `ttl`, or `generation`, which only the server sets.
-    """
-    if not isinstance(value, dict):
-        raise InvalidTopicPropertiesError(
-            f"topic properties are a JSON object of strings or numbers, not {shown(value)}"
-        )
-    properties = {str(name): _property_text(name, given) for name, given in value.items()}
-    if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
-        raise InvalidTopicPropertiesError(
-            f"topic properties are longer than {PROPERTIES_BYTES_MAX} characters in all"
-        )
-    if "generation" in properties:
-        raise InvalidTopicPropertiesError(
-            "generation is counted by the server and can't be set; leave it out"
-        )
-    if "ttl" in properties:
-        properties["ttl"] = str(_ttl(properties["ttl"]))
-    return properties
-
-
-def _property_text(name: object, given: object) -> str:
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise InvalidTopicPropertiesError(
-            f"the property {name!r} is a string or a number, not {shown(given)}"
-        )
-    text = given if isinstance(given, str) else json.dumps(given)
-    if any("\ud800" <= character <= "\udfff" for character in f"{name}{text}"):
-        raise InvalidTopicPropertiesError(
-            f"the property {name!r} has half a surrogate pair in it, which is no character"
-        )
-    return text
-
-
-def _ttl(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 20 and 1 <= int(text) <= TTL_S_MAX:
-        return int(text)
-    raise InvalidTopicPropertiesError(
-        f"ttl is whole seconds from 1 to {TTL_S_MAX}, not {text[:40]!r}"
-    )
-
-
-def created(
-    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
-) -> TopicRecord:
-    """The record of a topic that is created, for the first time or again.
-
-    Raises:
-        TopicExistsError: it exists.
-    """
-    if record is None:
-        return TopicRecord(generation=1, properties=properties)
-    if record.generation > 0:
-        raise TopicExistsError(
-            f"the topic {topic} exists already; change its properties, or delete it first"
-        )
-    return TopicRecord(generation=1 - record.generation, properties=properties)
-
-
-def updated(
-    record: TopicRecord, properties: Mapping[str, str], *, expire_ms: int | None
-) -> TopicRecord:
-    """The record with new properties. `expire_ms` is the current time, or None while messages may
-    not expire for good."""
-    changed = replace(record, properties=properties)
-    # A longer time to live must not bring back messages that readers were told have expired; it
-    # would bring back only those that no retention pass had removed yet. So the log start rises.
-    if expire_ms is None or changed.ttl_s <= record.ttl_s:
-        return changed
-    return with_log_start(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
-
-
-def deleted(record: TopicRecord) -> TopicRecord:
-    """The record of a deleted topic, without its holds and positions."""
-    assert record.generation > 0
-    return replace(record, generation=-record.generation, holds={}, positions={})
-
-
-def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
-    """The record with its log start raised to this id by a truncation.
-
-    Raises:
-        TopicHeldError: a hold keeps messages before it.
-    """
-    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < log_start]
-    if names and log_start > record.log_start:
-        raise TopicHeldError(
-            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "
-            "them first, or truncate before it",
-            members={"holds": names},
-        )
-    return with_log_start(record, log_start)
 
 
 def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
@@ -303,12 +191,12 @@ class TopicRegistry:
         """The topic, added if it is new; it exists for clients once it has a durable row."""
         return self._topics.setdefault(topic, Topic(topic))
 
-    def live(self) -> Iterator[TopicInfo]:
+    def live(self) -> Iterator[TopicId]:
         """All topics that exist, in byte order."""
-        for topic in sorted(self._topics.values(), key=lambda each: each.id):
-            record = topic.durable
+        for topic in sorted(self._topics):
+            record = self._topics[topic].durable
             if record is not None and record.generation > 0:
-                yield TopicInfo(topic.id, record.generation, record.properties)
+                yield topic
 
 
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:

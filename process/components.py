@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from messaging import read_routes, topic_changes
+from messaging import topic_changes
+from messaging.read import offsets, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -22,7 +23,7 @@ from messaging.storage.leveldb import LevelDbOpener
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import StoreMetadata
-from messaging.storage.store_ownership import StoreOwnership
+from messaging.storage.store_ownership import StoreOwnership, owned
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
@@ -157,12 +158,13 @@ class Components:
         messaging = self.messaging
         messages = [
             *publish.routes(messaging.publisher),
-            *read_routes.routes(messaging.polls, messaging.offsets),
+            *poll.routes(messaging.polls),
+            *offsets.routes(messaging.offsets),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
         ]
         if self.messaging.ownership is not None:
-            messages = [read_routes.owned(each, self.messaging.ownership) for each in messages]
+            messages = [owned(each, self.messaging.ownership) for each in messages]
         return [
             *messages,
             *transaction_routes.routes(self.transactions),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from messaging.read_routes import routes as read_routes
+from messaging.read.offsets import routes as offset_routes
+from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.publish import routes as publish_routes
@@ -70,7 +71,8 @@ def test_the_routes_are_those_of_the_table() -> None:
     nobody: Any = object()  # only the addresses are looked at; no handler is called
     routes = (
         addresses(publish_routes(nobody))
-        | addresses(read_routes(nobody, nobody))
+        | addresses(poll_routes(nobody))
+        | addresses(offset_routes(nobody))
         | addresses(topic_routes(nobody))
         | addresses(routes_of_jobs(nobody))
         | addresses(transaction_routes(nobody))

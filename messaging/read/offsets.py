@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice
 
-from messaging.read.poll import Poll, query_of, require_generation
+from messaging.read.poll import (
+    Poll,
+    choice,
+    query_of,
+    require_generation,
+    transaction_named,
+    whole_digits,
+)
 from messaging.read.scan import first
 from messaging.read.visibility import (
     Query,
@@ -43,9 +50,12 @@ from messaging.storage.rows import (
     payload_key,
 )
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import Topic, TopicRecord
-from tuff.protocol.errors import DamagedRecordError
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
+from tuff.protocol import json_forms
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
+from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import Isolation
 
 
@@ -138,12 +148,6 @@ class TopicOffsets:
         query = self._query(found, record, Poll(through=end), number)
         cut = partial(split, query=query, start=start, end=end, count=count)
         return record.generation, await self._store.read(cut)
-
-    def newest_id(self, topic: TopicId) -> MessageId:
-        """An id behind everything published so far: as an exclusive start, it leads to what is
-        published from now on."""
-        require_topic(self._store, self._state, topic)
-        return past_group(self._state.high_water_mark)
 
     def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
         return query_of(self._state, self._settings, topic, record, poll, number)
@@ -429,3 +433,51 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return high
+
+
+def routes(offsets: TopicOffsets) -> list[Route]:
+    """The HTTP routes of offsets and splits."""
+    handlers = _Routes(offsets)
+    return [
+        Route("GET", f"{TOPIC_PATH}/offsets", handlers.offsets),
+        Route("GET", f"{TOPIC_PATH}/splits", handlers.splits),
+    ]
+
+
+class _Routes:
+    def __init__(self, offsets: TopicOffsets) -> None:
+        self._offsets = offsets
+
+    async def offsets(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"isolation", "tx"})
+        query = dict(request.query)
+        isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
+        if isolation is not None and tx is not None:
+            raise BadRequestError("give isolation or tx, not both")
+        found = await self._offsets.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
+        form = {
+            "generation": found.generation,
+            "earliest": found.earliest and found.earliest.hex(),
+            "end": found.end and found.end.hex(),
+            "blockedBy": None
+            if found.blocked_by is None
+            else json_forms.pointer_to_json(found.blocked_by),
+        }
+        return json_reply(form)
+
+    async def splits(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"start", "end", "n"})
+        query = dict(request.query)
+        if "n" not in query:
+            raise BadRequestError("say with n into how many parts at most, as in ?n=8")
+        count = whole_digits(query["n"], what="n")
+        if not 1 <= count <= SPLITS_COUNT_MAX:
+            raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
+        start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
+        generation, found = await self._offsets.splits(topic, start=start, end=end, count=count)
+        form = [{"start": part.start and part.start.hex(), "end": part.end.hex()} for part in found]
+        return json_reply({"generation": generation, "splits": form})
+
+
+def _maybe_id(digits: str | None) -> MessageId | None:
+    return None if digits is None else MessageId.from_hex(digits)

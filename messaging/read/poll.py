@@ -1,14 +1,19 @@
-"""Polls and long polls (protocol §3.4).
+"""Polls, long polls and browse, and their HTTP routes (protocol §3.4, §3.5).
 
 A read takes its transaction snapshot first and its view of the rows second. A long poll takes both
 anew each time it wakes. It registers for wake-ups before it reads, so that no wake-up is lost.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 from messaging.read.messages import Messages, arrow_form
 from messaging.read.scan import ReadResult, read
@@ -17,12 +22,33 @@ from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import Topic, TopicRecord, topic_was_replaced
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
-from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
-from tuff.protocol.requests import Isolation
+from tuff.protocol import avro, json_forms
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
+from tuff.protocol.exchange import (
+    BROWSE_TYPES,
+    JSON_REPLY_TYPE,
+    POLL_TYPES,
+    MediaType,
+    Reply,
+    Request,
+    Route,
+    body_type,
+    reply_type,
+)
+from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId, past_group
+from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
+
+WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
+DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
+Choice = TypeVar("Choice", bound=Enum)
+
+_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
+_BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +75,6 @@ class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
     transaction in progress whose snapshot to read in; `through`: the last id to deliver.
-
-    Raises:
-        BadRequestError: values that exclude each other, or out of range.
     """
 
     start: MessageId | int | None = None
@@ -63,17 +86,6 @@ class Poll:
     undecided: Undecided = Undecided.HOLD
     wait_s: float = 0.0
     through: MessageId | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit <= 0:
-            raise BadRequestError(f"limit is greater than 0, not {self.limit}")
-        if isinstance(self.start, int) and self.start < 0:
-            raise BadRequestError(f"a publish time is 0 or more ms, not {self.start}")
-        snapshots = (self.transaction is not None, self.tx is not None)
-        if sum((*snapshots, self.isolation is Isolation.COMMITTED)) > 1:
-            raise BadRequestError("give at most one of isolation, tx and a transaction")
-        if self.undecided is Undecided.SKIP and not any(snapshots):
-            raise BadRequestError("undecided=skip needs a fixed snapshot: tx, or a transaction")
 
     @property
     def is_fixed(self) -> bool:
@@ -108,6 +120,12 @@ class Polls:
         except DamagedRecordError:
             self.damaged_reads += 1
             raise
+
+    def latest(self, topic: TopicId) -> MessageId:
+        """An id behind everything published so far: as an exclusive start, it leads to what is
+        published from now on."""
+        require_topic(self._store, self._state, topic)
+        return past_group(self._state.high_water_mark)
 
     def stop_waiting(self) -> None:
         """End every long poll, now and from now on, with what it has: nothing."""
@@ -320,3 +338,185 @@ class TransactionReaders:
         for pointer in pointers:
             for waiter in self._waiters.get(pointer, ()):
                 waiter.set()
+
+
+def routes(polls: Polls) -> list[Route]:
+    """The HTTP routes of poll and browse."""
+    handlers = _Routes(polls)
+    return [
+        Route("POST", f"{TOPIC_PATH}/poll", handlers.poll),
+        Route("GET", f"{TOPIC_PATH}/messages", handlers.browse),
+    ]
+
+
+class _Routes:
+    def __init__(self, polls: Polls) -> None:
+        self._polls = polls
+
+    async def poll(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters=_READ_PARAMETERS)
+        body = request.body
+        asked_in = body_type(request.content_type, body)
+        if asked_in is MediaType.AVRO:
+            consume = avro.decode_consume_request(body)
+        else:
+            consume = json_forms.consume_request_from_json(parse_json(body) if body else {})
+        poll = _poll(dict(request.query), consume)
+        form = reply_type(request.accept, asked_in=asked_in, offered=POLL_TYPES)
+        if form is MediaType.ARROW:
+            await self._polls.load_arrow()
+        return _polled(await self._polls.poll(topic, poll), form)
+
+    async def browse(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
+        query = dict(request.query)
+        limit = query.get("limit")
+        consume = ConsumeRequest(
+            inclusive=_boolean(query.get("inclusive", "true"), what="inclusive"),
+            limit=None if limit is None else whole_digits(limit, what="limit"),
+        )
+        poll = _poll(query, consume)
+        form = reply_type(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        if form is MediaType.ARROW:
+            await self._polls.load_arrow()
+        start = query.get("from", "earliest")
+        if start == "latest":
+            # Taken before the read, so that messages published meanwhile are delivered.
+            newest = self._polls.latest(topic)
+            result = await self._polls.poll(topic, replace(poll, start=newest, inclusive=False))
+        else:
+            result = await self._polls.poll(topic, replace(poll, start=start_from(start)))
+        return _polled(result, form)
+
+
+def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
+    isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
+    if sum(given is not None for given in (isolation, tx, consume.transaction)) > 1:
+        raise BadRequestError("give at most one of isolation, tx and a transaction in the body")
+    undecided = choice(query, "undecided", Undecided) or Undecided.HOLD
+    if undecided is Undecided.SKIP and tx is None and consume.transaction is None:
+        raise BadRequestError(
+            "undecided=skip needs a fixed snapshot: tx, or a transaction in the body"
+        )
+    if consume.limit is not None and consume.limit <= 0:
+        raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
+    if isinstance(consume.start, int):
+        start_time(consume.start)
+    through = query.get("through")
+    return Poll(
+        start=consume.start,
+        inclusive=consume.inclusive,
+        limit=consume.limit,
+        transaction=consume.transaction,
+        tx=tx,
+        isolation=isolation or Isolation.ALL,
+        undecided=undecided,
+        wait_s=_wait(query.get("wait")),
+        through=None if through is None else MessageId.from_hex(through),
+    )
+
+
+def _polled(result: PollResult, media_type: MediaType) -> Reply:
+    headers: tuple[tuple[str, str], ...] = (
+        ("Tuff-Next", result.next_id.hex()),
+        ("Tuff-Caught-Up", "true" if result.caught_up else "false"),
+    )
+    if result.blocked_by is not None:
+        headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
+    if result.expired:
+        headers += (("Tuff-Expired", "true"),)
+    match media_type:
+        case MediaType.AVRO:
+            return Reply(200, media_type.value, result.messages.avro(), headers)
+        case MediaType.ARROW:
+            body = result.messages.arrow(generation=result.generation)
+            return Reply(200, media_type.value, body, headers)
+        case MediaType.JSON:
+            return Reply(200, JSON_REPLY_TYPE, result.messages.json(), headers)
+
+
+def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        known = " or ".join(choice.value for choice in kind)
+        raise BadRequestError(f"{name} is {known}, not {shown(text)}") from None
+
+
+def transaction_named(query: Mapping[str, str]) -> int | None:
+    text = query.get("tx")
+    if text is None:
+        return None
+    try:
+        return json_forms.pointer_from_json(text, what="tx")
+    except BadRequestError:
+        raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
+
+
+def _wait(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:.0f} seconds, not {shown(text)}")
+    return wait_s
+
+
+def _boolean(text: str, *, what: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadRequestError(f"{what} is true or false, not {shown(text)}")
+    return text == "true"
+
+
+def id_or_time_from(value: object, *, what: str) -> MessageId | int:
+    """A message id or a publish time in ms, as a JSON body names it.
+
+    Raises:
+        BadRequestError (its kinds): it is neither.
+    """
+    if isinstance(value, str):
+        return MessageId.from_hex(value)
+    return start_time(json_forms.clamped_number(value, what=what))
+
+
+def start_from(text: str) -> MessageId | int | None:
+    """The start that `from` of a browse names, None for the oldest live message.
+
+    Raises:
+        BadRequestError (its kinds): it names none.
+    """
+    if text == "earliest":
+        return None
+    if len(text) == 2 * MESSAGE_ID_SIZE:
+        return MessageId.from_hex(text)
+    if text.removeprefix("-").isdigit():
+        return start_time(whole_digits(text, what="from"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        plus = ", in which + is written %2B, as a plain + means a space" if " " in text else ""
+        raise BadRequestError(
+            "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
+            f"time{plus}, not {shown(text)}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return start_time(math.floor(moment.timestamp() * 1000))
+
+
+def start_time(timestamp_ms: int) -> int:
+    """Raises: BadRequestError: before the epoch."""
+    if timestamp_ms < 0:
+        raise BadRequestError(f"a publish time is 0 or more ms, not {timestamp_ms}")
+    return timestamp_ms
+
+
+def whole_digits(text: str, *, what: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
+    # Python reads no more than 4,300 digits.
+    return json_forms.clamped_number(int(text[:DIGITS_MAX]), what=what)

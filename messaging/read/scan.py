@@ -16,6 +16,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple, NoReturn
 
 from messaging.read.messages import NO_PAYLOAD, Messages
@@ -31,17 +33,24 @@ from messaging.read.visibility import (
     next_at_first,
     verdict,
 )
-from messaging.storage.engine import Rows, Store, StoreDamagedError
+from messaging.storage.engine import (
+    SCAN_CHUNK_COUNT_MAX,
+    Rows,
+    Store,
+    StoreDamagedError,
+    StoreError,
+    next_chunk_count,
+)
 from messaging.storage.packed_rows import (
     PackedSlice,
     Row,
     is_packed,
     open_packed,
+    row_count,
     rows_in,
     rows_max,
     scan_reporting_corruption,
 )
-from messaging.storage.read_ahead import ReadAhead
 from messaging.storage.rows import (
     HEAD,
     MESSAGES,
@@ -68,10 +77,12 @@ from tuff.protocol.ids import MessageId, Offset, past_group
 SCAN_ROWS_MAX = (
     100_000  # rows passed over in one scan; a read among skipped rows ends within a second
 )
+SCAN_CHUNK_COUNT_FIRST = 4  # records; a reader may want no more than one
 
 _PAST_GROUP = b"\xff" * OFFSET_SIZE  # the second half of an id behind all that a row can bring
 _WARNED = Offset(0, 1)  # in a group, before all payloads: the reader knows that it is incomplete
 _HEAD_SIZE = HEAD.size
+_VALUE = itemgetter(1)
 assert PLAIN == 0
 
 
@@ -146,6 +157,64 @@ class _RowRange(NamedTuple):
     pointer: int | None
 
 
+class _ReadAhead:
+    """Records of a scan in chunks, so that each step of the reader runs over many of them.
+
+    An error of the engine is raised when all records before it were taken.
+    """
+
+    def __init__(self, records: Rows) -> None:
+        self._records = records
+        self._left: list[Row] = []  # read, and not taken yet
+        self._count = SCAN_CHUNK_COUNT_FIRST
+        self._error: StoreError | None = None
+        self.passed_count = 0  # rows of the records that were taken
+
+    def next(self) -> Row | None:
+        """The next record; None after the last. Raises: StoreError."""
+        chunk = self.chunk(1)
+        return chunk[0] if chunk else None
+
+    def chunk(self, count_max: int = SCAN_CHUNK_COUNT_MAX) -> list[Row]:
+        """The next records, at least one and at most `count_max`; none after the last.
+
+        Raises: StoreError.
+        """
+        if not self._left:
+            self._read(min(count_max, self._count))
+        chunk, self._left = self._left[:count_max], self._left[count_max:]
+        self.passed_count += _row_count(chunk)
+        return chunk
+
+    def give_back(self, records: list[Row]) -> None:
+        """Undo the taking of these, the last that were taken. The next chunk will be small, since
+        records that need a decision of their own come together."""
+        self._left = records + self._left
+        self.passed_count -= _row_count(records)
+        self._count = SCAN_CHUNK_COUNT_FIRST
+
+    def pass_over_rest(self) -> None:
+        """Take all records that are left, and count their rows. Raises: StoreError."""
+        while self.chunk():
+            pass
+
+    def _read(self, count: int) -> None:
+        if self._error is not None:
+            raise self._error
+        try:
+            # Records before an error are in the list when it is raised.
+            self._left.extend(islice(self._records, count))
+        except StoreError as error:
+            self._error = error
+            if not self._left:
+                raise
+        self._count = next_chunk_count(self._left, self._count)
+
+
+def _row_count(records: list[Row]) -> int:
+    return sum(map(row_count, map(_VALUE, records)))
+
+
 class _Scan:
     """One read. Ids are their 20 bytes here, whose order is that of their numbers."""
 
@@ -183,7 +252,7 @@ class _Scan:
         whole_from = None
         try:
             with closing(self._scan(start, stop)) as records:
-                self._read_records(ReadAhead(records), last)
+                self._read_records(_ReadAhead(records), last)
             self._caught_up = True
             if self._is_plain and last == query.high_water_mark:
                 whole_from = Offset.from_int(self._first)
@@ -225,7 +294,7 @@ class _Scan:
         assert self._maybe_store is not None
         return self._maybe_store
 
-    def _read_records(self, records: ReadAhead, last: Offset) -> None:
+    def _read_records(self, records: _ReadAhead, last: Offset) -> None:
         rows = _RowRange(b"", NO_PAYLOAD, self._first, pack_offset(*last), None)
         # Only the first record may begin before the start.
         record = records.next()
@@ -236,7 +305,7 @@ class _Scan:
             self._read_record(*record, rows)
             record = self._take_plain(records, rows)
 
-    def _take_plain(self, records: ReadAhead, rows: _RowRange) -> Row | None:
+    def _take_plain(self, records: _ReadAhead, rows: _RowRange) -> Row | None:
         """Take plain rows and packed rows, up to a record that needs a decision: it is something
         else, or corrupt, or a row behind the range, or does not fit. That record; None after the
         last.
@@ -356,7 +425,7 @@ class _Scan:
         rows = _RowRange(pack_offset(*offset), b"", first.to_int(), through, pointer)
         is_beginning = inside <= _WARNED or inside == brings.first
         with closing(self._scan(start, stop)) as scanned:
-            records = ReadAhead(scanned)
+            records = _ReadAhead(scanned)
             if is_beginning and self._are_groups_counted:
                 self._read_whole_group(offset, brings, records, rows)
                 return
@@ -368,7 +437,7 @@ class _Scan:
                 behind = behind_in_group(prefix, pointer, offset, brings.last, error)
                 raise block_refusal(self._next, behind, error) from None
 
-    def _read_payloads(self, offset: Offset, records: ReadAhead, rows: _RowRange) -> None:
+    def _read_payloads(self, offset: Offset, records: _ReadAhead, rows: _RowRange) -> None:
         while (record := self._take_plain(records, rows)) is not None:
             for key, value in rows_in(*record):
                 if offset_number(key) >= rows.first:
@@ -388,7 +457,7 @@ class _Scan:
             self._deliver(message_id, row.payload, rows.pointer)
 
     def _read_whole_group(
-        self, offset: Offset, brings: PayloadRange, records: ReadAhead, rows: _RowRange
+        self, offset: Offset, brings: PayloadRange, records: _ReadAhead, rows: _RowRange
     ) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
         mark, passed = self._messages.mark(), self._passed

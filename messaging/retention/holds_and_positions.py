@@ -10,9 +10,8 @@ from functools import partial
 from math import ceil
 
 from messaging.read.offsets import first_live, newest_id
-from messaging.read.poll import Poll, query_of
+from messaging.read.poll import Poll, id_or_time_from, query_of
 from messaging.read.visibility import LAST_NUMBER, Query, start_number
-from messaging.read_routes import id_or_time_from
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic

@@ -5,11 +5,13 @@ block. They run on worker threads, and several threads may call at once.
 """
 
 from collections.abc import Collection, Generator, Sequence
+from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 from tuff.disk.locks import StoreError
 
 __all__ = [
+    "SCAN_CHUNK_COUNT_MAX",
     "CanBeTakenOver",
     "HasRegions",
     "Interruptible",
@@ -19,9 +21,18 @@ __all__ = [
     "StoreDamagedError",
     "StoreError",
     "TakenOverError",
+    "next_chunk_count",
 ]
 
 Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
+
+# A scan is read in chunks, each `SCAN_CHUNK_GROWTH` times as large as the one before.
+SCAN_CHUNK_GROWTH = 4
+SCAN_CHUNK_COUNT_MAX = 256  # records; a larger chunk makes a record no cheaper
+# Bytes of values, unless one value has more. What the reader does not take was read in vain.
+SCAN_CHUNK_BYTES_MAX = 128 << 10
+
+_VALUE = itemgetter(1)
 
 
 class StoreDamagedError(StoreError):
@@ -112,3 +123,12 @@ class Interruptible(Protocol):
 
     def interrupt(self) -> None:
         """Make the calls in flight fail at once, and all later ones. Any thread may call."""
+
+
+def next_chunk_count(chunk: Sequence[tuple[bytes, bytes]], count: int) -> int:
+    """How many records to read after this chunk, for which `count` were asked."""
+    size_bytes = sum(map(len, map(_VALUE, chunk)))
+    fitting = (
+        SCAN_CHUNK_BYTES_MAX * len(chunk) // size_bytes if size_bytes else SCAN_CHUNK_COUNT_MAX
+    )
+    return max(1, min(SCAN_CHUNK_GROWTH * count, SCAN_CHUNK_COUNT_MAX, fitting))

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import plyvel
 
-from messaging.storage.engine import Rows, StoreDamagedError, StoreError
+from messaging.storage.engine import Rows, StoreDamagedError, StoreError, next_chunk_count
 from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, Stretch
-from messaging.storage.read_ahead import next_count
 from tuff.disk.files import make_directory
 from tuff.disk.locks import CallsInFlight, DirectoryLock
 from tuff.leveldb.log import MalformedError
@@ -251,7 +250,7 @@ def _forward(
                 if not chunk:
                     return
                 yield chunk
-                count, chunk = next_count(chunk, count), []
+                count, chunk = next_chunk_count(chunk, count), []
         except plyvel.CorruptionError:
             if chunk:  # the rows before the damaged block
                 yield chunk

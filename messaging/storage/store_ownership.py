@@ -13,14 +13,18 @@ from contextlib import suppress
 
 from messaging.storage.engine import CanBeTakenOver, StoreError, TakenOverError
 from messaging.storage.store_state import OpenStore
+from messaging.topics import TOPIC_PATH
 from tuff.disk.event_loop import InThread
-from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.protocol.exchange import Reply, Request, Route
 
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # seconds between two checks; each reads one row of the store
 LEASE_MS = 5_000  # ms; reads miss the writes of a new owner for this long at most
 WAIT_S_MAX = 5.0  # seconds that a read waits for a check; a gateway may hang for much longer
+
+_STATUSES_THAT_DEPEND_ON_A_READ = (404, 409)
 
 
 class StoreOwnership:
@@ -114,6 +118,26 @@ class StoreOwnership:
         except StoreError as error:
             return str(error)
         return None
+
+
+def owned(route: Route, ownership: StoreOwnership) -> Route:
+    """The same route for a store that another server can take over. A read, and a refusal that
+    depends on a read, is answered only while this server owns the store. Writes need no check: a
+    store that was taken over refuses them."""
+    is_read = route.method == "GET" or route.path == f"{TOPIC_PATH}/poll"
+
+    async def handler(request: Request) -> Reply:
+        try:
+            reply = await route.handler(request)
+        except TuffError as error:
+            if error.status in _STATUSES_THAT_DEPEND_ON_A_READ:
+                await ownership.require()
+            raise
+        if is_read:
+            await ownership.require()
+        return reply
+
+    return route._replace(handler=handler)
 
 
 def _answer(waiting: "asyncio.Future[str | None]", reason: str | None) -> None:

@@ -29,10 +29,9 @@ from messaging.storage.rows import (
     offset_after,
     offset_number,
 )
-from messaging.storage.store_state import OpenStore, StoreState
+from messaging.storage.store_state import OpenStore, Sequencer, StoreState
 from messaging.topics import Topic, TopicRecord
 from messaging.transactions_interface import WritePermit
-from messaging.write.sequencer import Sequencer
 from tuff.disk.event_loop import Arrivals, BatchLoop
 from tuff.protocol.errors import (
     OverloadedError,

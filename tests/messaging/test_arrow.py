@@ -10,10 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.read.messages import Messages, arrow_form
-from messaging.read.poll import Poll
+from messaging.read.poll import Poll, routes
 from messaging.read.scan import ReadResult, read
 from messaging.read.visibility import Undecided
-from messaging.read_routes import routes
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH
 from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
@@ -158,7 +157,7 @@ async def test_without_the_library_a_poll_is_refused_before_it_waits(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "messaging.read.arrow_reply", raising=False)
     arrow_form.cache_clear()
-    found = routes(service.polls, service.offsets)
+    found = routes(service.polls)
     (poll,) = [each for each in found if each.path == f"{TOPIC_PATH}/poll"]
     names = {"ns": "default", "t": "audit"}
     asked = Request(names, (("wait", "60"),), None, MediaType.ARROW.value, b"")

@@ -50,7 +50,7 @@ async def test_the_first_message_after_a_long_silence_comes_without_a_false_alar
     begun = await service.polls.poll(AUDIT, COMMITTED)
     world.clock.now_ms += 10 * TTL_MS
     silent = await go_on(service, begun)
-    latest = service.offsets.newest_id(AUDIT)
+    latest = service.polls.latest(AUDIT)
     await publish(service, b"the first ever")
 
     replies = [

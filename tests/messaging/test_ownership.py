@@ -6,11 +6,10 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.read_routes import owned
 from messaging.storage.engine import StoreError, TakenOverError
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore
-from messaging.storage.store_ownership import LEASE_MS, StoreOwnership
+from messaging.storage.store_ownership import LEASE_MS, StoreOwnership, owned
 from messaging.storage.store_state import OpenStore
 from messaging.topics import TOPIC_PATH
 from tests.messaging.world import Clock, in_thread

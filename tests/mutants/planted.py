@@ -387,7 +387,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
-        "messaging/read_routes.py",
+        "messaging/storage/store_ownership.py",
         "        if is_read:\n            await ownership.require()\n",
         "",
         (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),

@@ -68,7 +68,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a truncation takes what is held",
-        "messaging/topics.py",
+        "messaging/topic_changes.py",
         "    if names and log_start > record.log_start:\n",
         "    if False:\n",
         (f"{_HOLDS}::test_truncation_beyond_a_hold_is_refused_with_its_name",),
@@ -131,7 +131,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that were read ahead of an error are lost with it",
-        "messaging/storage/read_ahead.py",
+        "messaging/read/scan.py",
         "            if not self._left:\n                raise\n",
         "            raise\n",
         (f"{_FAST}::test_what_the_engine_read_before_it_failed_is_delivered",),

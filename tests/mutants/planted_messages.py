@@ -7,7 +7,7 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a clock that goes back takes the ids with it",
-        "messaging/write/sequencer.py",
+        "messaging/storage/store_state.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
         (
@@ -126,7 +126,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a deleted topic keeps its generation",
-        "messaging/topics.py",
+        "messaging/topic_changes.py",
         "    return replace(record, generation=-record.generation, holds={}, positions={})\n",
         "    return record\n",
         (

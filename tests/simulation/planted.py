@@ -50,7 +50,7 @@ BUGS = (
         "ids-follow-a-clock-that-goes-back",
         (
             Change(
-                "messaging/write/sequencer.py",
+                "messaging/storage/store_state.py",
                 "if now_ms > last.timestamp_ms:",
                 "if now_ms != last.timestamp_ms:",
             ),
@@ -278,7 +278,7 @@ BUGS = (
         "a-deleted-topic-keeps-its-generation",
         (
             Change(
-                "messaging/topics.py",
+                "messaging/topic_changes.py",
                 "return TopicRecord(generation=1 - record.generation, properties=properties)",
                 "return TopicRecord(generation=-record.generation, properties=properties)",
             ),

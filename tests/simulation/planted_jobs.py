@@ -85,7 +85,7 @@ JOB_BUGS = (
         "a-truncation-takes-what-is-held",
         (
             Change(
-                "messaging/topics.py",
+                "messaging/topic_changes.py",
                 "    if names and log_start > record.log_start:\n",
                 "    if False:\n",
             ),

@@ -53,6 +53,7 @@ PACKED_COUNT_MAX = 256  # rows
 PACKED_BYTES_MAX = 32 << 10  # bytes of values; a reader of one message reads all of it
 
 Row = tuple[bytes, bytes]  # a key and a value
+Columns = tuple[Sequence[bytes], Sequence[bytes]]  # the keys and the values of rows
 
 _TABLES = (MESSAGES, PAYLOADS)
 _MARK = bytes((IS_PACKED,))
@@ -427,6 +428,23 @@ class NewRows(NamedTuple):
     keys: Sequence[bytes]
     values: Sequence[bytes]
     is_plain: bool
+
+
+def joined_neighbours(new_rows: Iterable[NewRows]) -> Iterator[Columns]:
+    """The rows of these publishes; plain ones together that follow each other in one topic."""
+    together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
+    for run in new_rows:
+        if not run.is_plain:
+            yield run.keys, run.values
+            continue
+        keys, values = together.get(run.prefix, ([], []))
+        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):
+            yield keys, values
+            keys, values = [], []
+        keys += run.keys
+        values += run.values
+        together[run.prefix] = keys, values
+    yield from together.values()
 
 
 def records_of(

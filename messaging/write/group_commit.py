@@ -10,24 +10,21 @@ again, and its last-batch row answers the question. Only then is anything else w
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from messaging.storage.engine import Store
 from messaging.storage.loading import read_last_batch_again
-from messaging.storage.packed_rows import NewRows, records_of
+from messaging.storage.packed_rows import Columns, NewRows, joined_neighbours, records_of
 from messaging.storage.rows import (
     LAST_BATCH_KEY,
     METADATA_KEY,
     DamagedRowError,
-    LastBatch,
     MessageRow,
-    StoreMetadata,
     message_key,
     offset_after,
-    offset_number,
 )
 from messaging.storage.store_state import OpenStore, Sequencer, StoreState
 from messaging.topics import Topic, TopicRecord
@@ -72,11 +69,12 @@ class WriteBatch:
         self.number = number
         self.now_ms = now_ms
         self.puts: dict[bytes, bytes | None] = {}
-        self.new_rows: list[NewRows] = []
-        self.stored: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
+        self.new_rows: list[NewRows] = []  # of each publish
+        # Rows of the Payload Table, which are new, and which readers don't see yet.
+        self.stored: list[Columns] = []
         self.inversions: list[Inversion] = []
-        self.touched: dict[Topic, None] = {}
-        self.published: dict[Topic, tuple[int, int]] = {}
+        # Topics whose long polls wake, with the messages published to them and their bytes.
+        self._touched: dict[Topic, tuple[int, int]] = {}
         self._sequencer = sequencer
         self._when_durable: list[Callable[[], None]] = []
         self._when_lost: list[Callable[[], None]] = []
@@ -92,24 +90,13 @@ class WriteBatch:
         """Whether there is nothing to write."""
         return not (self.puts or self.new_rows or self.stored or self.inversions or self._forced)
 
-    def next_offset(self) -> Offset:
-        """The offset of the next row; rows built one after the other are neighbours."""
-        return self._sequencer.next(now_ms=self.now_ms)
-
     def next_offsets(self, count: int) -> tuple[Offset, Offset]:
-        """The first and the last offset of `count` neighbouring rows, at least one."""
+        """The first and the last offset of `count` neighbouring rows, at least one. Rows built one
+        after the other are neighbours."""
         return self._sequencer.next_run(count, now_ms=self.now_ms)
 
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
-
-    def put_new_rows(self, run: NewRows) -> None:
-        """Write the rows of one publish, which are new."""
-        self.new_rows.append(run)
-
-    def put_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write rows of the Payload Table, which are new and not visible to readers yet."""
-        self.stored.append((keys, values))
 
     def delete(self, key: bytes) -> None:
         self.puts[key] = None
@@ -127,24 +114,32 @@ class WriteBatch:
 
     def change_record(self, topic: Topic, record: TopicRecord) -> None:
         """The same for holds and positions, whose own rows the caller writes."""
-        before = topic.decided
-        topic.decided = record
-        self.on_durable(partial(_record_is_durable, topic, record))
-        self.on_lost(partial(_record_is_lost, topic, before))
+        before, topic.decided = topic.decided, record
+
+        def show() -> None:
+            topic.durable = record
+
+        def undo() -> None:
+            topic.decided = before
+            # A sleeping reader may be held back by a message that only this change kept: it
+            # expires now.
+            topic.wake()
+
+        self.on_durable(show)
+        self.on_lost(undo)
 
     def force(self) -> None:
         """Write the batch even if it contains only the last-batch row."""
         self._forced = True
 
-    def count_published(self, topic: Topic, *, messages: int, payload_bytes: int) -> None:
-        """Count messages of a topic, which is then woken."""
-        before = self.published.get(topic, (0, 0))
-        self.published[topic] = (before[0] + messages, before[1] + payload_bytes)
-        self.touch(topic)
+    def published(self, topic: Topic, *, count: int, size_bytes: int) -> None:
+        """Count messages of a topic once the batch is durable, and wake its long polls."""
+        before = self._touched.get(topic, (0, 0))
+        self._touched[topic] = (before[0] + count, before[1] + size_bytes)
 
     def touch(self, topic: Topic) -> None:
         """Wake the long polls of the topic once the batch is durable."""
-        self.touched[topic] = None
+        self._touched.setdefault(topic, (0, 0))
 
     def on_durable(self, then: Callable[[], None]) -> None:
         """Call this on the event loop once the batch is durable."""
@@ -155,12 +150,17 @@ class WriteBatch:
         self._when_lost.append(undo)
 
     def is_durable(self) -> None:
-        """Run the callbacks of a durable batch; long polls are woken later."""
+        """Run the callbacks of a durable batch, and count its messages."""
         for then in self._when_durable:
             then()
-        for topic, (messages, payload_bytes) in self.published.items():
-            topic.messages_published += messages
-            topic.bytes_published += payload_bytes
+        for topic, (count, size_bytes) in self._touched.items():
+            topic.messages_published += count
+            topic.bytes_published += size_bytes
+
+    def wake_readers(self) -> None:
+        """Wake the long polls of all topics that the batch changed."""
+        for topic in self._touched:
+            topic.wake()
 
     def is_lost(self) -> None:
         """Undo the changes in memory, the last first."""
@@ -177,7 +177,7 @@ class WriteBatch:
                     if inverted is not None:
                         self.puts[key] = inverted
         records: list[tuple[bytes, bytes | None]] = list(self.puts.items())
-        for keys, values in (*_neighbours(self.new_rows), *self.stored):
+        for keys, values in (*joined_neighbours(self.new_rows), *self.stored):
             records += records_of(store, keys, values)
         store.write(records)
 
@@ -226,33 +226,30 @@ class GroupCommitter:
         self._pending_bytes = 0
         self._closing = False
         self._recovering = False
-        self._is_running = False
-        self._ended = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stopped.set()
         self._doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
         # Why only internal writes are accepted: the disk is nearly full. None if there is space.
         self.lack: str | None = None
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
-        self._is_running = True
+        self._stopped.clear()
         try:
             await self._group.run()
         finally:
-            self._is_running = False
-            self._ended.set()
+            self._stopped.set()
 
     @property
     def is_running(self) -> bool:
         """Whether `run` writes what is submitted."""
-        return self._is_running
+        return not self._stopped.is_set()
 
     async def close(self) -> None:
         """Accept no more writes, and wait until `run` has written those that wait."""
-        if not self._closing:
-            self._closing = True
-            self._group.close()
-        if self._is_running:
-            await self._ended.wait()
+        self._closing = True
+        self._group.close()
+        await self._stopped.wait()
 
     def require_ready(self) -> None:
         """Raises: ShuttingDownError, StorageUnavailableError."""
@@ -371,19 +368,19 @@ class GroupCommitter:
         last_batch = state.next_last_batch(batch.number)
         batch.put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
         settled = [pointer for pointer, _ in settling]
-        batch.on_durable(partial(self._finished, batch, last_batch, state.metadata, settled))
+        metadata = state.metadata
 
-    def _finished(
-        self, batch: WriteBatch, last_batch: LastBatch, metadata: StoreMetadata, settled: list[int]
-    ) -> None:
-        self._state.index.settled(settled)
-        self._state.batch_is_durable(
-            last_batch,
-            metadata,
-            since_ms=batch.now_ms,
-            puts=batch.puts,
-            new_rows=batch.new_rows,
-        )
+        def became_durable() -> None:
+            state.index.settled(settled)
+            state.batch_is_durable(
+                last_batch,
+                metadata,
+                since_ms=batch.now_ms,
+                puts=batch.puts,
+                new_rows=batch.new_rows,
+            )
+
+        batch.on_durable(became_durable)
 
     async def _resolve(self, batch: WriteBatch, writes: list[Write[Any]], reason: str) -> None:
         self._doubt = (batch, writes)
@@ -401,8 +398,7 @@ class GroupCommitter:
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
         batch.is_durable()
         self._answer(writes)
-        for topic in batch.touched:
-            topic.wake()
+        batch.wake_readers()
 
     def _answer(self, writes: list[Write[Any]]) -> None:
         for write in writes:
@@ -444,33 +440,6 @@ def _build(write: Write[Any], batch: WriteBatch) -> None:
 def _release(write: Write[Any]) -> None:
     if write.permit is not None:
         write.permit.leave()
-
-
-def _record_is_durable(topic: Topic, record: TopicRecord) -> None:
-    topic.durable = record
-
-
-def _record_is_lost(topic: Topic, record: TopicRecord | None) -> None:
-    topic.decided = record
-    # A sleeping reader may be held back by a message that only this change kept: it expires now.
-    topic.wake()
-
-
-def _neighbours(new_rows: Sequence[NewRows]) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
-    """The rows of these publishes; plain ones together that follow each other in one topic."""
-    together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
-    for run in new_rows:
-        if not run.is_plain:
-            yield run.keys, run.values
-            continue
-        keys, values = together.get(run.prefix, ([], []))
-        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):
-            yield keys, values
-            keys, values = [], []
-        keys += run.keys
-        values += run.values
-        together[run.prefix] = keys, values
-    yield from together.values()
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:

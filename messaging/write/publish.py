@@ -18,7 +18,7 @@ from messaging.storage.rows import (
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
+from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import (
@@ -63,10 +63,6 @@ class _Routes:
     async def publish(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        if not publish.payloads:
-            _require_pointer(publish)
-            if request.query:
-                raise BadRequestError("a publish without messages takes no ttl: store takes it")
         published = await self._publisher.publish(topic, publish)
         return _published(published, reply_type(request.accept, asked_in=asked_in))
 
@@ -101,13 +97,6 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
-
-
-def _require_pointer(publish: PublishRequest) -> None:
-    if publish.pointer is None:
-        raise EmptyPublishError(
-            "messages is empty, which only a publish under a transaction may be"
-        )
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
@@ -147,21 +136,20 @@ class Publisher:
 
     async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
         """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
-        if not request.payloads:
-            _require_pointer(request)
-        target = self._target(topic, request)
-        permit = (
-            None if request.pointer is None else self._state.transactions.enter(request.pointer)
+        pointer, payloads = request.pointer, request.payloads
+        if not payloads:
+            if pointer is None:
+                raise EmptyPublishError(
+                    "messages is empty, which only a publish under a transaction may be"
+                )
+            if request.ttl_s is not None:
+                raise BadRequestError("a publish without messages takes no ttl: store takes it")
+        put = partial(self._put_all, [self._target(topic, request)], final=False)
+        permit = None if pointer is None else self._state.transactions.enter(pointer)
+        ((first, last),) = await self._committer.submit(
+            Write(put, size_bytes=_size(payloads), permit=permit)
         )
-        offsets = await self._committer.submit(
-            Write(
-                partial(self._put_all, [target], final=False),
-                size_bytes=_size(request.payloads),
-                permit=permit,
-            )
-        )
-        first, last = offsets[0]
-        detail = None if request.pointer is None else RollbackDetail(request.pointer, first, last)
+        detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
         return Published(first_id, first_id if last is first else MessageId(*last), detail)
 
@@ -169,12 +157,9 @@ class Publisher:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
-        target = self._target(topic, request)
+        put = partial(self._put_stored, self._target(topic, request))
         permit = self._state.transactions.enter(request.pointer)
-        size_bytes = _size(request.payloads)
-        await self._committer.submit(
-            Write(partial(self._put_stored, target), size_bytes=size_bytes, permit=permit)
-        )
+        await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
@@ -207,20 +192,18 @@ class Publisher:
         ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
-        named: list[int] = []
-        if entry.ttls_s:
-            named = [each for each in entry.ttls_s if each is not None]
-            if isinstance(entry, PublishRequest) and entry.ttl_s is not None:
-                named.append(entry.ttl_s)  # checked even if every message has its own
-            _check_ttls(named, entry.payloads)
         self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
         record = topic.require_durable()
-        if named and max(named) > record.ttl_s:
-            raise InvalidTtlError(
-                f"a ttl of {max(named)} s is longer than that of the topic {topic_id}, which is "
-                f"{record.ttl_s} s"
-            )
+        if entry.ttls_s:
+            # That of the request is checked even if every message has its own.
+            of_request_s = entry.ttl_s if isinstance(entry, PublishRequest) else None
+            longest_s = max(filter(None, (of_request_s, *entry.ttls_s)), default=0)
+            if longest_s > record.ttl_s:
+                raise InvalidTtlError(
+                    f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
+                    f"{record.ttl_s} s"
+                )
         return _Target(topic, record.generation, entry)
 
     def _put_all(
@@ -235,42 +218,40 @@ class Publisher:
     def _put_publish(
         self, target: _Target, batch: WriteBatch, *, final: bool
     ) -> tuple[Offset, Offset]:
-        entry, payloads = target.entry, target.entry.payloads
+        payloads = target.entry.payloads
         if payloads:
             offsets = _put_messages(target, batch)
-            count, size_bytes = len(payloads), sum(map(len, payloads))
+            batch.published(target.topic, count=len(payloads), size_bytes=sum(map(len, payloads)))
         else:
-            offsets, count, size_bytes = self._put_reference(target, batch)
-        if entry.pointer is not None:
+            offsets = self._put_reference(target, batch)
+        if target.entry.pointer is not None:
             self._index(target, batch, MESSAGE_ROWS, offsets, final=final)
-        batch.count_published(target.topic, messages=count, payload_bytes=size_bytes)
         return offsets
 
-    def _put_reference(
-        self, target: _Target, batch: WriteBatch
-    ) -> tuple[tuple[Offset, Offset], int, int]:
-        """Put a reference row; returns its offsets, and the count and bytes of the stored messages
-        that it publishes. The row contains their range, so that a later store can't change what a
-        reader has already read."""
+    def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
+        """Put a row that publishes the stored messages. It contains their range, so that a later
+        store can't change what a reader has already read."""
         pointer = _pointer_of(target.entry)
         stored = self._state.index.stored(pointer, target.topic.id)
-        brings = NO_PAYLOADS
-        if stored:
-            count = sum(entry.count for entry in stored)
-            brings = PayloadRange(stored[0].first, stored[-1].last, count)
         for entry in stored:
             batch.delete(entry.key)
             self._state.index.discard(entry)
             batch.on_lost(partial(self._state.index.add, entry))
-        offset = batch.next_offset()
+        offsets = batch.next_offsets(1)
+        offset = offsets[0]
+        brings = NO_PAYLOADS
         if stored:
+            count = sum(entry.count for entry in stored)
+            brings = PayloadRange(stored[0].first, stored[-1].last, count)
             # A transaction may live longer than was ever allowed: the machine slept, or the clock
             # was set. Retention would then drop its payloads while the reference is live. So this
             # batch raises the recorded longest life.
             self._state.note_longest_transaction(offset.timestamp_ms - brings.first.timestamp_ms)
         key = message_key(target.topic.prefix(target.generation), offset)
         batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
-        return (offset, offset), brings.count, sum(entry.payload_bytes for entry in stored)
+        size_bytes = sum(entry.payload_bytes for entry in stored)
+        batch.published(target.topic, count=brings.count, size_bytes=size_bytes)
+        return offsets
 
     def _put_stored(self, target: _Target, batch: WriteBatch) -> None:
         self._require_same(target)
@@ -280,7 +261,7 @@ class Publisher:
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
         values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
-        batch.put_stored(keys, values)
+        batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
 
@@ -320,11 +301,9 @@ class Publisher:
                 batch.invert(detail.pointer, topic.prefix(generation), first, last)
                 batch.touch(topic)
 
-    def _require_same(self, target: _Target) -> TopicRecord:
-        record = target.topic.require_decided()
-        if record.generation != target.generation:
+    def _require_same(self, target: _Target) -> None:
+        if target.topic.require_decided().generation != target.generation:
             raise topic_was_replaced(target.topic.id)
-        return record
 
     def _require_stored_here(self, target: _Target) -> None:
         # If the topic was deleted since the store, its messages are gone. A reference to them would
@@ -349,20 +328,11 @@ def _size(payloads: Sequence[bytes]) -> int:
     return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
 
 
-def _check_ttls(named: Sequence[int], payloads: Sequence[bytes]) -> None:
-    if not named:
-        return
-    if not payloads:
-        raise InvalidTtlError("a publish without messages takes no ttl; store takes it")
-    if min(named) < 1:
-        raise InvalidTtlError(f"a ttl is whole seconds from 1 on, not {min(named)}")
-
-
 def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
     is_plain = entry.pointer is None and not any(entry.ttls_s or ())
-    batch.put_new_rows(NewRows(prefix, keys, values, is_plain))
+    batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets

@@ -221,7 +221,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that do not follow each other are put into one run",
-        "messaging/write/group_commit.py",
+        "messaging/storage/packed_rows.py",
         "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_batch_runs.py",),

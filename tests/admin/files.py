@@ -10,7 +10,7 @@ from pathlib import Path
 from admin.data_directory import DataDirectory
 from admin.findings import Finding
 from admin.fsck import check
-from tests.formats.history import History, Told
+from tests.formats.history import Expected, History
 from tests.http.process import serve
 
 # Nothing of the history may end by itself while a busy machine is slow.
@@ -23,7 +23,7 @@ class Past:
     """The data of a server that was killed, started again and stopped; and its last answers."""
 
     data: Path
-    told: Told
+    expected: Expected
 
     def copy(self, target: Path) -> Path:
         shutil.copytree(self.data, target)
@@ -39,9 +39,9 @@ def make_past(home: Path) -> Past:
     second = serve(home, *PATIENT)
     with closing(second.client()) as client:
         History(client, "two").make()
-        told = history.with_client(client).told()
+        expected = history.with_client(client).expected()
     second.end()
-    return Past(second.data, told)
+    return Past(second.data, expected)
 
 
 def now_ms() -> int:

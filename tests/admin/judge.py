@@ -30,7 +30,7 @@ def look(data: Path) -> Seen:
         rows = read_store(Path(shutil.copytree(data / "messages", Path(scratch) / "messages")))
     seen = Seen(state=read_state(data / "snapshots"))
     stored = [row for row in rows if row["table"] == "payload"]
-    seen.places = [row["place"] for row in rows if row["table"] in {"message", "payload"}]
+    seen.places = [row["offset"] for row in rows if row["table"] in {"message", "payload"}]
     seen.places += [row["last"] for row in rows if row.get("name") == "mark"]
     for row in rows:
         if row["table"] == "message":
@@ -41,10 +41,10 @@ def look(data: Path) -> Seen:
 
 
 def _note(seen: Seen, row: Any, stored: list[Any]) -> None:
-    brought = [row] if row["brings"] is None else [s for s in stored if _brings(row, s)]
+    brought = [row] if row["reference"] is None else [s for s in stored if _brings(row, s)]
     for each in brought:
-        tail = [0, 0] if each is row else each["place"]
-        ms, seq, stored_ms, stored_seq = [*row["place"], *tail]
+        tail = [0, 0] if each is row else each["offset"]
+        ms, seq, stored_ms, stored_seq = [*row["offset"], *tail]
         message_id = f"{ms:016x}{seq:04x}{stored_ms:016x}{stored_seq:04x}"
         name = (row["topic"], row["generation"], message_id)
         seen.payloads[name] = each["payload"]
@@ -56,7 +56,7 @@ def _brings(row: Any, stored: Any) -> bool:
     return bool(
         all(stored[name] == row[name] for name in ("topic", "generation"))
         and stored["pointer"] == abs(row["pointer"])
-        and row["brings"]["first"] <= stored["place"] <= row["brings"]["last"]
+        and row["reference"]["first"] <= stored["offset"] <= row["reference"]["last"]
     )
 
 

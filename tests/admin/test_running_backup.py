@@ -87,13 +87,13 @@ def test_a_restored_server_answers_as_the_server_did_at_that_moment(
 ) -> None:
     server = new_server(*PATIENT)
     history = History(server.client(), "one").make()
-    before = history.told()
+    before = history.expected()
     download(server.url, tmp_path / "monday.backup")
     ok(history.main.publish("after it"))
     server.end()
 
     again = new_server(*PATIENT, home=restored(tmp_path / "monday.backup"))
-    after = history.with_client(again.client()).told()
+    after = history.with_client(again.client()).expected()
 
     assert after.topics == before.topics
     assert after.all_messages == before.all_messages

@@ -160,7 +160,7 @@ def test_a_server_starts_on_salvaged_data_and_serves_its_messages(
 
     server = serve(home)
     client = server.client()
-    for name, expected in past.told.all_messages.items():
+    for name, expected in past.expected.all_messages.items():
         namespace, topic = name.split(":")
         reply = ok(Topic(client, namespace, topic).poll())
         assert [(m["id"], m["payload"]) for m in reply.json] == expected

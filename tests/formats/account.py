@@ -205,7 +205,7 @@ class Messages:
     def __init__(self, rows: list[Value]) -> None:
         self.rows = rows
         self.topics = {row["topic"]: row for row in rows if row["table"] == "topic"}
-        self.facts = {row["name"]: row for row in rows if row["table"] == "fact"}
+        self.facts = {row["name"]: row for row in rows if row["table"] == "metadata"}
         self.index = [row for row in rows if row["table"] == "index"]
         self.holds = [row for row in rows if row["table"] == "hold"]
 
@@ -223,7 +223,7 @@ class Messages:
                     continue
                 if pointer > state.read_pointer or pointer in state.in_progress:
                     break
-            found += self._brought(row, now_ms)
+            found += self._messages_of(row, now_ms)
         return found
 
     def _rows_of(self, table: str, topic: str) -> Iterator[Value]:
@@ -234,30 +234,34 @@ class Messages:
 
     def _is_held(self, row: Value, now_ms: int) -> bool:
         return any(
-            row["place"] >= hold["first"][:2] and now_ms < hold["expires_at_ms"]
+            row["offset"] >= hold["first"][:2] and now_ms < hold["expires_at_ms"]
             for hold in self.holds
             if (hold["topic"], hold["generation"]) == (row["topic"], row["generation"])
         )
 
-    def _brought(self, row: Value, now_ms: int) -> Iterator[tuple[str, Any]]:
-        if row["brings"] is None:
-            candidates = [([*row["place"], 0, 0], row)]
+    def _messages_of(self, row: Value, now_ms: int) -> Iterator[tuple[str, Any]]:
+        if row["reference"] is None:
+            candidates = [([*row["offset"], 0, 0], row)]
         else:
-            first, last = row["brings"]["first"], row["brings"]["last"]
+            first, last = row["reference"]["first"], row["reference"]["last"]
             candidates = [
-                ([*row["place"], *stored["place"]], stored)
+                ([*row["offset"], *stored["offset"]], stored)
                 for stored in self._rows_of("payload", row["topic"])
-                if stored["pointer"] == abs(row["pointer"]) and first <= stored["place"] <= last
+                if stored["pointer"] == abs(row["pointer"]) and first <= stored["offset"] <= last
             ]
         topic = self.topics[row["topic"]]
-        is_kept = row["place"][0] + 1000 * int(topic["properties"]["ttl"]) > now_ms
+        is_kept = row["offset"][0] + 1000 * int(topic["properties"]["ttl"]) > now_ms
         is_kept = is_kept or self._is_held(row, now_ms)
-        is_live = is_kept and row["place"] >= topic["floor"][:2]
-        if row["brings"] is not None and is_live and len(candidates) != row["brings"]["count"]:
-            raise DamagedError(f"a reference brings {len(candidates)} rows: {row}")
+        is_live = is_kept and row["offset"] >= topic["log_start"][:2]
+        if (
+            row["reference"] is not None
+            and is_live
+            and len(candidates) != row["reference"]["count"]
+        ):
+            raise DamagedError(f"a reference has {len(candidates)} rows: {row}")
         for message_id, stored in candidates:
             ttl_s = stored["ttl_s"] or (1 << 32)
-            is_over = row["place"][0] + 1000 * ttl_s <= now_ms
-            if message_id >= topic["floor"] and is_kept and not is_over:
+            is_over = row["offset"][0] + 1000 * ttl_s <= now_ms
+            if message_id >= topic["log_start"] and is_kept and not is_over:
                 ms, seq, stored_ms, stored_seq = message_id
                 yield f"{ms:016x}{seq:04x}{stored_ms:016x}{stored_seq:04x}", stored["payload"]

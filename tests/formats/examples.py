@@ -90,21 +90,21 @@ _MAKERS: Mapping[str, Callable[[Any], object]] = {
     "type": TransactionType,
     "reason": InvalidReason,
     "changes": lambda keys: frozenset(key.encode() for key in keys),
-    "conflict": lambda told: Conflict(**{**told, "key": told["key"].encode()}),
+    "conflict": lambda means: Conflict(**{**means, "key": means["key"].encode()}),
     "published": lambda details: tuple(map(detail, details)),
     "topics": tuple,
     "pointers": tuple,
 }
 
 
-def detail(told: Value) -> RollbackDetail:
-    return RollbackDetail(told["pointer"], Offset(*told["first"]), Offset(*told["last"]))
+def detail(means: Value) -> RollbackDetail:
+    return RollbackDetail(means["pointer"], Offset(*means["first"]), Offset(*means["last"]))
 
 
-def edit(told: Value) -> Edit:
+def edit(means: Value) -> Edit:
     """The edit that an example describes."""
-    kind = getattr(edits, told["edit"].title().replace("_", ""))
-    values = {each.name: told[each.name] for each in fields(kind)}
+    kind = getattr(edits, means["edit"].title().replace("_", ""))
+    values = {each.name: means[each.name] for each in fields(kind)}
     made: Edit = kind(**{name: _made(name, value) for name, value in values.items()})
     return made
 
@@ -113,121 +113,123 @@ def _made(name: str, value: Any) -> object:
     return _MAKERS[name](value) if name in _MAKERS else value
 
 
-def file_header(told: Value) -> bytes:
+def file_header(means: Value) -> bytes:
     """What a described file begins with."""
-    return pack_header(FileKind(told["kind"]), FileHeader(**told["header"]))
+    return pack_header(FileKind(means["kind"]), FileHeader(**means["header"]))
 
 
-def log(told: Value, *, torn: bytes) -> bytes:
+def log(means: Value, *, torn: bytes) -> bytes:
     """The example's log, as the service writes it: made with its first edit, then one batch."""
-    store_id = told["header"]["store_id"]
-    first, *batch = [(each["lsn"], edit(each)) for each in told["edits"]]
-    data = file_header(told) + pack_edits([first])
+    store_id = means["header"]["store_id"]
+    first, *batch = [(each["lsn"], edit(each)) for each in means["edits"]]
+    data = file_header(means) + pack_edits([first])
     data += pack_proof(store_id, offset=len(data), length=len(data))
     data += pack_proof(store_id, offset=len(data), length=len(data)) + pack_edits(batch)
     return data + torn
 
 
-def archive(told: Value) -> bytes:
+def archive(means: Value) -> bytes:
     """A described backup, as the server sends it."""
-    rows = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in told["rows"]]
+    rows = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in means["rows"]]
     of_rows = next_rows_part(rows)
     assert of_rows is not None
-    parts = [*transaction_parts(told["snapshot"].encode()), of_rows]
+    parts = [*transaction_parts(means["snapshot"].encode()), of_rows]
     return pack_head() + b"".join(parts) + pack_end(len(parts))
 
 
-def row(told: Value) -> tuple[bytes, bytes]:
+def row(means: Value) -> tuple[bytes, bytes]:
     """Key and value of a described row."""
     makers: Mapping[str, Callable[[Value], tuple[bytes, Stored]]] = {
         "message": _message,
         "payload": _payload,
         "topic": _topic,
         "index": _index,
-        "fact": _fact,
+        "metadata": _metadata,
         "hold": _hold,
         "position": _position,
     }
-    key, made = makers[told["table"]](told)
+    key, made = makers[means["table"]](means)
     return key, made.to_bytes(key)
 
 
-def run(told: Value) -> tuple[bytes, bytes]:
+def run(means: Value) -> tuple[bytes, bytes]:
     """Key and value of a described run."""
-    keys, values = zip(*map(row, told["rows"]), strict=True)
+    keys, values = zip(*map(row, means["rows"]), strict=True)
     ((key, value),) = join(keys, values)
     return key, value
 
 
-def _topic_id(told: Value) -> TopicId:
-    return TopicId(*told["topic"].split(":"))
+def _topic_id(means: Value) -> TopicId:
+    return TopicId(*means["topic"].split(":"))
 
 
-def _prefix(told: Value) -> bytes:
-    return prefix_of(_topic_id(told), told["generation"])
+def _prefix(means: Value) -> bytes:
+    return prefix_of(_topic_id(means), means["generation"])
 
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _message(told: Value) -> tuple[bytes, MessageRow]:
-    brings = told["brings"]
+def _message(means: Value) -> tuple[bytes, MessageRow]:
+    reference = means["reference"]
     made = MessageRow(
-        tx_pointer=told["pointer"],
-        ttl_s=told["ttl_s"],
-        attributes=_bytes(told["attributes"]),
-        payload=_bytes(told["payload"]) or b"",
-        reference=brings
-        and PayloadRange(Offset(*brings["first"]), Offset(*brings["last"]), brings["count"]),
+        tx_pointer=means["pointer"],
+        ttl_s=means["ttl_s"],
+        attributes=_bytes(means["attributes"]),
+        payload=_bytes(means["payload"]) or b"",
+        reference=reference
+        and PayloadRange(
+            Offset(*reference["first"]), Offset(*reference["last"]), reference["count"]
+        ),
     )
-    return message_key(_prefix(told), Offset(*told["place"])), made
+    return message_key(_prefix(means), Offset(*means["offset"])), made
 
 
-def _payload(told: Value) -> tuple[bytes, PayloadRow]:
-    key = payload_key(_prefix(told), told["pointer"], Offset(*told["place"]))
-    attributes = _bytes(told["attributes"])
+def _payload(means: Value) -> tuple[bytes, PayloadRow]:
+    key = payload_key(_prefix(means), means["pointer"], Offset(*means["offset"]))
+    attributes = _bytes(means["attributes"])
     return key, PayloadRow(
-        payload=told["payload"].encode(), ttl_s=told["ttl_s"], attributes=attributes
+        payload=means["payload"].encode(), ttl_s=means["ttl_s"], attributes=attributes
     )
 
 
-def _topic(told: Value) -> tuple[bytes, TopicRecord]:
-    floor = MessageId(*told["floor"])
+def _topic(means: Value) -> tuple[bytes, TopicRecord]:
+    log_start = MessageId(*means["log_start"])
     made = TopicRecord(
-        generation=told["generation"], properties=told["properties"], log_start=floor
+        generation=means["generation"], properties=means["properties"], log_start=log_start
     )
-    return topic_key(_topic_id(told)), made
+    return topic_key(_topic_id(means)), made
 
 
-def _index(told: Value) -> tuple[bytes, IndexedRange]:
+def _index(means: Value) -> tuple[bytes, IndexedRange]:
     made = IndexedRange(
-        pointer=told["pointer"],
-        kind=told["kind"].encode(),
-        topic=_topic_id(told),
-        generation=told["generation"],
-        first=Offset(*told["first"]),
-        last=Offset(*told["last"]),
-        final=told["final"],
-        written_ms=told["written_ms"],
+        pointer=means["pointer"],
+        kind=means["kind"].encode(),
+        topic=_topic_id(means),
+        generation=means["generation"],
+        first=Offset(*means["first"]),
+        last=Offset(*means["last"]),
+        final=means["final"],
+        written_ms=means["written_ms"],
     )
     return made.key, made
 
 
-def _hold(told: Value) -> tuple[bytes, Hold]:
-    first = MessageId(*told["first"])
-    made = Hold(first=first, set_at_ms=told["set_at_ms"], expires_at_ms=told["expires_at_ms"])
-    return named_row_key(HOLDS, _prefix(told), told["name"]), made
+def _hold(means: Value) -> tuple[bytes, Hold]:
+    first = MessageId(*means["first"])
+    made = Hold(first=first, set_at_ms=means["set_at_ms"], expires_at_ms=means["expires_at_ms"])
+    return named_row_key(HOLDS, _prefix(means), means["name"]), made
 
 
-def _position(told: Value) -> tuple[bytes, Position]:
-    position = MessageId(*told["position"])
-    made = Position(position=position, updated_at_ms=told["updated_at_ms"])
-    return named_row_key(POSITIONS, _prefix(told), told["name"]), made
+def _position(means: Value) -> tuple[bytes, Position]:
+    position = MessageId(*means["position"])
+    made = Position(position=position, updated_at_ms=means["updated_at_ms"])
+    return named_row_key(POSITIONS, _prefix(means), means["name"]), made
 
 
-def _fact(told: Value) -> tuple[bytes, LastBatch | StoreMetadata]:
-    own = {name: value for name, value in told.items() if name not in {"table", "name"}}
-    if told["name"] == "mark":
+def _metadata(means: Value) -> tuple[bytes, LastBatch | StoreMetadata]:
+    own = {name: value for name, value in means.items() if name not in {"table", "name"}}
+    if means["name"] == "mark":
         return LAST_BATCH_KEY, LastBatch(**{**own, "last": Offset(*own["last"])})
     return METADATA_KEY, StoreMetadata(**own)

@@ -11,7 +11,7 @@ NOT_TEXT = {"base64": base64.b64encode(b"\x00\xff").decode()}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Expected:
     """What the API said: topics with generation and properties, messages by topic as a reader
     without a snapshot and one with a fresh one get them, transactions by id."""
 
@@ -148,13 +148,13 @@ class History:
         self.transactions = [Tx(client, tx.object) for tx in self.transactions]
         return self
 
-    def told(self) -> Told:
+    def expected(self) -> Expected:
         """What the API says now."""
         overview = ok(self.client.get(TRANSACTIONS)).json
         invalid = ok(self.client.get(f"{TRANSACTIONS}/invalid")).json
         outcomes = {int(tx.id): ok(tx.outcome()).json for tx in self.transactions}
         topics = self._topics()
-        return Told(
+        return Expected(
             topics={
                 f"{topic.namespace}:{topic.name}": _shown(ok(topic.show()).json) for topic in topics
             },

@@ -250,7 +250,7 @@ LISTS = record({"started": many(number), "ended": many(number), "added": many(nu
 
 @dataclass
 class _Snapshot:
-    """What the frames of a snapshot have told so far."""
+    """What the frames of a snapshot have contained so far."""
 
     value: Value
     frame_count: int = 0

@@ -23,7 +23,7 @@ def read_row(key: bytes, value: bytes) -> Value:
     if table not in b"mp" and flags and (key, flags) != (b"smark", HAS_SEEN):
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
-        b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _fact,
+        b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _metadata,
         b"h": _hold_row, b"r": _position_row,
     }  # fmt: skip
     return readers[table](rest, flags, body)
@@ -73,7 +73,7 @@ def _body(flags: int, body: bytes) -> tuple[Value, bytes]:
     return found, body[at:]
 
 
-def _place(data: bytes) -> list[int]:
+def _offset(data: bytes) -> list[int]:
     return list(struct.unpack(">QH", data))
 
 
@@ -86,14 +86,14 @@ def _prefix(data: bytes) -> Value:
 
 def _message_row(rest: bytes, flags: int, body: bytes) -> Value:
     found, content = _body(flags, body)
-    row = {"table": "message", **_prefix(rest[:-10]), "place": _place(rest[-10:]), **found}
+    row = {"table": "message", **_prefix(rest[:-10]), "offset": _offset(rest[-10:]), **found}
     if not flags & IS_REFERENCE:
-        return {**row, "payload": content, "brings": None}
+        return {**row, "payload": content, "reference": None}
     if len(content) != 24 or found["pointer"] is None:
         raise DamagedError("no reference row")
     count = int.from_bytes(content[20:], "big")
-    first, last = _place(content[:10]), _place(content[10:20])
-    return {**row, "payload": None, "brings": {"first": first, "last": last, "count": count}}
+    first, last = _offset(content[:10]), _offset(content[10:20])
+    return {**row, "payload": None, "reference": {"first": first, "last": last, "count": count}}
 
 
 def _payload_row(rest: bytes, flags: int, body: bytes) -> Value:
@@ -101,7 +101,7 @@ def _payload_row(rest: bytes, flags: int, body: bytes) -> Value:
         raise DamagedError(f"flags {flags} in a payload row")
     found, content = _body(flags, body)
     pointer = int.from_bytes(rest[-18:-10], "big")
-    own = {**found, "pointer": pointer, "place": _place(rest[-10:]), "payload": content}
+    own = {**found, "pointer": pointer, "offset": _offset(rest[-10:]), "payload": content}
     return {"table": "payload", **_prefix(rest[:-18]), **own}
 
 
@@ -110,7 +110,7 @@ def _topic_row(rest: bytes, _flags: int, body: bytes) -> Value:
         "table": "topic",
         "topic": rest[:-1].decode("ascii"),
         "generation": int.from_bytes(body[:4], "big", signed=True),
-        "floor": list(struct.unpack(">QHQH", body[4:24])),
+        "log_start": list(struct.unpack(">QHQH", body[4:24])),
         "properties": json.loads(body[24:]),
     }
 
@@ -124,8 +124,8 @@ def _index_row(rest: bytes, _flags: int, body: bytes) -> Value:
         "pointer": int.from_bytes(rest[:8], "big"),
         "kind": rest[8:9].decode("ascii"),
         **_prefix(rest[9:-10]),
-        "first": _place(rest[-10:]),
-        "last": _place(body[:10]),
+        "first": _offset(rest[-10:]),
+        "last": _offset(body[:10]),
         "final": bool(final),
         "written_ms": written_ms,
     }
@@ -148,7 +148,7 @@ def _named(rest: bytes) -> Value:
     return {**_prefix(rest[:at]), "name": rest[at:].decode("ascii")}
 
 
-def _fact(rest: bytes, flags: int, body: bytes) -> Value:
+def _metadata(rest: bytes, flags: int, body: bytes) -> Value:
     name = rest.decode("ascii")
     if name == "mark":
         has_seen = flags == HAS_SEEN
@@ -160,7 +160,7 @@ def _fact(rest: bytes, flags: int, body: bytes) -> Value:
         found = json.loads(body)
         if found["format"] != 1:
             raise DamagedError(f"a store of format {found['format']}")
-    return {"table": "fact", "name": name, **found}
+    return {"table": "metadata", "name": name, **found}
 
 
 def read_store(directory: Path) -> list[Value]:

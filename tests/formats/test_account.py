@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.formats.account import Messages, State, read_state
-from tests.formats.history import History, Told
+from tests.formats.history import Expected, History
 from tests.formats.reader import DamagedError
 from tests.formats.rows import read_store
 from tests.http.process import ServerProcess, serve
@@ -49,24 +49,24 @@ def states(state: State) -> dict[int, tuple[str, str | None]]:
     return {**state.ended, **committing}
 
 
-def assert_same(told: Told, messages: Messages, state: State) -> None:
+def assert_same(expected: Expected, messages: Messages, state: State) -> None:
     topics = messages.live_topics().items()
-    assert {name: (row["generation"], row["properties"]) for name, row in topics} == told.topics
-    assert read_all(messages, None) == told.all_messages
-    assert read_all(messages, state) == told.committed_messages
+    assert {name: (row["generation"], row["properties"]) for name, row in topics} == expected.topics
+    assert read_all(messages, None) == expected.all_messages
+    assert read_all(messages, state) == expected.committed_messages
     found = states(state)
-    assert {each: found.get(each) for each in told.transactions} == told.transactions
-    assert set(state.open) == told.in_progress
-    assert state.invalid == told.invalids
-    assert state.read_pointer == told.read_pointer
+    assert {each: found.get(each) for each in expected.transactions} == expected.transactions
+    assert set(state.open) == expected.in_progress
+    assert state.invalid == expected.invalids
+    assert state.read_pointer == expected.read_pointer
 
 
-def assert_one_data_set(told: Told, messages: Messages, state: State) -> None:
+def assert_one_data_set(expected: Expected, messages: Messages, state: State) -> None:
     facts, mark = messages.facts["facts"], messages.facts["mark"]
     assert facts["store_id"] == state.store_id
-    assert told.write_pointer <= facts["highest_pointer"] <= state.highest_reserved
-    places = [row["place"] for row in messages.rows if row["table"] in {"message", "payload"}]
-    assert max(places) <= mark["last"]
+    assert expected.write_pointer <= facts["highest_pointer"] <= state.highest_reserved
+    offsets = [row["offset"] for row in messages.rows if row["table"] in {"message", "payload"}]
+    assert max(offsets) <= mark["last"]
     carried = {row["pointer"] for row in messages.index}
     assert carried <= state.in_progress | state.invalid | set(_committed_pointers(state))
 
@@ -79,14 +79,14 @@ def _committed_pointers(state: State) -> list[int]:
 def test_what_a_killed_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     server = serve(tmp_path, *PATIENT)
     with closing(server.client()) as client:
-        told = History(client, "one").make().told()
+        expected = History(client, "one").make().expected()
     server.kill()
 
     messages, state = left_by(server)
 
-    assert_same(told, messages, state)
-    assert_one_data_set(told, messages, state)
-    assert min(state.in_doubt) > told.write_pointer
+    assert_same(expected, messages, state)
+    assert_one_data_set(expected, messages, state)
+    assert min(state.in_doubt) > expected.write_pointer
     assert not state.is_clean
     server.end()
 
@@ -100,13 +100,13 @@ def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_
     in_doubt = set(left_by(crashed)[1].in_doubt)
     server = serve(tmp_path, *PATIENT)
     with closing(server.client()) as client:
-        told = history.with_client(client).told()
+        expected = history.with_client(client).expected()
     # Killed at once, so that what the start found out stands in the log and in no snapshot.
     server.kill()
 
     messages, state = left_by(server)
 
-    assert_same(told, messages, state)
+    assert_same(expected, messages, state)
     assert in_doubt <= state.invalid
     server.end()
 
@@ -119,13 +119,13 @@ def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     crashed.kill()
     server = serve(tmp_path, *PATIENT)
     with closing(server.client()) as client:
-        told = History(client, "two").make().told()
+        expected = History(client, "two").make().expected()
     assert server.terminate() == 0
 
     messages, state = left_by(server)
 
-    assert_same(told, messages, state)
-    assert_one_data_set(told, messages, state)
+    assert_same(expected, messages, state)
+    assert_one_data_set(expected, messages, state)
     assert state.is_clean
     assert state.in_doubt == []
     server.end()
@@ -134,21 +134,21 @@ def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
 def test_the_history_has_every_kind_of_row_and_ending(tmp_path: Path) -> None:
     server = serve(tmp_path, *PATIENT)
     with closing(server.client()) as client:
-        told = History(client, "one").make().told()
+        expected = History(client, "one").make().expected()
     server.kill()
 
     messages, state = left_by(server)
 
     rows = [row for row in messages.rows if row["table"] == "message"]
     assert {row["table"] for row in messages.rows} == {
-        "message", "payload", "topic", "index", "fact",
+        "message", "payload", "topic", "index", "metadata",
     }  # fmt: skip
     signs = {row["pointer"] and row["pointer"] > 0 for row in rows}
     assert signs == {None, True, False}
-    assert {row["brings"]["count"] for row in rows if row["brings"]} == {0, 1, 2, 4}
+    assert {row["reference"]["count"] for row in rows if row["reference"]} == {0, 1, 2, 4}
     assert {row["kind"] for row in messages.index} == {"m", "p"}
     assert {row["generation"] for row in messages.topics.values()} == {-1, 1, 2}
-    assert {state for state, _ in told.transactions.values()} == {
+    assert {state for state, _ in expected.transactions.values()} == {
         "in_progress", "committing", "committed", "aborted", "invalid",
     }  # fmt: skip
     assert any(opened["conflict"] for opened in state.open.values())
@@ -199,12 +199,14 @@ def test_a_publish_of_which_a_stored_message_is_missing_is_no_shorter_publish(
     server.kill()
     messages, _ = left_by(server)
     live = messages.live_topics()
-    brought = [row["brings"] for row in messages.rows if row.get("brings") and row["topic"] in live]
-    brings = next(brings for brings in brought if brings["count"])
-    places = [row["place"] for row in messages.rows if row["table"] == "payload"]
-    lost = next(place for place in places if brings["first"] <= place <= brings["last"])
+    references = [
+        row["reference"] for row in messages.rows if row.get("reference") and row["topic"] in live
+    ]
+    reference = next(each for each in references if each["count"])
+    offsets = [row["offset"] for row in messages.rows if row["table"] == "payload"]
+    lost = next(offset for offset in offsets if reference["first"] <= offset <= reference["last"])
 
-    left = [r for r in messages.rows if (r["table"], r.get("place")) != ("payload", lost)]
+    left = [r for r in messages.rows if (r["table"], r.get("offset")) != ("payload", lost)]
     with pytest.raises(DamagedError):
         read_all(Messages(left), None)
     server.end()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
-from tests.formats.handed import read_region, read_state
+from tests.formats.observer_files import read_region, read_state
 from tests.formats.reader import (
     DamagedError,
     read_archive,
@@ -82,9 +82,9 @@ def test_the_server_writes_the_runs_of_the_page(example: Example) -> None:
 
 @pytest.mark.parametrize("example", named("edit-"))
 def test_the_server_writes_the_edits_of_the_page(example: Example) -> None:
-    told = example.means
+    means = example.means
 
-    assert encode_edit(told["lsn"], examples.edit(told)) == example.parts["body"]
+    assert encode_edit(means["lsn"], examples.edit(means)) == example.parts["body"]
 
 
 def test_the_page_has_an_example_of_every_edit() -> None:
@@ -112,25 +112,25 @@ def test_the_server_writes_the_proof_of_the_page(example: Example) -> None:
 
 @pytest.mark.parametrize("example", named("log"))
 def test_the_server_writes_and_reads_the_log_of_the_page(example: Example) -> None:
-    data, told = example.parts["bytes"], example.means
+    data, means = example.parts["bytes"], example.means
 
     read = server_read_log("txlog.1", data)
 
-    assert examples.log(told, torn=data[told["length"] :]) == data
-    assert (read.length, read.cut_bytes) == (told["length"], told["torn_bytes"])
+    assert examples.log(means, torn=data[means["length"] :]) == data
+    assert (read.length, read.cut_bytes) == (means["length"], means["torn_bytes"])
 
 
 @pytest.mark.parametrize("example", named("snapshot"))
 def test_the_server_reads_and_writes_the_snapshot_of_the_page(example: Example) -> None:
-    data, told = example.parts["bytes"], example.means
+    data, means = example.parts["bytes"], example.means
 
     header, image = server_read_snapshot("snapshot.1", data)
 
     assert pack_snapshot(header, image) == data
     assert [list(opened.transaction.in_progress) for opened in image.open] == [
-        opened["in_progress"] for opened in told["open"]
+        opened["in_progress"] for opened in means["open"]
     ]
-    assert list(image.view.invalid) == told["view"]["invalid"]
+    assert list(image.view.invalid) == means["view"]["invalid"]
 
 
 @pytest.mark.parametrize("example", named("archive"))
@@ -174,8 +174,8 @@ def test_the_lock_file_holds_what_the_page_says(tmp_path: Path) -> None:
 def verdicts(data: bytes) -> tuple[object, object]:
     """How the independent reader and the server judge the bytes of a newest log."""
     try:
-        told = read_log(data)
-        mine: object = (told["length"], told["torn_bytes"], [e["lsn"] for e in told["edits"]])
+        means = read_log(data)
+        mine: object = (means["length"], means["torn_bytes"], [e["lsn"] for e in means["edits"]])
     except DamagedError:
         mine = "damage"
     try:

@@ -35,7 +35,7 @@ from tx.wal import pack_proof
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"
 TABLES = {
     MessageRow: "message", PayloadRow: "payload", TopicRecord: "topic", IndexedRange: "index",
-    LastBatch: "fact", StoreMetadata: "fact", Hold: "hold", Position: "position",
+    LastBatch: "metadata", StoreMetadata: "metadata", Hold: "hold", Position: "position",
 }  # fmt: skip
 STORE_ID = "00112233445566778899aabbccddeeff"
 MS = 1_480_000_000_000

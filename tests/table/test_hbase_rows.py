@@ -53,7 +53,7 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
         "delete-marker": (version_row(b"apple"), pack_value(apple.stored_key, None)),
         "taken-back": (version_row(b"apple"), pack_undone(apple.stored_key)),
         "undo": (undo, pack_undo(undo, [apple])),
-        "fact-compacted": (compacted, pack_fact(compacted, how_far.to_bytes())),
+        "metadata-compacted": (compacted, pack_fact(compacted, how_far.to_bytes())),
     }
 
 

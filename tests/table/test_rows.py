@@ -56,9 +56,9 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
         "version-with-a-zero": (zero.stored_key, pack_value(zero.stored_key, b"")),
         "delete-marker": (apple.stored_key, pack_value(apple.stored_key, None)),
         "undo": (undo, pack_undo(undo, [apple, zero])),
-        "fact-format": (form, pack_fact(form, pack_format())),
-        "fact-id": (table_id, pack_fact(table_id, bytes(range(16)))),
-        "fact-compacted": (how_far, pack_fact(how_far, compacted.to_bytes())),
+        "metadata-format": (form, pack_fact(form, pack_format())),
+        "metadata-id": (table_id, pack_fact(table_id, bytes(range(16)))),
+        "metadata-compacted": (how_far, pack_fact(how_far, compacted.to_bytes())),
     }
 
 
@@ -89,8 +89,8 @@ def test_every_record_is_read_back() -> None:
     assert read_value(*made["delete-marker"]) is None
     assert read_undo_key(made["undo"][0]) == (P, 0)
     assert list(read_undo(*made["undo"])) == [Version(b"apple", P), Version(b"a\x00", P)]
-    check_format(read_fact(*made["fact-format"]))
-    assert Compacted.from_bytes(read_fact(*made["fact-compacted"])) == Compacted(
+    check_format(read_fact(*made["metadata-format"]))
+    assert Compacted.from_bytes(read_fact(*made["metadata-compacted"])) == Compacted(
         bound=P - 4, started=P, open=(P - 3, P - 1)
     )
 
@@ -145,7 +145,7 @@ def test_the_undo_rows_of_a_transaction_are_its_own(
 @pytest.mark.parametrize("name", GOLDEN)
 def test_any_flipped_bit_is_seen(name: str) -> None:
     key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
-    read = read_undo if name == "undo" else read_fact if name.startswith("fact") else read_value
+    read = read_undo if name == "undo" else read_fact if name.startswith("metadata") else read_value
     record = key + value
 
     def spoilt(bit: int) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""A reader of what the server and region observers hand each other, from docs/formats.md §13."""
+"""A reader of the files that the server and region observers exchange, from docs/formats.md §13."""
 
 import struct
 from zlib import crc32
@@ -7,16 +7,18 @@ from tests.formats.reader import VERSION, DamagedError, Value
 
 
 def read_state(data: bytes) -> Value:
-    """What region observers are handed."""
+    """The state that the server writes for region observers."""
     body = _checked(b"TUFFRTST", data)
     now_ms, longest_ms, count = struct.unpack_from(">QQI", body)
     at, topics = 20, []
     for _ in range(count):
         (size,) = struct.unpack_from(">H", body, at)
         name, at = body[at + 2 : at + 2 + size].decode(), at + 2 + size
-        generation, ttl_s, floor_ms, floor_seq = struct.unpack_from(">iIQH", body, at)
-        floor, at = [floor_ms, floor_seq], at + 18
-        topics.append({"name": name, "generation": generation, "ttl_s": ttl_s, "floor": floor})
+        generation, ttl_s, start_ms, start_seq = struct.unpack_from(">iIQH", body, at)
+        log_start, at = [start_ms, start_seq], at + 18
+        topics.append(
+            {"name": name, "generation": generation, "ttl_s": ttl_s, "log_start": log_start}
+        )
     in_progress, at = _pointers(body, at)
     invalid, at = _pointers(body, at)
     if at != len(body):
@@ -31,7 +33,7 @@ def read_state(data: bytes) -> Value:
 
 
 def read_region(data: bytes) -> Value:
-    """What a region records of a pass."""
+    """The record that a region server writes of a pass."""
     body = _checked(b"TUFFRGRC", data)
     (size,) = struct.unpack_from(">H", body)
     state_ms, ended_ms, dropped, inverted = struct.unpack_from(">QQQQ", body, 2 + size)

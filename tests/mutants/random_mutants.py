@@ -42,7 +42,7 @@ CORE = (
     *(f"messaging/{name}.py" for name in (
         "read/messages", "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
         "retention/decision", "storage/pointer_index", "storage/store_state", "write/group_commit",
-        "write/publish", "write/sequencer",
+        "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (
         "aio/context", "commit", "message_buffer", "subscriber",

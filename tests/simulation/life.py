@@ -38,7 +38,7 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The rooms find the simulated disk, and the store that runs on it."""
-    with patch.object(process.components, "engine", _engine), mounted():
+    with patch.object(process.components, "_engine", _engine), mounted():
         yield
 
 

@@ -26,7 +26,7 @@ from threading import Event, Thread
 import tuff
 from tests.faults.bank_worker import audit, messages_of, open_accounts
 from tests.http.client import until
-from tests.http.process import REPOSITORY, ServerProcess
+from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, ServerProcess
 
 PROGRESS_WITHIN_S = 120.0  # seconds; a worker that does nothing for so long is stuck
 PROGRESS_COUNT_MAX = 30  # transfers at most between two kills, where no time was asked for
@@ -41,7 +41,8 @@ class Worker:
 
     def __init__(self, url: str, table: Path, *, run: int, errors: Path) -> None:
         self._errors = errors
-        command = [sys.executable, "-m", "tests.faults.bank_worker", url, str(table), f"run{run}"]
+        program = [sys.executable, "-m", "tests.faults.bank_worker"]
+        command = [*ENDS_WITH_PARENT, *program, url, str(table), f"run{run}"]
         with errors.open("ab") as file:
             self._process = subprocess.Popen(
                 command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=file, text=True

@@ -12,7 +12,6 @@ interrupted, and goes on where it was when it is started again.
 
 import argparse
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -198,8 +197,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="go on where this ends")
     options = parser.parse_args(arguments)
-    # Whoever ends it with TERM ends its server, too, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     tally = Tally(options.tally, version=version_here())
     if tally.kills:
         sys.stdout.write(f"before: {_told(tally, clients=options.clients)}")

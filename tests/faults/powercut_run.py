@@ -14,7 +14,7 @@ from tests.faults.powercut_ledger import NEVER, Account, read_account
 from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.http.calls import Topic
 from tests.http.client import ok
-from tests.http.process import REPOSITORY, SERVER, ServerProcess, serve
+from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProcess, serve
 
 SMALL_BUFFER = Path(__file__).with_name("powercut_server.py")
 COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
@@ -116,7 +116,7 @@ class Recorder:
         }  # fmt: skip
         module = "tests.faults.powercut_load"
         process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(options)],
+            [*ENDS_WITH_PARENT, sys.executable, "-m", module, json.dumps(options)],
             cwd=REPOSITORY,
             env=self._shim.environment(traced=True),
         )

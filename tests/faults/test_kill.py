@@ -1,10 +1,15 @@
 """Nothing that was acknowledged is lost to SIGKILL, and nothing else appears (promises 1-5, 9)."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.kill import KillProgram
+from tests.http.client import until
+from tests.http.process import ENDS_WITH_PARENT, REPOSITORY
 
 
 def test_two_kills_under_load_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
@@ -16,3 +21,31 @@ def test_two_kills_under_load_lose_nothing_and_invent_nothing(tmp_path: Path) ->
 @pytest.mark.slow
 def test_twenty_kills_under_load_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
     assert KillProgram(tmp_path, seed=2, clients=64).run(rounds=20) > 2000
+
+
+@pytest.mark.skipif(not ENDS_WITH_PARENT, reason="needs setpriv, of util-linux")
+def test_a_program_that_is_killed_leaves_no_server_behind(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib, tests.http.process as process\n"
+        "print(process.serve(pathlib.Path(sys.argv[1])).pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        assert runs(pid)
+
+        running.kill()
+
+    until(lambda: not runs(pid), what="the server to end")
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,10 @@ SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
 START_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0  # protocol §8
+
+# Before a command: Linux kills the process when the thread that started it ends, however that ends,
+# so that a program that is killed leaves no server behind. Elsewhere it is left out.
+ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 _READY = re.compile(r"tuff ready on http://(\S+):(\d+)\n")
 
@@ -42,7 +47,7 @@ class ServerProcess:
         number = len(list(home.glob("stdout-*.txt")))
         self._stdout, self._stderr = home / f"stdout-{number}.txt", home / f"stderr-{number}.txt"
         self.process: subprocess.Popen[bytes] | ForkedProcess
-        command = [*under, sys.executable, str(program), *arguments]
+        command = [*ENDS_WITH_PARENT, *under, sys.executable, str(program), *arguments]
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             if forks is not None:
                 self.process = forks.fork(list(arguments), home, out=out, errors=err)

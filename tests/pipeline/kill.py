@@ -27,7 +27,7 @@ import tuff
 from pipeline.manifest import Archive
 from tests.client.proxy import losing
 from tests.faults.disk import Shim, build
-from tests.http.process import serve
+from tests.http.process import ENDS_WITH_PARENT, serve
 from tests.pipeline.clock import Clock
 from tests.pipeline.kill_accounts import (
     Message,
@@ -164,7 +164,8 @@ class Lives:
 
     def _state(self, death: Death | None) -> int:
         self.points.aim(death if isinstance(death, Point) else None)
-        words = [sys.executable, "-m", "tests.pipeline.kill_job", self.url, str(self._home)]
+        program = [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.pipeline.kill_job"]
+        words = [*program, self.url, str(self._home)]
         if isinstance(death, Step):
             words += [death.job, death.name, death.when, str(death.number)]
         (self._home / "job").unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import tuff
 from tests.client.proxy import Losses, losing
+from tests.http.process import ENDS_WITH_PARENT
 from tests.spark.driver import BATCH_COUNT, SINKS, SOURCE
 from tests.spark.messages import read
 from tests.spark.session import set_up
@@ -131,11 +132,12 @@ class KillProgram:
         log = self._home / "driver.txt"
         with log.open("wb") as said:
             driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", self._url, str(self._home)],
+                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.spark.driver", self._url,
+                 str(self._home)],
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
-            )
+            )  # fmt: skip
         watch = threading.Thread(target=self._kill, args=(driver,))
         watch.start()
         code = driver.wait(LIFE_WITHIN_S)

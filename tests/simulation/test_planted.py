@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import MUTANTS, misplaced
-from tests.simulation.planted import BUGS as GENERAL_BUGS
-from tests.simulation.planted import PlantedBug
-from tests.simulation.planted_failures import FAILURE_BUGS, RARE_BUGS
-from tests.simulation.planted_jobs import JOB_BUGS
-from tests.simulation.planted_readers import READER_BUGS
-from tests.simulation.planting import found_by, has_its_place, plant, said_of
+from tests.simulation.planted_bugs import (
+    BUGS,
+    RARE_BUGS,
+    PlantedBug,
+    found_by,
+    has_its_place,
+    plant,
+    said_of,
+)
 
-BUGS = (*GENERAL_BUGS, *JOB_BUGS, *FAILURE_BUGS, *READER_BUGS)
 HISTORIES = Path(__file__).parent / "histories"
 SEED_COUNT_MAX = 2_000  # a round of a minute or two
 

@@ -1,0 +1,572 @@
+"""Bugs that are planted, one at a time, into a copy of the server: the simulation has to find each.
+
+They are the bugs that such a server has in practice: something is acknowledged too early, forgotten
+in a crash, shown too soon, or deleted too soon.
+"""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("tuff", "tx", "messaging", "process")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is replaced by what, in which file; it stands there once."""
+
+    file: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """A bug with a name. `history` is the kept one that found it first."""
+
+    name: str
+    changes: tuple[Change, ...]
+    history: str | None = None
+
+
+def planted(
+    name: str, file: str, before: str, after: str, history: str | None = None
+) -> PlantedBug:
+    """A bug that is one change."""
+    return PlantedBug(name, (Change(file, before, after),), history)
+
+
+BUGS = (
+    planted(
+        "commit-acknowledged-before-the-log-is-synced",
+        "tx/wal.py",
+        "file.append(data, sync=sync)",
+        "file.append(data, sync=False)",
+    ),
+    planted(
+        "publish-acknowledged-before-it-is-written",
+        "messaging/write/group_commit.py",
+        "        self._finish(batch)\n",
+        "        self._finish(batch)\n        self._answer(writes)\n",
+    ),
+    planted(
+        "message-ids-follow-a-clock-that-is-set-back",
+        "messaging/storage/store_state.py",
+        "if now_ms > last.timestamp_ms:",
+        "if now_ms != last.timestamp_ms:",
+    ),
+    planted(
+        "high-water-mark-lost-in-a-restart",
+        "messaging/storage/store_state.py",
+        "self.sequencer.raise_above(loaded.last_batch.last)",
+        "pass",
+    ),
+    planted(
+        "conflicts-not-checked-at-commit",
+        "tx/commit_and_abort.py",
+        "if conflict is not None:",
+        "if False:",
+    ),
+    planted(
+        "undecided-rows-skipped",
+        "messaging/read/visibility.py",
+        "else Verdict.HOLD",
+        "else Verdict.SKIP",
+    ),
+    planted(
+        "rolled-back-rows-visible",
+        "messaging/read/visibility.py",
+        "if pointer < 0 or holds(snapshot.invalids, pointer):",
+        "pointer = abs(pointer)\n    if holds(snapshot.invalids, pointer):",
+    ),
+    planted(
+        "invalid-pointers-pruned-while-rows-have-them",
+        "tx/invalid_list.py",
+        "if self._rows.is_carried(pointer) or ",
+        "if ",
+    ),
+    planted(
+        "pointer-block-used-before-it-is-durable",
+        "tx/pointer_blocks.py",
+        "await self._durable.synced(self._durable.record(edit))",
+        "self._durable.record(edit)",
+    ),
+    planted(
+        "returned-pointers-handed-out-again",
+        "tx/pointer_blocks.py",
+        "        self.clear()\n        self.add(kept)\n        return kept\n",
+        "        return kept\n",
+    ),
+    planted(
+        "checksum-of-log-records-not-checked",
+        "tuff/disk/records.py",
+        "if crc32(body, crc32(data[offset : offset + 4])) != expected:",
+        "if False:",
+    ),
+    planted(
+        "retention-deletes-the-current-generation",
+        "messaging/retention/decision.py",
+        "return generation < abs(current) or",
+        "return generation <= abs(current) or",
+    ),
+    PlantedBug(
+        "rollback-marks-rows-of-other-transactions",
+        (
+            Change(
+                "messaging/write/group_commit.py",
+                "if row.tx_pointer != pointer:",
+                "if row.tx_pointer is None:",
+            ),
+            Change(
+                "messaging/write/publish.py",
+                "first, last = max(entry.first, detail.first), min(entry.last, detail.last)",
+                "first, last = detail.first, detail.last",
+            ),
+        ),
+    ),
+    planted(
+        "snapshot-contains-edits-that-are-not-durable",
+        "tx/start_and_checkpoint.py",
+        "seen = self._durable.state.seen",
+        "seen = self._durable.state.lsn",
+    ),
+    planted(
+        "commit-cut-off-by-a-crash-stays-open",
+        "tx/manager.py",
+        "cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()",
+        "cut_off: set[int] = set()",
+    ),
+    planted(
+        "rename-not-synced",
+        "tuff/disk/files.py",
+        "    temporary.replace(path)\n    sync_directory(path.parent)\n",
+        "    temporary.replace(path)\n",
+    ),
+    planted(
+        "abort-does-not-wait-for-its-rows",
+        "tx/commit_and_abort.py",
+        "    if opened.is_short and not has_rows:\n",
+        "    if opened.is_short:\n",
+    ),
+    planted(
+        "long-polls-not-woken",
+        "messaging/topics.py",
+        "            waiter.set()\n",
+        "            pass\n",
+    ),
+    planted(
+        "conflict-recorded-too-late",
+        "tx/commit_and_abort.py",
+        "            self._record_refusal(edit)\n            refused",
+        "            await asyncio.sleep(0)\n"
+        "            self._record_refusal(edit)\n"
+        "            refused",
+        "refusal-and-ending-at-once",
+    ),
+    planted(
+        "end-of-a-transaction-does-not-wait-for-its-writes",
+        "tx/write_gates_and_key_locks.py",
+        "            try:\n                await _emptied(gate)\n",
+        "            try:\n                pass\n",
+    ),
+    planted(
+        "can-commit-lost-in-a-crash",
+        "tx/conflicts.py",
+        "opened.survived_crash and opened.is_short",
+        "False and opened.is_short",
+    ),
+    planted(
+        "time-outs-not-enforced",
+        "tx/commit_and_abort.py",
+        "        self._invalidate_soon(state.expired(self._now_ms()), ",
+        "        self._invalidate_soon(state.expired(0), ",
+    ),
+    planted(
+        "max-block-not-enforced",
+        "process/components.py",
+        "self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)",
+        "list[int]()",
+    ),
+    planted(
+        "expired-messages-shown",
+        "messaging/retention/decision.py",
+        "return max(0, now_ms - ttl_s * 1000 + 1)",
+        "return 0",
+    ),
+    planted(
+        "deleted-topic-keeps-its-generation",
+        "messaging/topic_changes.py",
+        "return TopicRecord(generation=1 - record.generation, properties=properties)",
+        "return TopicRecord(generation=-record.generation, properties=properties)",
+    ),
+    planted(
+        "tail-of-a-failed-log-not-written-again",
+        "tuff/disk/files.py",
+        "        file.write(data)\n        file.flush()\n        os.fdatasync(",
+        "        file.flush()\n        os.fdatasync(",
+        "failed-sync-then-power-cut",
+    ),
+    planted(
+        "two-recoveries-at-once",
+        "tx/durable_state.py",
+        "        async with self._reopening:\n"
+        "            if self.status.state is ServiceState.DOWN and not self._is_closed:\n"
+        "                await self._reopen()\n",
+        "        await self._reopen()\n",
+        "two-recoveries-at-once",
+    ),
+    planted(
+        "next-id-of-a-poll-behind-undecided-rows",
+        "messaging/read/visibility.py",
+        "min(number, past_group(query.high_water_mark).to_int() + 1)",
+        "number",
+        "clock-back-behind-an-empty-read",
+    ),
+    planted(
+        "message-ids-below-the-log-start",
+        "messaging/storage/store_state.py",
+        "self.sequencer.raise_above(each.durable.log_start.offset)",
+        "pass",
+        "log-start-ahead-of-a-clock-set-back",
+    ),
+    planted(
+        "readers-sleep-behind-transactions-of-a-failed-log",
+        "tx/message_rows.py",
+        "        self._rows.wake_readers(ended)",
+        "        pass",
+        "commit-that-a-failed-log-kept",
+    ),
+    planted(
+        "transactions-recovered-before-messages",
+        "tx/manager.py",
+        "self._may_recover = False",
+        "self._may_recover = True",
+        "service-start-before-messages-are-open",
+    ),
+    planted(
+        "rollback-learns-of-a-commit-before-it-is-durable",
+        "tx/write_permits.py",
+        "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
+        "        if not may_be_invalid:\n"
+        "            self._require_seen(found.lsn)\n"
+        "        if may_be_invalid:\n",
+        "rollback-beside-a-commit-then-kill",
+    ),
+    planted(
+        "second-can-commit-not-durable",
+        "tx/commit_and_abort.py",
+        "if opened.changes is not None and edit.changes:",
+        "if False:",
+        "further-can-commit-lost-alone",
+    ),
+    planted(
+        "clean-stop-loses-transactions-in-progress",
+        "tx/manager.py",
+        "            if not cut_off.isdisjoint(opened.pointers):",
+        "            if True:",
+    ),
+    # Retention holds, named positions, and the epochs and leases of sinks
+    planted(
+        "retention-ignores-holds",
+        "messaging/retention/decision.py",
+        "        live_from = min((by_ttl, *held))\n",
+        "        live_from = by_ttl\n",
+    ),
+    planted(
+        "expired-holds-still-hold",
+        "messaging/retention/decision.py",
+        "for each in self.holds if now_ms < each.expires_at_ms)\n",
+        "for each in self.holds)\n",
+    ),
+    planted(
+        "hold-brings-back-expired-messages",
+        "messaging/retention/holds_and_positions.py",
+        "        first=max(first, record.log_start, live_from, keepable),\n",
+        "        first=max(first, record.log_start, keepable),\n",
+    ),
+    planted(
+        "holds-lost-in-a-crash",
+        "messaging/storage/loading.py",
+        "replace(record, holds=holds[topic], positions=",
+        "replace(record, holds={}, positions=",
+    ),
+    planted(
+        "positions-lost-in-a-crash",
+        "messaging/storage/loading.py",
+        "holds=holds[topic], positions=positions[topic])",
+        "holds=holds[topic], positions={})",
+    ),
+    PlantedBug(
+        "position-outlives-its-topic",
+        (
+            Change(
+                "messaging/storage/loading.py",
+                "isinstance(record, TopicRecord) and record.generation == generation:",
+                "isinstance(record, TopicRecord):",
+            ),
+            Change(
+                "messaging/topic_changes.py",
+                "                    batch.delete(named_row_key(table, prefix, name))\n",
+                "                    pass\n",
+            ),
+        ),
+    ),
+    planted(
+        "position-acknowledged-before-it-is-durable",
+        "messaging/retention/holds_and_positions.py",
+        "        record = require_topic(self._store, self._state, topic)[1]\n"
+        "        return record.generation, dict(sorted(record.positions.items()))\n",
+        "        record = require_topic("
+        "self._store, self._state, topic)[0].require_decided()\n"
+        "        return record.generation, dict(sorted(record.positions.items()))\n",
+    ),
+    planted(
+        "truncation-ignores-holds",
+        "messaging/topic_changes.py",
+        "    if names and log_start > record.log_start:\n",
+        "    if False:\n",
+    ),
+    planted(
+        "payload-rows-of-a-held-reference-row-deleted",
+        "messaging/retention/decision.py",
+        "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
+        "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
+    ),
+    planted(
+        "deleted-hold-back-after-a-crash",
+        "messaging/retention/holds_and_positions.py",
+        "batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))",
+        "pass",
+    ),
+    planted(
+        "older-run-of-a-sink-not-fenced",
+        "tx/sinks.py",
+        "    if asked.run_id in sink.fenced:\n",
+        "    if False:\n",
+    ),
+    planted(
+        "older-run-of-a-sink-commits",
+        "tx/sinks.py",
+        "                await self._completion.invalidate(sink.transaction_id, "
+        "InvalidReason.INVALIDATED)\n",
+        "                await self._start(asked, lease, client)\n",
+    ),
+    planted(
+        "replayed-epoch-commits-twice",
+        "tx/sinks.py",
+        "    if sink.epoch == asked.epoch and has_committed:\n        return Step.NOTHING\n",
+        "    if sink.epoch == asked.epoch and has_committed:\n        return Step.BEGIN\n",
+    ),
+    planted(
+        "aborted-epoch-looks-committed",
+        "tx/state.py",
+        "                state=outcome.state,\n",
+        "                state=EndedState.COMMITTED,\n",
+    ),
+    planted(
+        "lease-renewal-has-no-effect",
+        "tx/timeouts.py",
+        "            )\n        self.begin(opened)\n",
+        "            )\n",
+    ),
+    planted(
+        "renewed-lease-lost-in-a-crash",
+        "tx/timeouts.py",
+        "        for opened in in_progress:\n            self.begin(opened)\n",
+        "        for opened in in_progress:\n"
+        "            one = opened.transaction_id\n"
+        "            if opened.lease_ms is not None:\n"
+        "                self._ends_ms[one] = one // 1_000_000 + opened.lease_ms\n"
+        "                self._deadlines.set(one, self._ends_ms[one])\n",
+    ),
+    # A disk that fails or hangs
+    planted(
+        "directory-not-synced-at-recovery",
+        "tx/recovery.py",
+        "    sync_directory(directory)\n",
+        "",
+        "log-whose-name-was-never-synced",
+    ),
+    planted(
+        "log-file-of-a-failed-roll-not-removed",
+        "tx/wal.py",
+        "            await self._in_thread(partial(remove_file, roll.path))\n",
+        "            pass\n",
+    ),
+    planted(
+        "snapshot-older-than-the-log-after-it",
+        "tx/durable_state.py",
+        "        image = self.decided.image()\n\n",
+        "        image = self.decided.image()\n        await asyncio.sleep(0)\n\n",
+    ),
+    planted(
+        "time-out-during-a-commit-that-writes-rows",
+        "tx/commit_and_abort.py",
+        " if not self._locks.has_claim(one.transaction_id)]",
+        "]",
+    ),
+    planted(
+        "commit-continues-after-the-log-failed",
+        "tx/commit_and_abort.py",
+        "if self._durable.epoch != epoch:",
+        "if False:",
+    ),
+    # Readers that sleep, and readers of rows that are being marked
+    planted(
+        "end-of-a-transaction-does-not-wake-its-readers",
+        "messaging/write/settle_and_mark.py",
+        "        self._readers.wake(transaction_pointers)",
+        "        pass",
+        "reader-asleep-in-a-transaction-that-ended",
+    ),
+    planted(
+        "read-only-commit-does-not-wake-its-readers",
+        "tx/commit_and_abort.py",
+        "            self._spawn(self._wake_once_durable(pointers, lsn))",
+        "            pass",
+    ),
+    planted(
+        "readers-in-a-lost-transaction-not-woken-after-recovery",
+        "tx/message_rows.py",
+        ", *rows.reading_pointers()}",
+        "}",
+        "reader-asleep-in-what-a-failed-log-lost",
+    ),
+    planted(
+        "expiry-of-a-blocking-row-wakes-no-reader",
+        "messaging/read/poll.py",
+        "alarm_s = min(deadline_s, loop.time() + left_s)",
+        "pass",
+        "reader-asleep-behind-a-row-that-expires",
+    ),
+    planted(
+        "release-of-a-hold-wakes-no-reader",
+        "messaging/retention/holds_and_positions.py",
+        "        batch.touch(topic)\n",
+        "",
+        "reader-asleep-behind-a-hold-that-is-let-go",
+    ),
+    PlantedBug(
+        "longer-ttl-applies-only-once-durable",
+        (
+            Change(
+                "messaging/topics.py",
+                "return replace(rule, coming=decided.rule)",
+                "return replace(rule, holds=(*rule.holds, *decided.holds.values()))",
+            ),
+            # One that sleeps would begin anew, and a reply that was given can't be held against
+            # what the time to live is later.
+            Change(
+                "messaging/read/poll.py",
+                "return replace(query, start=asked) if query.live_from < live_from else query",
+                "return query",
+            ),
+        ),
+        "ttl-made-longer-while-messages-expire",
+    ),
+    planted(
+        "read-switches-from-the-store-to-the-tail-cache",
+        "messaging/read/poll.py",
+        "result = None if goes_on else self._state.tail_cache.read(query)",
+        "result = self._state.tail_cache.read(query)",
+        "read-that-began-in-the-store-went-on-in-memory",
+    ),
+    planted(
+        "splits-leave-rows-out",
+        "messaging/read/offsets.py",
+        "starts, ends = [start, *bounds], [*bounds, ",
+        "starts, ends = [start, *bounds], [*(MessageId(*each.offset) for each in bounds), ",
+    ),
+    planted(
+        "end-offset-behind-undecided-rows",
+        "messaging/read/offsets.py",
+        "_verdict(query, offset, row) is Verdict.HOLD",
+        "False",
+    ),
+    PlantedBug(
+        "publish-marked-rolled-back-in-parts",
+        (
+            Change(
+                "messaging/write/settle_and_mark.py",
+                "        batches = list(_batches(entries)) or [[]]\n",
+                """        from dataclasses import replace
+        from messaging.storage.rows import offset_after
+        parts = []
+        for entry in entries:
+            first = entry.first
+            while entry.kind == MESSAGE_ROWS and first <= entry.last:
+                last = min(entry.last, offset_after(first, MARK_ROWS_MAX - 1))
+                parts.append(replace(entry, first=first, last=last))
+                first = offset_after(last)
+        batches = list(_batches(parts)) or [[]]
+""",
+            ),
+        ),
+        "publish-marked-in-two-batches",
+    ),
+)
+
+# One seed in some seven hundred thousand finds it; its history finds it each time.
+RARE_BUGS = (
+    planted(
+        "pointer-block-recorded-in-the-message-store-before-it-is-durable",
+        "process/components.py",
+        "            await self._messaging.record_store_id(store_id)\n",
+        "            self._messaging.rows.note_reserved(\n"
+        "                self._transactions.image().highest_reserved\n"
+        "            )\n"
+        "            await self._messaging.record_store_id(store_id)\n",
+        "mark-beside-a-block-that-is-lost",
+    ),
+)
+
+
+def has_its_place(bug: PlantedBug) -> bool:
+    """Whether what it replaces is still there, in one place only."""
+    sources = [(ROOT / change.file).read_text("utf-8") for change in bug.changes]
+    return all(
+        source.count(change.before) == 1
+        for source, change in zip(sources, bug.changes, strict=True)
+    )
+
+
+def plant(bug: PlantedBug, directory: Path) -> None:
+    """Make a copy of the server with this bug."""
+    assert has_its_place(bug), bug.name
+    for name in COPIED:
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "tests/simulation",
+        directory / "tests/simulation",
+        ignore=shutil.ignore_patterns("__pycache__", "test_*", "histories"),
+    )
+    for change in bug.changes:
+        source = (ROOT / change.file).read_text("utf-8")
+        (directory / change.file).write_text(source.replace(change.before, change.after), "utf-8")
+
+
+def found_by(directory: Path, *, seed_count: int) -> str:
+    """What the simulation in this copy says, seed by seed until the first that fails."""
+    return _said(directory, "--until-one-fails", "--seeds", str(seed_count))
+
+
+def said_of(history: Path, directory: Path) -> str:
+    """What the simulation in this copy says of a history."""
+    return _said(directory, "--replay", str(history))
+
+
+def _said(directory: Path, *arguments: str) -> str:
+    program = [sys.executable, "-P", "-c", _START, *arguments]
+    told = subprocess.run(program, cwd=directory, capture_output=True, check=False)
+    assert not told.stderr, told.stderr.decode()
+    return told.stdout.decode()
+
+
+# The copy alone is on the path, however the project itself was installed.
+_START = (
+    "import sys; sys.path.insert(0, '.'); "
+    "from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)

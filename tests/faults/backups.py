@@ -1,4 +1,4 @@
-"""Backups of a server under load, each restored and held against what clients were told.
+"""Backups of a server under load, each restored and compared with what clients were told.
 
     python -m tests.faults.backups --backups 20 --clients 16
 
@@ -15,14 +15,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from admin.backup import restore_archive
-from tests.faults.checker_history import BEGINNING
-from tests.faults.kill_clients import TOPICS, Shared, Worker, read_all, topic_of
-from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
+from tests.faults.history import BEGINNING, Attempt, Outcome, View
+from tests.faults.workload_messages import (
+    TOPICS,
+    Shared,
+    Worker,
+    read_all,
+    require_no_violation,
+    topic_of,
+)
 from tests.http.calls import TRANSACTIONS, Topic
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
@@ -34,17 +40,19 @@ BALLAST, PROBE = "ballast", "probe"  # topics beside those of the units of work
 # Behind the number of a message of ballast: a backup of nothing is over before it is disturbed.
 WEIGHT = "|" + "x" * 1_000
 BALLAST_COUNT = 1_000  # messages in one publish
+Messages = Mapping[str, Sequence[tuple[str, str]]]  # by topic: message id, payload
+
 # Nothing that is open at a backup may end by itself before a slow machine has restored it.
 PATIENT = ("tx.default_timeout=600", "messaging.max_block=600", "tx.outcome_retention=86400")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A backup, how many units of work had been entered when it began, and its first and last
-    moment in seconds."""
+    """A backup, how many attempts had been recorded when it began, and its first and last moment in
+    seconds."""
 
     archive: Path
-    unit_count: int
+    attempt_count: int
     began_s: float
     ended_s: float
 
@@ -85,20 +93,20 @@ def numbered(count: int) -> list[str]:
 
 
 def check_beside(
-    restored: View, whole: View, *, ballast_count: int, probe_count: int, probe_told: int
+    restored: Messages, whole: Messages, *, ballast_count: int, probe_count: int, probe_told: int
 ) -> None:
     """All of the ballast is in the backup, and of the probe's messages at least those that it was
     told of before, with the ids that the first server gave them; that one lost none either."""
     for topic, count in ((BALLAST, ballast_count), (PROBE, probe_count)):
         payloads = [payload for _, payload in whole[topic]]
         assert payloads == numbered(count), f"{topic} has {len(payloads)} of {count} messages"
-    check_prefix(restored, whole)
     for topic, count in ((BALLAST, ballast_count), (PROBE, probe_told)):
         found = len(restored[topic])
+        assert list(whole[topic][:found]) == list(restored[topic]), f"{topic} is no prefix"
         assert found >= count, f"{count} messages of {topic} were told, {found} are in the backup"
 
 
-def read_beside(server: ServerProcess) -> View:
+def read_beside(server: ServerProcess) -> Messages:
     """The topics beside those of the units; a message of ballast without its weight."""
     client = Client(server.port, is_checked=False)
     found = {name: _read_to_end(topic_of(client, name)) for name in (BALLAST, PROBE)}
@@ -148,19 +156,19 @@ class BackupProgram:
         """Take and check so many; what there is to say of them."""
         try:
             backups = self._take(count)
-            units = list(self._shared.units)
+            attempts = list(self._shared.attempts)
             client = self._server.client()
-            whole = read_all(client, isolation="all")
+            whole = read_all(client, View.ALL)
             beside = read_beside(self._server)
             client.close()
         finally:
             self._server.end()
         for taken in backups:
-            self._check(taken, units, whole, beside)
+            self._check(taken, attempts, whole, beside)
         seconds = statistics.mean(each.ended_s - each.began_s for each in backups)
         return (
-            f"{count} backups under {self._client_count} clients restored, {len(units)} units of "
-            f"work accounted for in each, {seconds:.2f} s a backup; {self._probe.told(backups)}"
+            f"{count} backups under {self._client_count} clients restored, {len(attempts)} units "
+            f"of work accounted for in each, {seconds:.2f} s a backup; {self._probe.told(backups)}"
         )
 
     def _take(self, count: int) -> list[Taken]:
@@ -185,18 +193,20 @@ class BackupProgram:
                 raise self._shared.failures[0]
 
     def _take_one(self, number: int) -> Taken:
-        enough = len(self._shared.units) + UNITS_BETWEEN
+        enough = len(self._shared.attempts) + UNITS_BETWEEN
         until(
-            lambda: len(self._shared.units) >= enough or self._shared.failures,
+            lambda: len(self._shared.attempts) >= enough or self._shared.failures,
             within_s=LOAD_WITHIN_S,
             what="the load to go on",
         )
-        archive, told = self._home / f"{number}.backup", len(self._shared.units)
+        archive, told = self._home / f"{number}.backup", len(self._shared.attempts)
         began = time.monotonic()
         download(f"http://127.0.0.1:{self._server.port}", archive)
         return Taken(archive, told, began, time.monotonic())
 
-    def _check(self, taken: Taken, units: Sequence[Unit], whole: View, beside: View) -> None:
+    def _check(
+        self, taken: Taken, attempts: Sequence[Attempt], whole: Attempt, beside: Messages
+    ) -> None:
         home = taken.archive.with_suffix(".home")
         home.mkdir()
         restore_archive(taken.archive, home / "data", now_ms=time.time_ns() // 1_000_000)
@@ -205,12 +215,17 @@ class BackupProgram:
             client = server.client()
             for tx in ok(client.get(TRANSACTIONS)).json["inProgress"]:
                 ok(client.post(f"{TRANSACTIONS}/{tx['transactionId']}/abort"))
+            began, ended = round(taken.began_s * 1e9), round(taken.ended_s * 1e9)
             known = [
-                _as_restored(client, unit, was_told=number < taken.unit_count)
-                for number, unit in enumerate(units)
+                _as_restored(client, attempt, was_told=number < taken.attempt_count, began=began)
+                for number, attempt in enumerate(attempts)
             ]
-            check_committed(known, read_all(client, isolation="committed"))
-            check_prefix(read_all(client, isolation="all"), whole)
+            # The restored server shows what the first one showed while the backup was taken.
+            reads = [
+                replace(read_all(client, view), invoked=began, completed=ended)
+                for view in (View.COMMITTED, View.ALL)
+            ]
+            require_no_violation([*known, *reads, whole])
             check_beside(
                 read_beside(server),
                 beside,
@@ -222,16 +237,24 @@ class BackupProgram:
             server.end()
 
 
-def _as_restored(client: Client, unit: Unit, *, was_told: bool) -> Unit:
-    """The unit with its fate in the restored server; what its client was told in time must hold."""
-    if unit.pointer is None:
-        return unit if was_told else replace(unit, fate=Fate.MAYBE)
-    reply = client.get(f"{TRANSACTIONS}/{unit.pointer}")
+def _as_restored(client: Client, attempt: Attempt, *, was_told: bool, began: int) -> Attempt:
+    """What the attempt published, with its outcome in the restored server; it is the one that its
+    client was told before the backup began."""
+    attempt = replace(attempt, actions=tuple(attempt.publishes))
+    if attempt.pointer is None:
+        return attempt if was_told else attempt.ended(Outcome.UNKNOWN, completed=None)
+    reply = client.get(f"{TRANSACTIONS}/{attempt.pointer}")
     is_committed = reply.status == 200 and reply.json["state"] == "committed"
-    fate = Fate.SEEN if is_committed else Fate.HIDDEN
-    assert not was_told or fate is unit.fate, f"{unit} is {reply.body!r} in the backup"
-    assert unit.fate is Fate.SEEN or fate is Fate.HIDDEN, f"{unit} is committed in the backup"
-    return replace(unit, fate=fate)
+    outcome = Outcome.OK if is_committed else Outcome.FAIL
+    is_known = attempt.outcome is not Outcome.UNKNOWN
+    assert not (was_told and is_known) or outcome is attempt.outcome, (
+        f"{attempt} is {reply.body!r} in the backup"
+    )
+    assert attempt.outcome is Outcome.OK or not is_committed, (
+        f"{attempt} is committed in the backup"
+    )
+    # What has committed there has done so before the backup.
+    return replace(attempt, outcome=outcome, completed=began - 1)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,11 +2,11 @@
 
     python -m tests.faults.bank --kills 10 --seconds 60
 
-Eight clerks (tests/faults/bank_worker.py) move money between a hundred rows of a table, and tell of
-it in a message of the same transaction. At every moment every snapshot holds the same sum, and its
-rows and messages tell the same story. At the end each transfer that was reported as done is there,
-none that was reported as failed, and the outcome of each doubtful one can be asked and is true
-(promises 1, 4, 5, 9).
+Eight clerks (tests/faults/workload_bank.py) move money between a hundred rows of a table, and
+publish a message about it in the same transaction. At every moment every snapshot holds the same
+sum, and its rows and messages tell the same story. At the end each transfer that was reported as
+done is there, none that was reported as failed, and the outcome of each doubtful one can be asked
+and is true (promises 1, 4, 5, 9).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import tuff
-from tests.faults.bank_worker import audit, messages_of, open_accounts
+from tests.faults.workload_bank import audit, messages_of, open_accounts
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, ServerProcess
 
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, url: str, table: Path, *, run: int, errors: Path) -> None:
         self._errors = errors
-        program = [sys.executable, "-m", "tests.faults.bank_worker"]
+        program = [sys.executable, "-m", "tests.faults.workload_bank"]
         command = [*ENDS_WITH_PARENT, *program, url, str(table), f"run{run}"]
         with errors.open("ab") as file:
             self._process = subprocess.Popen(

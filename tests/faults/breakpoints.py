@@ -13,39 +13,38 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Operation, Point
-from tests.faults.checker_history import BEGINNING
-from tests.faults.kill_clients import (
+from tests.faults.history import (
+    BEGINNING,
+    Attempt,
+    Outcome,
+    Poll,
+    Requests,
+    View,
+    attempt_of,
+    payloads,
+)
+from tests.faults.workload_messages import (
     LOST,
     TOPICS,
     Follower,
     Shared,
     check_outcomes,
-    read_on,
+    read_all,
+    require_no_violation,
     resolved,
     topic_of,
-)
-from tests.faults.ledger import (
-    Fate,
-    Requests,
-    Unit,
-    View,
-    check_committed,
-    check_prefix,
-    payloads,
-    unsure_of,
 )
 from tests.http.calls import TRANSACTIONS, Tx, begin, entry
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
 BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
-ISOLATIONS = ("committed", "all")
+VIEWS = (View.COMMITTED, View.ALL)
 GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 
@@ -113,12 +112,8 @@ class Breaking:
         self._broken = broken
         self._number = 0
         self._shared = Shared(port=broken.server.port)
-        self._readers = {name: Follower(self._shared, isolation=name) for name in ISOLATIONS}
-        self._threads = [Thread(target=one.follow) for one in self._readers.values()]
-        self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
-        self._views: dict[str, dict[str, list[tuple[str, str]]]] = {
-            name: {topic: [] for topic in TOPICS} for name in ISOLATIONS
-        }
+        self._threads = [Thread(target=Follower(self._shared, view).follow) for view in VIEWS]
+        self._places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
         for thread in self._threads:
             thread.start()
 
@@ -133,60 +128,63 @@ class Breaking:
         """Do what passes the place, let it break there, and account for it; what the client was
         told. Raises: AssertionError: a promise is broken."""
         self._number += 1
-        units, told = self._work(point, fault)
+        attempts, told = self._work(point, fault)
         assert point.name in self._broken.reached("broke"), f"{point.name} was not passed"
         if fault is Fault.EXCEPTION and point.is_at_disk:
-            units.append(self._goes_on())
+            attempts.append(self._goes_on())
         else:
             self._broken.restart()
             self._shared.port = self._broken.server.port
         client = self._broken.server.client()
-        settled = [resolved(client, unit) for unit in units]
+        settled = [resolved(client, attempt) for attempt in attempts]
         check_outcomes(client, settled)
-        for isolation, reader in self._readers.items():
-            after = self._places[isolation]
-            found, self._places[isolation] = read_on(client, isolation=isolation, after=after)
-            if isolation == "committed":
-                check_committed(settled, found, unsure=unsure_of(units))
-            for topic, messages in found.items():
-                self._views[isolation][topic] += messages
-            # Who read while it was half done was shown nothing that is not there now.
-            check_prefix(copied(reader.seen), self._views[isolation])
+        self._shared.history += settled
+        for view, places in tuple(self._places.items()):
+            found = read_all(client, view, after=places)
+            self._shared.history.append(found)
+            polls = (action for action in found.actions if isinstance(action, Poll))
+            self._places[view] |= {poll.topic: poll.until for poll in polls}
+        # The followers read while it was half done, and go on.
+        require_no_violation(list(self._shared.history))
         self._raise_failures()
         overview = ok(client.get(TRANSACTIONS)).json
         assert overview["inProgress"] == [], overview
         return told
 
-    def _goes_on(self) -> Unit:
+    def _goes_on(self) -> Attempt:
         """A run that is repeated until the server has found out by itself what its disk holds."""
         client, requests = self._broken.server.client(), self._requests(5)
         body: dict[str, object] = {
             "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
             "requestId": f"after {self._number}",
         }
+        run = attempt_of(
+            5, requests, Outcome.UNKNOWN, invoked=time.monotonic_ns(), completed=None, body=body
+        )
         until(
             lambda: client.post(f"{TRANSACTIONS}/run", body).status == 200,
             within_s=GOES_ON_WITHIN_S,
             what="the server to go on after its disk failed",
         )
-        return Unit(client=5, number=self._number, fate=Fate.SEEN, requests=requests)
+        return run  # it is repeated once more, which tells its ids
 
     def _raise_failures(self) -> None:
         if self._shared.failures:
             raise self._shared.failures[0]
 
-    def _work(self, point: Point, fault: Fault) -> tuple[list[Unit], str]:
-        """One unit that is acknowledged before, and the one that breaks."""
+    def _work(self, point: Point, fault: Fault) -> tuple[list[Attempt], str]:
+        """An attempt that is acknowledged before, and the one that breaks."""
         client = self._broken.server.client()
-        before = self._plain(client, 0, is_sure=True)
+        before, _ = self._publish(client, lambda: None, who=0)
+        assert before.outcome is Outcome.OK
         steps = {
             Operation.PUBLISH: self._publish,
             Operation.COMMIT: self._commit,
             Operation.ABORT: self._abort,
             Operation.SNAPSHOT: self._snapshot,
         }
-        unit, told = steps[point.operation](client, lambda: self._broken.arm(point, fault))
-        return [before, unit], told
+        attempt, told = steps[point.operation](client, lambda: self._broken.arm(point, fault))
+        return [before, attempt], told
 
     def _requests(self, client: int) -> Requests:
         return (
@@ -194,65 +192,68 @@ class Breaking:
             (THERE, payloads(client, self._number, 1, 1)),
         )
 
-    def _plain(self, client: Client, who: int, *, is_sure: bool) -> Unit:
-        requests = self._requests(who)[:1]
-        if is_sure:
-            ok(topic_of(client, HERE).publish(*requests[0][1]))
-        fate = Fate.SEEN if is_sure else Fate.MAYBE
-        return Unit(client=who, number=self._number, fate=fate, requests=requests)
-
-    def _publish(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
-        unit = self._plain(client, 1, is_sure=False)
+    def _publish(
+        self, client: Client, arm: Callable[[], None], *, who: int = 1
+    ) -> tuple[Attempt, str]:
+        requests, invoked = self._requests(who)[:1], time.monotonic_ns()
         arm()
-        told, is_done = asked(lambda: topic_of(client, HERE).publish(*unit.requests[0][1]))
-        return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
+        told, is_done = asked(lambda: topic_of(client, HERE).publish(*requests[0][1]))
+        return _attempt(who, requests, invoked, is_done=is_done), told
 
-    def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
-        tx, requests = begin(client), self._requests(2)
+    def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
+        invoked, tx, requests = time.monotonic_ns(), begin(client), self._requests(2)
         body: dict[str, object] = {
             "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
             "changes": [f"key {self._number}"],
         }
-        unit = Unit(
-            client=2,
-            number=self._number,
-            fate=Fate.ASK,
-            requests=requests,
-            pointer=tx.id,
-            body=body,
-        )
         arm()
         told, is_done = asked(lambda: tx.commit(**body))
-        return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
+        return _attempt(2, requests, invoked, is_done=is_done, pointer=tx.id, body=body), told
 
-    def _published(self, client: Client, who: int) -> tuple[Tx, Unit]:
+    def _published(self, client: Client, who: int) -> tuple[Tx, Requests]:
         tx, requests = begin(client), self._requests(who)
         for name, sent in requests:
             ok(topic_of(client, name).publish(*sent, tx=tx.id))
-        unit = Unit(
-            client=who, number=self._number, fate=Fate.ASK, requests=requests, pointer=tx.id
-        )
-        return tx, unit
+        return tx, requests
 
-    def _abort(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
-        tx, unit = self._published(client, 3)
+    def _abort(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
+        invoked, (tx, requests) = time.monotonic_ns(), self._published(client, 3)
         arm()
         told, is_done = asked(tx.abort)
-        return (replace(unit, fate=Fate.HIDDEN) if is_done else unit), told
+        return (
+            _attempt(3, requests, invoked, is_done=is_done, as_told=Outcome.FAIL, pointer=tx.id),
+            told,
+        )
 
-    def _snapshot(self, client: Client, arm: Callable[[], None]) -> tuple[Unit, str]:
-        tx, unit = self._published(client, 4)
+    def _snapshot(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
+        invoked, (tx, requests) = time.monotonic_ns(), self._published(client, 4)
         arm()
         told, _ = asked(lambda: client.post(f"{TRANSACTIONS}/snapshot"))
-        if self._broken.server.process.poll() is None:
-            _, is_done = asked(tx.commit)
-            return (replace(unit, fate=Fate.SEEN) if is_done else unit), told
-        return unit, told
+        is_alive = self._broken.server.process.poll() is None
+        is_done = is_alive and asked(tx.commit)[1]
+        return _attempt(4, requests, invoked, is_done=is_done, pointer=tx.id), told
 
 
-def copied(seen: View) -> View:
-    """What a reader was shown until now; it goes on."""
-    return {topic: list(messages) for topic, messages in seen.items()}
+def _attempt(
+    client: int,
+    requests: Requests,
+    invoked: int,
+    *,
+    is_done: bool,
+    as_told: Outcome = Outcome.OK,
+    pointer: str | None = None,
+    body: Mapping[str, object] | None = None,
+) -> Attempt:
+    outcome = as_told if is_done else Outcome.UNKNOWN
+    return attempt_of(
+        client,
+        requests,
+        outcome,
+        invoked=invoked,
+        completed=time.monotonic_ns(),
+        pointer=pointer,
+        body=body,
+    )
 
 
 def asked(call: Callable[[], Reply]) -> tuple[str, bool]:

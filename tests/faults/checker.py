@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.checker_findings import Anomaly, Finding, Findings, Writers, report
+from tests.faults.checker_anomalies import Anomaly, Finding, Findings, Writers, report
 from tests.faults.checker_graph import Adjacency, Dependencies, components, path
-from tests.faults.checker_history import History, load
 from tests.faults.checker_rows import check_rows, row_edges, rows_of
 from tests.faults.checker_topics import check_topics, topic_edges, topics_of
+from tests.faults.history import History, load
 
 EDGES_TRIED_MAX = 1_000  # rw edges of one knot of transactions; by then it is told what it is
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--measure", type=int, metavar="COUNT", help="make a history, and time it")
     options = parser.parse_args(arguments)
     if options.measure:
-        from tests.faults.checker_made import made_history  # a measurement alone needs it
+        from tests.faults.made_histories import made_history  # a measurement alone needs it
 
         history: History = made_history(seed=1, count=options.measure, clients=32)
     else:

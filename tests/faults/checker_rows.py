@@ -4,9 +4,9 @@ import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.faults.checker_findings import Anomaly, Finding, Findings, KnownBy, Writers, repeated
+from tests.faults.checker_anomalies import Anomaly, Finding, Findings, KnownBy, Writers, repeated
 from tests.faults.checker_graph import Dependencies
-from tests.faults.checker_history import Append, History, Read
+from tests.faults.history import Append, History, Read
 
 
 @dataclass(slots=True)

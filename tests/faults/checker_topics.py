@@ -5,9 +5,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from tests.faults.checker_findings import Anomaly, Finding, Findings, KnownBy, Writers, repeated
+from tests.faults.checker_anomalies import Anomaly, Finding, Findings, KnownBy, Writers, repeated
 from tests.faults.checker_graph import Dependencies
-from tests.faults.checker_history import BEGINNING, History, Outcome, Poll, Publish, View
+from tests.faults.history import BEGINNING, History, Outcome, Poll, Publish, View
 
 _PLACE = 20  # hex digits; where a row stands. The rest tells apart the payloads of one reference
 _ANYWHERE = (f"{BEGINNING}-", "~")  # behind the beginning, and before the end

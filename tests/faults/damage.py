@@ -48,6 +48,7 @@ from tx.snapshot_file import read_snapshot
 from tx.wal import LogContents, read_log
 
 TAIL_BYTES = 64 * 1024
+PROVEN_WITHIN_S = 60.0
 WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
 CUT_EVERY = 4  # flips in LevelDB's files; for one in so many, the file is cut there as well
 IN_TABLE = "one"  # how the namespaces begin whose messages LevelDB has in a table
@@ -98,7 +99,7 @@ class Files:
             while log.stat().st_size < TAIL_BYTES + 1024:
                 work(10)
             # A quiet server proves what it wrote last.
-            until(lambda: _proven_length(log) > log.stat().st_size - 100)
+            until(lambda: _proven_length(log) > log.stat().st_size - 100, within_s=PROVEN_WITHIN_S)
         server.kill()
         server.end()
         return cls(directory, log, snapshot)
@@ -189,7 +190,8 @@ def damage_engine(
     tables = [path for path in paths if path.suffix == ".ldb"]
     for number in range(count):
         # LevelDB opens with a damaged table only, and a server that is down serves nothing wrong.
-        is_served = number < servers
+        # How many come up is a matter of chance, so there are more until one has served.
+        is_served = number < servers or (servers > 0 and not _has_served(findings))
         path = chance.choice(tables if is_served and number % 2 == 0 else paths)
         at = chance.randrange(path.stat().st_size)
         place = f"{path.name} at byte {at}"
@@ -202,8 +204,12 @@ def damage_engine(
             with cut(path, at):
                 _check_cut(data, path, place, findings)
                 _salvage_cut(data, truth, path, place, findings, scratch)
-    if servers and not any(outcome.startswith("server served") for outcome in findings.counts):
+    if servers and not _has_served(findings):
         findings.wrong.append("no server served anything on damaged files")
+
+
+def _has_served(findings: Findings) -> bool:
+    return any(outcome.startswith("server served") for outcome in findings.counts)
 
 
 def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> None:

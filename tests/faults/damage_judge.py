@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.admin.judge import MessageName, Seen
-from tests.faults.checker_history import BEGINNING
+from tests.faults.history import BEGINNING
 from tests.http.calls import Topic
 from tests.http.client import Reply, ok, problem_of
 

@@ -25,7 +25,7 @@ from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from pathlib import Path
 
 from tests.faults.breakpoints import BrokenServer
-from tests.faults.kill_clients import LOST
+from tests.faults.workload_messages import LOST
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess

@@ -1,49 +1,53 @@
-"""`kill -9` of a real server under load: many clients, two readers that never stop, a ledger.
+"""`kill -9` of a real server under load: many clients, and two readers that never stop.
 
     python -m tests.faults.kill --kills 20 --clients 64
     python -m tests.faults.kill --kills 1000 --tally build/prove/kills.jsonl
 
-Each round loads the server, kills it without warning, starts one on what it left, resolves every
-doubt by asking, and compares what readers find with what clients were told (promises 1 to 5, 9).
-After some rounds all that everybody did and was shown is checked as one history, and a new server
-with empty directories takes over, so that a program may run for hours. With a tally it may be
-interrupted, and goes on where it was when it is started again.
+Each round loads the server, kills it without warning, starts one on what it left, and finds out by
+asking how everything ended that clients were not told. After some rounds all that everybody did and
+was shown is checked as one history (promises 1 to 5, 9), and a new server with empty directories
+takes over, so that a program may run for hours. With a tally it may be interrupted, and continues
+where it was when it is started again.
+
+tally := one JSON object a line, of each chunk that went well:
+         {"version": …, "seed": …, "kills": …, "units": …, "seconds": …}
 """
 
 import argparse
+import json
 import random
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from tests.faults.checker import violations
-from tests.faults.checker_findings import report
-from tests.faults.checker_history import BEGINNING, save
-from tests.faults.kill_clients import (
+from tests.faults.history import BEGINNING, Poll, View, save
+from tests.faults.workload_messages import (
     TOPICS,
     Follower,
     Shared,
     Worker,
     check_outcomes,
     read_all,
-    read_on,
+    require_no_violation,
     resolved,
     topic_of,
+    without_lost_copies,
 )
-from tests.faults.kill_history import attempted, without_lost_copies
-from tests.faults.kill_tally import Tally, version_here
-from tests.faults.ledger import Unit, check_committed, check_prefix
 from tests.http.calls import begin
 from tests.http.client import Client, ok, until
+from tests.http.forking import REPOSITORY
 from tests.http.process import ServerProcess, serve
 
 LOAD_WITHIN_S = 120.0
-UNIT_COUNT = (60, 240)  # units of work of all clients, from and to, until the kill
+UNIT_COUNT = (60, 240)  # attempts of all clients, from and to, until the kill
 ROUNDS_PER_HOME = 20  # rounds on one data directory; what is there is compared in every round
-ISOLATIONS = ("committed", "all")
+SOURCES = ("tuff", "tx", "messaging", "process")  # a tally is of one version of these
+VIEWS = (View.COMMITTED, View.ALL)
 
 
 class KillProgram:
@@ -65,14 +69,10 @@ class KillProgram:
         self._kept = kept
         self._server = serve(home)
         self._shared = Shared(port=self._server.port)
-        self._followers = [Follower(self._shared, isolation=name) for name in ISOLATIONS]
+        self._followers = [Follower(self._shared, view) for view in VIEWS]
         self._threads = [threading.Thread(target=one.follow) for one in self._followers]
-        self._views: dict[str, dict[str, list[tuple[str, str]]]] = {
-            name: {topic: [] for topic in TOPICS} for name in ISOLATIONS
-        }
-        self._places = {name: dict.fromkeys(TOPICS, BEGINNING) for name in ISOLATIONS}
+        self._places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
         self._unit_count = 0
-        self._repeated: list[Unit] = []
         client = Client(self._server.port, is_checked=False)
         for name in TOPICS:
             ok(topic_of(client, name).create())
@@ -89,7 +89,7 @@ class KillProgram:
                 self._account()
             self._restart(_terminate)
             self._account()
-            self._compare_followers()
+            self._read_everything()
         finally:
             self._shared.over.set()
             for thread in self._threads:
@@ -106,7 +106,7 @@ class KillProgram:
                 self._shared,
                 number=each,
                 first_unit=1_000_000 * number,
-                first_places=self._places["all"],
+                first_places=self._places[View.ALL],
             )
             for each in range(self._client_count)
         ]
@@ -115,7 +115,7 @@ class KillProgram:
         for thread in threads:
             thread.start()
         until(
-            lambda: len(self._shared.units) >= enough or self._shared.failures,
+            lambda: len(self._shared.attempts) >= enough or self._shared.failures,
             within_s=LOAD_WITHIN_S,
             what="the load to get going",
         )
@@ -132,21 +132,18 @@ class KillProgram:
 
     def _account(self) -> None:
         client = Client(self._server.port, is_checked=False)
-        new = [resolved(client, unit) for unit in self._shared.units]
-        self._shared.units.clear()
+        new = [resolved(client, attempt) for attempt in self._shared.attempts]
+        self._shared.attempts.clear()
         self._unit_count += len(new)
-        self._shared.history += map(attempted, new)
-        self._repeated += [unit for unit in new if unit.ids]
+        self._shared.history += new
         check_outcomes(client, new)
         self._check_pointers(client)
-        for isolation, view in self._views.items():
+        for view, places in tuple(self._places.items()):
             # Whatever this round wrote stands behind all that was there before it.
-            after = self._places[isolation]
-            found, self._places[isolation] = read_on(client, isolation=isolation, after=after)
-            if isolation == "committed":
-                check_committed(new, found)
-            for topic, messages in found.items():
-                view[topic] += messages
+            found = read_all(client, view, after=places)
+            self._shared.history.append(found)
+            polls = (action for action in found.actions if isinstance(action, Poll))
+            self._places[view] |= {poll.topic: poll.until for poll in polls}
         client.close()
 
     def _check_pointers(self, client: Client) -> None:
@@ -157,27 +154,24 @@ class KillProgram:
         pointers.append(int(tx.id))
         ok(tx.abort())
 
-    def _compare_followers(self) -> None:
-        """Who followed all the time was shown what one is shown who reads it all at the end."""
+    def _read_everything(self) -> None:
+        """Let the followers come to the end, and read everything from the beginning once more."""
         for follower in self._followers:
             follower.caught_up.clear()
         for follower in self._followers:
             assert follower.caught_up.wait(60) or self._shared.failures, "a reader got stuck"
         self._raise_failures()
         client = Client(self._server.port, is_checked=False)
-        for follower, isolation in zip(self._followers, ISOLATIONS, strict=True):
-            whole = read_all(client, isolation=isolation)
-            for shown in (follower.seen, self._views[isolation]):
-                check_prefix(shown, whole)
-                check_prefix(whole, shown)
+        self._shared.history += [read_all(client, view) for view in VIEWS]
         client.close()
 
     def _check_history(self) -> None:
-        history = without_lost_copies(self._shared.history, self._repeated)
-        found = violations(history)
-        if found and self._kept is not None:
-            save(self._kept, history)
-        assert not found, report(found)
+        try:
+            require_no_violation(self._shared.history)
+        except AssertionError:
+            if self._kept is not None:
+                save(self._kept, without_lost_copies(self._shared.history))
+            raise
 
     def _raise_failures(self) -> None:
         if self._shared.failures:
@@ -186,6 +180,65 @@ class KillProgram:
 
 def _terminate(server: ServerProcess) -> None:
     assert server.terminate() == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Kills of one server on one data directory, all of them accounted for."""
+
+    version: str
+    seed: int
+    kills: int
+    units: int
+    seconds: float
+
+
+class Tally:
+    """The chunks of one version of the server, in a file that has those of others too; without a
+    file they are forgotten with the program."""
+
+    def __init__(self, file: Path | None, *, version: str) -> None:
+        self._file = file
+        self._version = version
+        self._chunks = [each for each in _read(file) if each.version == version]
+
+    @property
+    def kills(self) -> int:
+        return sum(each.kills for each in self._chunks)
+
+    @property
+    def units(self) -> int:
+        return sum(each.units for each in self._chunks)
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.seconds for each in self._chunks)
+
+    def add(self, *, seed: int, kills: int, units: int, seconds: float) -> None:
+        """Enter a chunk, in the file at once."""
+        chunk = Chunk(
+            version=self._version, seed=seed, kills=kills, units=units, seconds=round(seconds, 1)
+        )
+        self._chunks.append(chunk)
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a") as file:
+                file.write(json.dumps(asdict(chunk)) + "\n")
+
+
+def version_here() -> str:
+    """A digest of the server's sources: what was proven of one version says nothing of another."""
+    digest = sha256()
+    modules = (path for name in SOURCES for path in (REPOSITORY / name).rglob("*.py"))
+    for path in sorted([REPOSITORY / "server.py", *modules]):
+        digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _read(file: Path | None) -> Iterator[Chunk]:
+    if file is not None and file.exists():
+        for line in file.read_text("utf-8").splitlines():
+            yield Chunk(**json.loads(line))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import tuff
 from tests.faults.checker import check
-from tests.faults.checker_findings import Finding, report
-from tests.faults.checker_history import Append, Attempt, Outcome, Publish, Read, View, save
-from tests.faults.mixed_clients import (
+from tests.faults.checker_anomalies import Finding, report
+from tests.faults.history import Append, Attempt, Outcome, Publish, Read, View, save
+from tests.faults.workload_mixed import (
     ATTEMPTS_PER_ERA,
     PLACES,
     Follower,

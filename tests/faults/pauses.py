@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tuff
-from tests.faults.checker_history import Attempt, Outcome
+from tests.faults.history import Attempt, Outcome
 from tests.faults.mixed import judged, mixed_history
 from tests.http.process import ServerProcess, serve
 

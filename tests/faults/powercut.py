@@ -69,7 +69,7 @@ def cuts(recording: Recording, chance: random.Random, *, count: int) -> Iterator
             tree = disk.least() if not tries and chance.random() < 0.2 else disk.some(chance)
             tries += 1
             cut = Cut(done.stop, tree, done)
-            key = (cut.fingerprint(), recording.account.count_at(done.stop))
+            key = (cut.fingerprint(), recording.count_at(done.stop))
             if key not in seen:
                 seen.add(key)
                 made += 1
@@ -136,9 +136,7 @@ def main() -> int:
         program.run(recording, states=options.states, seed=options.seed, now_ms=now_ms)
         for sentence in program.wrong[:10]:
             print(sentence)  # noqa: T201 - what is wrong is what the program is for
-        told = sum(
-            each.told_at <= recording.trace.stat().st_size for each in recording.account.told
-        )
+        told = sum(bool(each.completed and each.publishes) for each in recording.history)
         print(  # noqa: T201 - the figure
             f"power cut: {program.state_count} states of a run with {told} acknowledged units, "
             f"{len(program.wrong)} wrong"

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.disk import Shim, failing
-from tests.faults.powercut_ledger import NEVER, Account, read_account
-from tests.faults.powercut_load import NAMESPACE, TOPICS
+from tests.faults.history import Attempt, load
+from tests.faults.workload_powercut import NAMESPACE, TOPICS, asked_at
 from tests.http.calls import Topic
 from tests.http.client import ok
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProcess, serve
 
 SMALL_BUFFER = Path(__file__).with_name("powercut_server.py")
 COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
+NEVER = 1 << 62  # a position in the trace that is never reached
 FAILURES = (
     failing("fdatasync", "snapshots/txlog", errno.EIO, first=9, count=1),
     failing("fdatasync", "messages/", errno.EIO, first=15, count=1),
@@ -40,9 +41,15 @@ class Recording:
 
     root: Path
     trace: Path
-    account: Account
+    history: Sequence[Attempt]
     topics_at: int
     copies: Sequence[Copy]
+
+    def count_at(self, position: int) -> int:
+        """How much of the history had been told when the trace was so long."""
+        now = asked_at(position)
+        told = sum(each.completed is not None and each.completed <= now for each in self.history)
+        return told + sum(each.pointer is not None and each.invoked <= now for each in self.history)
 
     @property
     def data(self) -> Path:
@@ -67,7 +74,7 @@ class Recorder:
         root.mkdir()
         self._root, self._control = root, control
         self._shim = Shim(library, root=root, control=control)
-        self._ledgers: list[Path] = []
+        self._histories: list[Path] = []
         self._topics_at = NEVER
         self._copies: list[Copy] = []
 
@@ -80,9 +87,9 @@ class Recorder:
         commands = (("backup", data), ("restore", backup), ("salvage", data)) if copies else ()
         for command, source in commands:
             self._command(command, source, COPIES[command])
-        account = read_account(self._ledgers)
+        history = [attempt for path in self._histories for attempt in load(path)]
         return Recording(
-            self._root, self._shim.trace, account, self._topics_at, tuple(self._copies)
+            self._root, self._shim.trace, history, self._topics_at, tuple(self._copies)
         )
 
     def _state(self, life: int, units: int, *, is_last: bool) -> None:
@@ -107,14 +114,14 @@ class Recorder:
         self._topics_at = self._shim.position()
 
     def _load(self, life: int, units: int, server: ServerProcess, *, is_killed: bool) -> None:
-        ledger = self._control / f"ledger-{life}"
-        ledger.touch()
-        self._ledgers.append(ledger)
+        history = self._control / f"history-{life}.jsonl"
+        history.touch()
+        self._histories.append(history)
         options = {
-            "port": server.port, "trace": str(self._shim.trace), "ledger": str(ledger),
+            "port": server.port, "trace": str(self._shim.trace), "history": str(history),
             "units": units, "life": life, "table": str(self._root / "table"),
         }  # fmt: skip
-        module = "tests.faults.powercut_load"
+        module = "tests.faults.workload_powercut"
         process = subprocess.Popen(
             [*ENDS_WITH_PARENT, sys.executable, "-m", module, json.dumps(options)],
             cwd=REPOSITORY,
@@ -122,7 +129,7 @@ class Recorder:
         )
         try:
             if is_killed:
-                _wait_until_most_is_done(ledger, units, process)
+                _wait_until_most_is_done(history, units, process)
                 server.kill()
             assert process.wait(120) == 0
         finally:
@@ -139,8 +146,8 @@ class Recorder:
         self._copies.append(Copy(target, self._shim.position(), command != "salvage"))
 
 
-def _wait_until_most_is_done(ledger: Path, units: int, process: "subprocess.Popen[bytes]") -> None:
-    while ledger.read_bytes().count(b'"unit"') < 4 * units and process.poll() is None:
+def _wait_until_most_is_done(history: Path, units: int, process: "subprocess.Popen[bytes]") -> None:
+    while history.read_bytes().count(b'"Publish"') < 4 * units and process.poll() is None:
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:

@@ -9,13 +9,23 @@ from pathlib import Path
 
 from admin.data_directory import DataDirectory
 from admin.findings import Finding
-from admin.fsck import check
-from messaging.read.poll import Poll
-from tests.faults.ledger import Fate, Unit, View, check_committed, check_prefix
+from admin.fsck import check as fsck
+from messaging.read import poll as messages
+from tests.faults.checker import violations
+from tests.faults.checker_anomalies import report
+from tests.faults.history import (
+    BEGINNING,
+    Action,
+    Append,
+    Attempt,
+    Outcome,
+    Poll,
+    Read,
+    View,
+)
 from tests.faults.powercut_disk import NOT_READ
-from tests.faults.powercut_ledger import Account, Told
-from tests.faults.powercut_load import NAMESPACE, TOPICS
 from tests.faults.powercut_run import Recording
+from tests.faults.workload_powercut import NAMESPACE, TOPICS, asked_at, row_value
 from tests.scripts.world import Clock, Life
 from tuff.disk.locks import LOCK_FILE
 from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
@@ -24,24 +34,23 @@ from tuff.protocol.requests import Isolation, PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.tables.leveldb_table import TransactionalTable
 from tx.durable_state import ServiceState
-from tx.outcomes import EndedState, Outcome
-
-FATES = {EndedState.COMMITTED: Fate.SEEN}  # any other end hides
+from tx.outcomes import EndedState
+from tx.outcomes import Outcome as Ended
 
 
 class Recovered(Life):
     """A server that has recovered, and is asked what it knows without a way over the network."""
 
-    async def outcome(self, pointer: int) -> Fate:
+    async def outcome(self, pointer: int) -> Outcome:
         """How a transaction ended; one that is in progress is ended, as nobody undid its writes."""
         transactions = self._rooms.transactions
         try:
             found = await transactions.completion.outcome(pointer)
         except TransactionUnknownError:
-            return Fate.HIDDEN  # its start was lost with the power
-        if not isinstance(found, Outcome):
+            return Outcome.FAIL  # its start was lost with the power
+        if not isinstance(found, Ended):
             found = await transactions.completion.invalidate(pointer)
-        return FATES.get(found.state, Fate.HIDDEN)
+        return Outcome.OK if found.state is EndedState.COMMITTED else Outcome.FAIL
 
     async def begin(self) -> Transaction:
         opened = await self._rooms.transactions.starts.start(TransactionType.SHORT, None, "judge")
@@ -60,24 +69,28 @@ class Recovered(Life):
             down.append(f"transactions are {status.state.value}: {status.reason}")
         return down
 
-    async def view(self, *, isolation: str) -> View:
-        """What a reader finds from the beginning; nothing of a topic that is not there."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for name in TOPICS:
-            items = await self._poll(name, isolation)
-            if items is not None:
-                found[name] = [
-                    (id_bytes.hex(), payload.decode().partition("|")[0])
-                    for id_bytes, payload in items
-                ]
-        return found
+    async def read(self, view: View, *, invoked: int) -> Attempt:
+        """A reader of all topics from the beginning; nothing of a topic that is not there."""
+        polls = [await self._poll(name, view) for name in TOPICS]
+        return read_at(invoked, *(poll for poll in polls if poll is not None))
 
-    async def _poll(self, name: str, isolation: str) -> list[tuple[bytes, bytes]] | None:
-        poll = Poll(isolation=Isolation(isolation))
+    async def _poll(self, name: str, view: View) -> Poll | None:
+        asked = messages.Poll(isolation=Isolation(view.value))
         try:
-            return (await self._rooms.messaging.polls.poll(TopicId(NAMESPACE, name), poll)).items
+            found = await self._rooms.messaging.polls.poll(TopicId(NAMESPACE, name), asked)
         except TopicNotFoundError:
             return None
+        return Poll(
+            topic=name,
+            view=view,
+            found=tuple(
+                (id_bytes.hex(), payload.decode().partition("|")[0])
+                for id_bytes, payload in found.items
+            ),
+            after=BEGINNING,
+            until=found.next_id.hex(),
+            at_end=found.caught_up,
+        )
 
     async def run(self, name: str) -> tuple[int, str]:
         """Publish one message more, in one go: the pointer and the payload."""
@@ -86,15 +99,18 @@ class Recovered(Life):
         return outcome.published[0].pointer, "later"
 
 
+def read_at(invoked: int, *actions: Action) -> Attempt:
+    """What a reader was shown."""
+    return Attempt(
+        client="reader", invoked=invoked, completed=invoked, outcome=Outcome.OK, actions=actions
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Knows what was told in a run."""
 
     recording: Recording
-
-    @property
-    def account(self) -> Account:
-        return self.recording.account
 
     async def judge(self, home: Path, *, position: int, now_ms: int) -> None:
         """Raise AssertionError unless all that was told by then is true of what lies in `home`."""
@@ -120,71 +136,88 @@ class Judge:
         await life.recover()
         try:
             assert not life.why_down(), life.why_down()
-            early = await life.view(isolation="committed")
+            now = asked_at(position)
+            reads = [await life.read(View.COMMITTED, invoked=now + 1)]
             await life.end_open()
-            units = [await self._known(life, told, position) for told in self._asked_by(position)]
-            await self._check_messages(life, early, units, position)
+            history = [
+                await self._known(life, each, now)
+                for each in self.recording.history
+                if each.invoked <= now
+            ]
+            reads.append(await life.read(View.COMMITTED, invoked=now + 2))
+            # Later, so that it has to be shown all of a commit of which the one before saw a part.
+            reads.append(await life.read(View.ALL, invoked=now + 3))
+            if position >= self.recording.topics_at:
+                assert len(reads[-1].actions) == len(TOPICS), "a topic is gone"
             if table is not None:
-                await self._check_table(life, table, position)
-            await self._check_goes_on(life, position)
+                reads.append(await self._read_table(life, table, history, invoked=now + 2))
+            found = violations([*history, *reads])
+            assert not found, report(found)
+            await self._check_goes_on(life, history, position)
         finally:
             await life.close()
 
-    def _asked_by(self, position: int) -> Sequence[Told]:
-        return [told for told in self.account.told if told.asked_at <= position]
+    async def _known(self, life: Recovered, attempt: Attempt, now: int) -> Attempt:
+        """The attempt as it was known then; how a transaction ended is asked for."""
+        is_told = attempt.completed is not None and attempt.completed <= now
+        if attempt.pointer is None:
+            if is_told:
+                return attempt
+            # A reader that was not answered yet was shown nothing.
+            unread = replace(attempt, actions=tuple(attempt.publishes))
+            return unread.ended(Outcome.UNKNOWN, completed=None)
+        outcome = await life.outcome(int(attempt.pointer))
+        if is_told:
+            assert outcome is attempt.outcome, f"{attempt} is {outcome}"
+            return attempt
+        return replace(attempt.ended(outcome, completed=None), completed=now)
 
-    async def _known(self, life: Recovered, told: Told, position: int) -> Unit:
-        unit = told.unit
-        pointer = unit.pointer
-        if told.told_at <= position:
-            if pointer is not None:
-                assert await life.outcome(int(pointer)) is unit.fate, unit
-            return unit
-        fate = Fate.MAYBE if pointer is None else await life.outcome(int(pointer))
-        return replace(unit, fate=fate)
-
-    async def _check_messages(
-        self, life: Recovered, early: View, units: list[Unit], position: int
-    ) -> None:
-        committed, everything = (
-            await life.view(isolation="committed"), await life.view(isolation="all"),
-        )  # fmt: skip
-        if position >= self.recording.topics_at:
-            assert set(committed) == set(TOPICS), f"topics are gone: {sorted(committed)} are there"
-        unsure = {told.unit.name for told in self._asked_by(position) if told.told_at > position}
-        check_committed(units, committed, unsure=unsure)
-        check_prefix(early, committed)
-        for handed in self.account.handed:
-            if handed.topic and handed.at <= position:
-                assert handed.message in everything[handed.topic], f"{handed} is gone"
-
-    async def _check_table(self, life: Recovered, directory: Path, position: int) -> None:
+    async def _read_table(
+        self, life: Recovered, directory: Path, history: Sequence[Attempt], *, invoked: int
+    ) -> Attempt:
+        """A reader of all rows of the table, and of those that were ever put there."""
         rows = await self._rows(life, directory)
-        expected: set[tuple[str, str]] = set()
-        for told in self._asked_by(position):
-            if told.rows and told.unit.pointer is not None:
-                fate = await life.outcome(int(told.unit.pointer))
-                expected |= set(told.rows if fate is Fate.SEEN else ())
-        assert rows == expected, f"of the table {sorted(rows ^ expected)[:5]} differ"
+        keys = {
+            action.row
+            for attempt in history
+            for action in attempt.actions
+            if isinstance(action, Append)
+        }
+        return read_at(
+            invoked,
+            *(
+                Read(key, (row_value(key, rows[key]),) if key in rows else ())
+                for key in sorted({*keys, *rows})
+            ),
+        )
 
-    async def _rows(self, life: Recovered, directory: Path) -> set[tuple[str, str]]:
+    async def _rows(self, life: Recovered, directory: Path) -> dict[str, str]:
         """Of a table that is gone there are none, whatever was acknowledged."""
         if not directory.is_dir():
-            return set()
+            return {}
         with TransactionalTable(directory) as table:
             table.start_tx(await life.begin())
-            return {(key.decode(), value.decode()) for key, value in table.scan()}
+            return {key.decode(): value.decode() for key, value in table.scan()}
 
-    async def _check_goes_on(self, life: Recovered, position: int) -> None:
-        """What comes next has a higher pointer, and stands behind all that anybody was handed."""
+    async def _check_goes_on(
+        self, life: Recovered, history: Sequence[Attempt], position: int
+    ) -> None:
+        """The next transaction has a higher pointer than any that a client was given, and its
+        message is behind all that a reader was shown."""
         if position < self.recording.topics_at:
             return
         pointer, payload = await life.run(TOPICS[0])
-        handed = [each for each in self.account.handed if each.at <= position]
-        assert pointer > max((each.pointer for each in handed), default=0), "a pointer went back"
-        [(last, _)] = [m for m in (await life.view(isolation="all"))[TOPICS[0]] if m[1] == payload]
-        ids = [each.message[0] for each in handed if each.topic == TOPICS[0]]
+        highest = max((int(each.pointer) for each in history if each.pointer), default=0)
+        assert pointer > highest, "a pointer went back"
+        found = await life.read(View.ALL, invoked=0)
+        [last] = [id_ for id_, value in _found(found, TOPICS[0]) if value == payload]
+        ids = [id_ for each in history for id_, _ in _found(each, TOPICS[0])]
         assert last > max(ids, default=""), "an id went back"
+
+
+def _found(attempt: Attempt, topic: str) -> list[tuple[str, str]]:
+    polls = (action for action in attempt.actions if isinstance(action, Poll))
+    return [found for poll in polls if poll.topic == topic for found in poll.found]
 
 
 def _content(data: Path) -> dict[str, bytes]:
@@ -199,7 +232,7 @@ def assert_no_damage(data: Path, *, now_ms: int) -> list[Finding]:
     """A power cut may leave a torn tail, and damages nothing; what is in doubt."""
     if not (data / "messages").is_dir() and not (data / "snapshots").is_dir():
         return []
-    findings = check(DataDirectory.of(data), now_ms=now_ms).findings
+    findings = fsck(DataDirectory.of(data), now_ms=now_ms).findings
     damages = [finding for finding in findings if finding.is_corruption]
     assert not damages, f"fsck calls it damage: {damages}"
     return findings

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.backups import BALLAST, PROBE, BackupProgram, Probe, check_beside
-from tests.faults.kill_clients import Shared
-from tests.faults.ledger import View
+from tests.faults.backups import BALLAST, PROBE, BackupProgram, Messages, Probe, check_beside
+from tests.faults.workload_messages import Shared
 
 
 @pytest.mark.slow
@@ -20,7 +19,7 @@ def messages(*numbers: int) -> list[tuple[str, str]]:
     return [(f"{number:040x}", str(number)) for number in numbers]
 
 
-def check(restored: View, whole: View) -> None:
+def check(restored: Messages, whole: Messages) -> None:
     """Four messages of ballast; the probe published five, three of them before the backup."""
     check_beside(restored, whole, ballast_count=4, probe_count=5, probe_told=3)
 
@@ -47,7 +46,7 @@ def test_what_was_published_during_a_backup_may_be_in_it(probed: int) -> None:
         {PROBE: messages(0, 1, 2, 4)},
     ],
 )
-def test_a_backup_that_lost_what_was_acknowledged_is_seen(spoilt: View) -> None:
+def test_a_backup_that_lost_what_was_acknowledged_is_seen(spoilt: Messages) -> None:
     with pytest.raises(AssertionError):
         check({**WHOLE, **spoilt}, WHOLE)
 

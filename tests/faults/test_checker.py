@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.checker import check, main, violations
-from tests.faults.checker_findings import Anomaly
-from tests.faults.checker_history import (
+from tests.faults.checker_anomalies import Anomaly
+from tests.faults.history import (
     Append,
     Attempt,
     Publish,
@@ -16,13 +16,14 @@ from tests.faults.checker_history import (
     load,
     save,
 )
-from tests.faults.checker_made import Flaw, made_history
-from tests.faults.checker_written import (
+from tests.faults.made_histories import (
     FAIL,
     UNKNOWN,
+    Flaw,
     add,
     at,
     found_in,
+    made_history,
     overlapping,
     plain,
     poll,

@@ -3,9 +3,9 @@ nothing in right histories that are like it."""
 
 import pytest
 
-from tests.faults.checker_findings import Anomaly
-from tests.faults.checker_history import Attempt, View
-from tests.faults.checker_written import (
+from tests.faults.checker_anomalies import Anomaly
+from tests.faults.history import Attempt, View
+from tests.faults.made_histories import (
     FAIL,
     UNKNOWN,
     add,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disk_writer import Writer, topics_of
+from tests.faults.workload_disk import Writer, topics_of
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disk import Shim, failing
-from tests.faults.disk_writer import Writer, topics_of
 from tests.faults.powercut_disk import Disk, put, read_trace
+from tests.faults.workload_disk import Writer, topics_of
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.disk_writer import Writer
+from tests.faults.workload_disk import Writer
 from tests.http.calls import begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.conftest import NewServer

@@ -7,7 +7,7 @@ import pytest
 
 import tuff
 from tests.faults.checker import check
-from tests.faults.checker_findings import Anomaly, report
+from tests.faults.checker_anomalies import Anomaly, report
 from tests.faults.mixed import mixed_history, skewed_history
 from tests.http.conftest import NewServer
 

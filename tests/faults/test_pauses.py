@@ -11,7 +11,7 @@ import pytest
 
 import tuff
 from tests.faults.pauses import main, standing_still
-from tests.faults.pauses_client import ROW, TOPIC
+from tests.faults.workload_pauses import ROW, TOPIC
 from tests.http.calls import Topic, Tx, begin
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
@@ -37,7 +37,14 @@ def paused_client(
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A client in the middle of its transaction, and the transaction's id."""
     url = f"http://127.0.0.1:{server.port}"
-    command = [sys.executable, "-m", "tests.faults.pauses_client", url, str(table), str(TIMEOUT_S)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.workload_pauses",
+        url,
+        str(table),
+        str(TIMEOUT_S),
+    ]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from tests.faults.disk import Shim, slow
-from tests.faults.disk_writer import Writer, topics_of
+from tests.faults.workload_disk import Writer, topics_of
 from tests.http.calls import begin
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve

@@ -2,12 +2,20 @@
 
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.kill import TOPICS, check_outcomes, read_all, resolved, topic_of
-from tests.faults.ledger import Fate, Requests, Unit, check_committed, payloads, unsure_of
+from tests.faults.history import Attempt, Outcome, Requests, View, attempt_of, payloads
+from tests.faults.workload_messages import (
+    TOPICS,
+    check_outcomes,
+    read_all,
+    require_no_violation,
+    resolved,
+    topic_of,
+)
 from tests.http.calls import TRANSACTIONS, begin, entry
 from tests.http.client import JSON, Client, Reply, ok, until
 from tests.http.conftest import NewServer
@@ -44,40 +52,49 @@ def entries(client: Client, requests: Requests) -> list[dict[str, object]]:
     return [entry(topic_of(client, name), *sent) for name, sent in requests]
 
 
-def _hung_up_unit(server: ServerProcess, client: Client, number: int) -> Unit:
+def attempt(
+    client: int, requests: Requests, invoked: int, outcome: Outcome, *,
+    pointer: str | None = None, body: dict[str, object] | None = None,
+) -> Attempt:  # fmt: skip
+    return attempt_of(
+        client, requests, outcome, invoked=invoked, completed=time.monotonic_ns(),
+        pointer=pointer, body=body,
+    )  # fmt: skip
+
+
+def _hung_up(server: ServerProcess, client: Client, number: int) -> Attempt:
     kind, requests = number % 3, requests_of(number % 3, number)
+    invoked = time.monotonic_ns()
     if kind == 0:
         sent = requests[0][1]
         hang_up(server, f"{topic_of(client, TOPICS[0]).path}/publish", {"messages": sent})
-        return Unit(client=kind, number=number, fate=Fate.MAYBE, requests=(requests[0],))
+        return attempt(kind, (requests[0],), invoked, Outcome.UNKNOWN)
     body: dict[str, object] = {"publish": entries(client, requests)}
     if kind == 1:
         body["requestId"] = f"hang up {number}"
         hang_up(server, f"{TRANSACTIONS}/run", body)
-        return Unit(client=kind, number=number, fate=Fate.REPEAT, requests=requests, body=body)
+        return attempt(kind, requests, invoked, Outcome.UNKNOWN, body=body)
     tx = begin(client)
     hang_up(server, f"{tx.path}/commit", body)
-    return Unit(
-        client=kind, number=number, fate=Fate.ASK, requests=requests, pointer=tx.id, body=body
-    )
+    return attempt(kind, requests, invoked, Outcome.UNKNOWN, pointer=tx.id, body=body)
 
 
 def test_who_hangs_up_leaves_nothing_half_done(running: ServerProcess) -> None:
     client = running.client()
 
-    units = [
-        resolved(client, _hung_up_unit(running, client, number)) for number in range(HANG_UP_COUNT)
+    history = [
+        resolved(client, _hung_up(running, client, number)) for number in range(HANG_UP_COUNT)
     ]
 
     # Every request was sent whole, so a plain publish is done sooner or later, not perhaps.
-    last = max(unit.number for unit in units if unit.fate is Fate.MAYBE)
-    until(lambda: payloads(0, last, 0, 1)[0] in topic_of(client, TOPICS[0]).read())
-    check_committed(units, read_all(client, isolation="committed"))
-    check_outcomes(client, units)
+    [last] = [each.publishes[0].values[0] for each in history if not each.is_transaction][-1:]
+    until(lambda: last in topic_of(client, TOPICS[0]).read())
+    require_no_violation([*history, read_all(client, View.COMMITTED)])
+    check_outcomes(client, history)
 
 
-def _unit_under_stops(client: Client, worker: int, number: int) -> Unit:
-    requests = requests_of(worker, number)
+def _attempt_under_stops(client: Client, worker: int, number: int) -> Attempt:
+    requests, invoked = requests_of(worker, number), time.monotonic_ns()
     started = until(lambda: _answered(client.post(TRANSACTIONS)), within_s=20)
     assert started is not None
     pointer = started.json["transactionId"]
@@ -87,10 +104,8 @@ def _unit_under_stops(client: Client, worker: int, number: int) -> Unit:
     }
     reply = client.post(f"{TRANSACTIONS}/{pointer}/commit", body)
     assert reply.status in {200, 503}, reply
-    fate = Fate.SEEN if reply.status == 200 else Fate.ASK
-    return Unit(
-        client=worker, number=number, fate=fate, requests=requests, pointer=pointer, body=body
-    )
+    outcome = Outcome.OK if reply.status == 200 else Outcome.UNKNOWN
+    return attempt(worker, requests, invoked, outcome, pointer=pointer, body=body)
 
 
 def _answered(reply: Reply) -> Reply | None:
@@ -104,16 +119,18 @@ def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) ->
     admin = running.client()
     resolving = running.client()
 
-    def work(worker: int) -> list[Unit]:
-        return [_unit_under_stops(clients[worker], worker, number) for number in range(UNIT_COUNT)]
+    def work(worker: int) -> list[Attempt]:
+        return [
+            _attempt_under_stops(clients[worker], worker, number) for number in range(UNIT_COUNT)
+        ]
 
-    def publish() -> int:
-        count = 0
-        topic = topic_of(resolving, TOPICS[2])
+    def publish() -> list[Attempt]:
+        done: list[Attempt] = []
         while not all(job.done() for job in jobs):
-            ok(topic.publish(*payloads(9, count, 0, 1)))
-            count += 1
-        return count
+            sent, invoked = payloads(9, len(done), 0, 1), time.monotonic_ns()
+            ok(topic_of(resolving, TOPICS[2]).publish(*sent))
+            done.append(attempt(9, ((TOPICS[2], sent),), invoked, Outcome.OK))
+        return done
 
     with ThreadPoolExecutor(7) as threads:
         jobs = [threads.submit(work, worker) for worker in range(6)]
@@ -122,16 +139,8 @@ def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) ->
             ok(admin.post(f"{TRANSACTIONS}/service/stop"))
             ok(admin.post(f"{TRANSACTIONS}/service/start"))
             ok(begin(admin).commit(readOnly=True))
-        plain_count = publishing.result()
+        plain = publishing.result()
 
-    # Units of one client are resolved in their order: a commit that is repeated late writes late.
-    done = [unit for job in jobs for unit in job.result()]
-    asked = [resolved(admin, unit) for unit in done]
-    plain = [
-        Unit(client=9, number=number, fate=Fate.SEEN, requests=((TOPICS[2], (sent,)),))
-        for number in range(plain_count)
-        for sent in payloads(9, number, 0, 1)
-    ]
-    found = read_all(admin, isolation="committed")
-    check_committed([*asked, *plain], found, unsure=unsure_of(done))
+    asked = [resolved(admin, each) for job in jobs for each in job.result()]
+    require_no_violation([*asked, *plain, read_all(admin, View.COMMITTED)])
     check_outcomes(admin, asked)

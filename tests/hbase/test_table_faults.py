@@ -15,7 +15,7 @@ pytest.importorskip("happybase")
 
 import tuff
 from tests.faults.checker import check
-from tests.faults.checker_findings import Anomaly, report
+from tests.faults.checker_anomalies import Anomaly, report
 from tests.faults.mixed import mixed_history, skewed_history
 from tests.hbase.conftest import gateway
 from tests.hbase.local import ROOT, LocalHBase, why_missing

@@ -1,6 +1,6 @@
 """The bank's process: eight clerks move money until it is killed, and an auditor watches them.
 
-python -m tests.faults.bank_worker URL TABLE RUN
+python -m tests.faults.workload_bank URL TABLE RUN
 
 It prints a line when it knows something, and by then it is true:
 

@@ -1,7 +1,7 @@
-"""Clients of a traced server, and a table in the same trace; a program of their own.
+"""Workload: clients of a traced server, and a table in the same trace; a program of their own.
 
 They work until so many units are done or their server is gone, each at its own kind of work, and
-enter in a ledger what they were told and how much of the trace there was.
+record what they were told. Their clock is the length of the trace (`asked_at`, `told_at`).
 """
 
 import json
@@ -9,13 +9,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 
 import tuff
-from tests.faults.ledger import Fate, Requests, Unit, payloads
-from tests.faults.powercut_ledger import NEVER, Handed, Told, line_of
+from tests.faults.history import (
+    BEGINNING,
+    Append,
+    Attempt,
+    Outcome,
+    Poll,
+    Requests,
+    View,
+    attempt_of,
+    line_of,
+    payloads,
+)
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok
 from tuff.protocol.transaction import Transaction
@@ -25,6 +35,16 @@ TOPICS = ("p0", "p1")
 REFUSED_S = 0.01  # between two units of which the first was refused
 LARGE_BYTES = 9_000  # bytes; some pages of a file
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
+
+
+def told_at(position: int) -> int:
+    """The time of whoever had been answered when the trace was so long."""
+    return 2 * position
+
+
+def asked_at(position: int) -> int:
+    """The time of a call that began when the trace was so long: behind all answers of then."""
+    return 2 * position + 1
 
 
 class GaveUpError(Exception):
@@ -37,7 +57,7 @@ class Shared:
 
     port: int
     trace: Path
-    ledger: Path
+    history: Path
     stop: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
@@ -45,14 +65,25 @@ class Shared:
     def position(self) -> int:
         return self.trace.stat().st_size
 
-    def enter(self, line: Told | Handed) -> None:
-        with self.lock, self.ledger.open("a") as file:
-            file.write(line_of(line))
+    def asked(self) -> int:
+        return asked_at(self.position())
+
+    def told(self) -> int:
+        return told_at(self.position())
+
+    def enter(self, attempt: Attempt) -> None:
+        with self.lock, self.history.open("a") as file:
+            file.write(line_of(attempt))
 
 
 def padded(payload: str, size: int) -> str:
     """The payload with what makes it large behind a bar."""
     return f"{payload}|{'x' * size}"
+
+
+def row_value(key: str, value: str) -> str:
+    """The value of a row as the history has it, where every value is written once."""
+    return f"{key}={value}"
 
 
 class Worker:
@@ -93,57 +124,72 @@ class Worker:
 
     def _do(
         self,
-        fate: Fate,
+        outcome: Outcome,
         requests: Requests,
         steps: list[Callable[[], Reply]],
         *,
+        invoked: int,
         pointer: str | None = None,
         body: Mapping[str, object] | None = None,
     ) -> None:
-        """Take all steps, and enter the unit, whatever became of them."""
-        asked_at, told_at = self._shared.position(), NEVER
-        lost = Fate.MAYBE if pointer is None else Fate.ASK
+        """Take all steps, and record the attempt, whatever became of them."""
+        completed, found = None, Outcome.UNKNOWN
         try:
             for step in steps:
                 self._asked(step())
-            told_at, lost = self._shared.position(), fate
+            completed, found = self._shared.told(), outcome
         finally:
-            unit = Unit(client=self._id, number=self._unit, fate=lost, requests=requests,
-                        pointer=pointer, body=body)  # fmt: skip
-            self._shared.enter(Told(unit=unit, asked_at=asked_at, told_at=told_at))
+            self._shared.enter(
+                attempt_of(
+                    self._id, requests, found, invoked=invoked, completed=completed,
+                    pointer=pointer, body=body,
+                )
+            )  # fmt: skip
 
-    def _begin(self) -> Tx:
+    def _begin(self) -> tuple[Tx, int]:
+        """A transaction, and when its client had its pointer."""
         reply = self._asked(self._client.post(TRANSACTIONS, {"client": f"worker {self._id}"}))
-        tx = Tx(self._client, reply.json)
-        self._shared.enter(Handed(at=self._shared.position(), pointer=int(tx.id)))
-        return tx
+        return Tx(self._client, reply.json), self._shared.asked()
 
     def _plain(self) -> None:
         topic, sent = self._topic(self._unit), self._sent(0, 1 + self._unit % 3)
-        self._do(Fate.SEEN, ((topic.name, sent),), [lambda: topic.publish(*self._large(sent))])
+        publish: list[Callable[[], Reply]] = [lambda: topic.publish(*self._large(sent))]
+        self._do(Outcome.OK, ((topic.name, sent),), publish, invoked=self._shared.asked())
         self._look(topic)
 
     def _look(self, topic: Topic) -> None:
-        reply = self._asked(topic.poll({"limit": 500}))
-        at = self._shared.position()
-        last = reply.json[-1]
+        """A reader of all rows; of what it is shown, the last message is recorded."""
+        invoked = self._shared.asked()
+        last = self._asked(topic.poll({"limit": 500})).json[-1]
         message = (last["id"], last["payload"].partition("|")[0])
-        self._shared.enter(Handed(at=at, topic=topic.name, message=message))
+        before = f"{int(last['id'], 16) - 1:0{len(BEGINNING)}x}"
+        poll = Poll(
+            topic=topic.name, view=View.ALL, found=(message,), after=before, until=last["id"],
+            at_end=False,
+        )  # fmt: skip
+        self._shared.enter(
+            Attempt(
+                client=f"reader {self._id}", invoked=invoked, completed=self._shared.told(),
+                outcome=Outcome.OK, actions=(poll,),
+            )
+        )  # fmt: skip
 
     def _published(self) -> None:
-        tx, here, there = self._begin(), self._topic(self._unit), self._topic(self._unit + 1)
+        tx, invoked = self._begin()
+        here, there = self._topic(self._unit), self._topic(self._unit + 1)
         inline, stored = self._sent(0, 2), self._sent(1, 2)
-        ending, fate = {
-            3: (tx.abort, Fate.HIDDEN),
-            4: (tx.invalidate, Fate.HIDDEN),
-        }.get(self._unit % 5, (tx.commit, Fate.SEEN))  # fmt: skip
+        ending, outcome = {
+            3: (tx.abort, Outcome.FAIL),
+            4: (tx.invalidate, Outcome.FAIL),
+        }.get(self._unit % 5, (tx.commit, Outcome.OK))  # fmt: skip
         steps: list[Callable[[], Reply]] = [
             lambda: here.publish(*self._large(inline), tx=tx.id),
             lambda: there.store(*stored, tx=tx.id),
             lambda: there.publish(tx=tx.id),
             ending,
         ]
-        self._do(fate, ((here.name, inline), (there.name, stored)), steps, pointer=tx.id)
+        requests = ((here.name, inline), (there.name, stored))
+        self._do(outcome, requests, steps, invoked=invoked, pointer=tx.id)
         if self._unit % 7 == 0:
             self._asked(self._client.post(f"{TRANSACTIONS}/snapshot"))
 
@@ -157,15 +203,16 @@ class Worker:
         return requests, entries
 
     def _with_commit(self) -> None:
-        tx = self._begin()
+        tx, invoked = self._begin()
         requests, entries = self._final()
         body = {"publish": entries, "changes": [f"key {self._id}.{self._unit}"]}
-        self._do(Fate.SEEN, requests, [lambda: tx.commit(**body)], pointer=tx.id)
+        self._do(Outcome.OK, requests, [lambda: tx.commit(**body)], invoked=invoked, pointer=tx.id)
 
     def _run(self) -> None:
         requests, entries = self._final()
         body = {"publish": entries, "requestId": f"{self._id}.{self._unit}"}
-        self._do(Fate.SEEN, requests, [lambda: self._client.post(f"{TRANSACTIONS}/run", body)])
+        run: list[Callable[[], Reply]] = [lambda: self._client.post(f"{TRANSACTIONS}/run", body)]
+        self._do(Outcome.OK, requests, run, invoked=self._shared.asked(), body={})
 
 
 class Unwilling:
@@ -229,28 +276,29 @@ class TableWorker:
     def _put(self, client: tuff.Client, table: tuff.TransactionalTable) -> None:
         [sent] = payloads(self._id, self._unit, 0, 1)
         rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
-        asked_at, told_at, fate, pointer = self._shared.position(), NEVER, Fate.ASK, None
+        completed, outcome, pointer, invoked = None, Outcome.UNKNOWN, None, 0
         self._unwilling.refuses = self._unit % 4 == 1
         try:
             with client.transaction(table, self._unwilling) as tx:
-                pointer = str(tx.transaction.transaction_id)
-                self._shared.enter(Handed(at=self._shared.position(), pointer=int(pointer)))
+                pointer, invoked = str(tx.transaction.transaction_id), self._shared.asked()
                 for key, value in rows:
                     table.put(key.encode(), value.encode())
                 tx.publish(tuff.TopicId(NAMESPACE, TOPICS[0]), sent)
                 if self._unit % 4 == 3:
                     _fail()
-            told_at, fate = self._shared.position(), Fate.SEEN
+            completed, outcome = self._shared.told(), Outcome.OK
             self._has_committed = True
         except ZeroDivisionError:
-            told_at, fate = self._shared.position(), Fate.HIDDEN
+            completed, outcome = self._shared.told(), Outcome.FAIL
             self._has_taken_back = self._has_taken_back or self._unwilling.refuses
         finally:
             if pointer is not None:
-                unit = Unit(client=self._id, number=self._unit, fate=fate,
-                            requests=((TOPICS[0], (sent,)),), pointer=pointer)  # fmt: skip
-                entered = Told(unit=unit, asked_at=asked_at, told_at=told_at, rows=tuple(rows))
-                self._shared.enter(entered)
+                made = attempt_of(
+                    self._id, ((TOPICS[0], (sent,)),), outcome, invoked=invoked,
+                    completed=completed, pointer=pointer,
+                )  # fmt: skip
+                appends = (Append(key, row_value(key, value)) for key, value in rows)
+                self._shared.enter(replace(made, actions=(*appends, *made.actions)))
 
 
 def _fail() -> None:
@@ -260,7 +308,7 @@ def _fail() -> None:
 def main(options: Mapping[str, str]) -> None:
     """Work until all units are done or the server is gone."""
     shared = Shared(
-        port=int(options["port"]), trace=Path(options["trace"]), ledger=Path(options["ledger"]),
+        port=int(options["port"]), trace=Path(options["trace"]), history=Path(options["history"]),
         stop=int(options["units"]),
     )  # fmt: skip
     first_unit = 10_000 * int(options["life"])

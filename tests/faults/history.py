@@ -1,4 +1,5 @@
-"""What clients did and were shown, as the checker takes it: a history, and its file.
+"""Histories: what clients did, were told and were shown. Every workload records one, the checker
+judges it, and a file holds one attempt per line.
 
 A *row* holds a list, which is appended to by reading it, adding a value and putting it back, so two
 writers conflict. A *topic* is published to, and nobody conflicts. A value is appended or published
@@ -6,8 +7,8 @@ once in a history, so that whoever shows it tells who wrote it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -87,6 +88,9 @@ class Attempt:
 
     Times are of one clock, in any unit; a snapshot is not older than `invoked`. What a call without
     a transaction publishes is there for every reader at once, in whatever snapshot (protocol §6).
+
+    Of an UNKNOWN one the outcome can be asked by its write pointer, as text; without one, a run is
+    repeated with its `body`.
     """
 
     client: str
@@ -95,6 +99,65 @@ class Attempt:
     outcome: Outcome
     actions: tuple[Action, ...]
     is_transaction: bool = True
+    pointer: str | None = None
+    body: Mapping[str, object] | None = None
+
+    @property
+    def publishes(self) -> list[Publish]:
+        return [action for action in self.actions if isinstance(action, Publish)]
+
+    def ended(
+        self,
+        outcome: Outcome,
+        *,
+        completed: int | None,
+        ids: Sequence[tuple[str, str] | None] = (),
+    ) -> "Attempt":
+        """The attempt with the outcome that was found out; `ids` are those of its publishes."""
+        places = iter(ids)
+        actions = tuple(
+            replace(each, completed=completed, ids=next(places, each.ids))
+            if isinstance(each, Publish)
+            else each
+            for each in self.actions
+        )
+        return replace(self, outcome=outcome, completed=completed, actions=actions)
+
+
+# Each publish of an attempt: its topic and its payloads.
+Requests = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def payloads(client: int, number: int, request: int, count: int) -> tuple[str, ...]:
+    """Payloads that name their writer: the client, the attempt, the request in it, and the part."""
+    return tuple(f"{client}.{number}.{request}.{part}" for part in range(count))
+
+
+def attempt_of(
+    client: int,
+    requests: Requests,
+    outcome: Outcome,
+    *,
+    invoked: int,
+    completed: int | None,
+    pointer: str | None = None,
+    body: Mapping[str, object] | None = None,
+) -> Attempt:
+    """An attempt that published this, with a transaction if it has a pointer or a body."""
+    completed = None if outcome is Outcome.UNKNOWN else completed
+    return Attempt(
+        client=str(client),
+        invoked=invoked,
+        completed=completed,
+        outcome=outcome,
+        actions=tuple(
+            Publish(topic=topic, values=sent, invoked=invoked, completed=completed)
+            for topic, sent in requests
+        ),
+        is_transaction=pointer is not None or body is not None,
+        pointer=pointer,
+        body=body,
+    )
 
 
 History = Sequence[Attempt]
@@ -107,10 +170,14 @@ _KINDS: dict[str, type[Append | Read | Publish | Poll]] = {
 def save(path: Path, history: Iterable[Attempt]) -> None:
     """Write one attempt per line, as JSON."""
     with path.open("w", encoding="utf-8") as file:
-        for attempt in history:
-            actions = [{"kind": type(one).__name__, **asdict(one)} for one in attempt.actions]
-            body = {**asdict(attempt), "outcome": attempt.outcome.value, "actions": actions}
-            file.write(json.dumps(body, default=lambda one: one.value) + "\n")
+        file.writelines(map(line_of, history))
+
+
+def line_of(attempt: Attempt) -> str:
+    """One line of a file."""
+    actions = [{"kind": type(one).__name__, **asdict(one)} for one in attempt.actions]
+    members = {**asdict(attempt), "outcome": attempt.outcome.value, "actions": actions}
+    return json.dumps(members, default=lambda one: one.value) + "\n"
 
 
 def load(path: Path) -> list[Attempt]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 
-from tests.faults.checker_history import (
+from tests.faults.history import (
     Append,
     Attempt,
     History,

@@ -1,30 +1,46 @@
-"""The clients of a server that is killed: what they do, what they enter in the ledger and in the
-history, and how they find out afterwards what they were not told."""
+"""Workload: clients of a real server over raw HTTP, that may be killed under them at any time.
+
+They publish with and without transactions, and record what they were told. Afterwards they find out
+what they were not told: by asking for the outcome, or by repeating the request.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 
-from tests.faults.checker_history import BEGINNING, Attempt, Outcome, Poll, View
-from tests.faults.kill_history import noted
-from tests.faults.ledger import Fate, Requests, Unit, payloads
-from tests.faults.ledger import View as Messages
+from tests.faults.checker import violations
+from tests.faults.checker_anomalies import report
+from tests.faults.history import (
+    BEGINNING,
+    Attempt,
+    Outcome,
+    Poll,
+    Publish,
+    Requests,
+    View,
+    attempt_of,
+    payloads,
+)
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import Client, Reply, ok, problem_of
 from tuff.protocol.ids import MessageId
 
 TOPICS = ("t0", "t1", "t2")
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
+OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
 
 
 @dataclass(slots=True)
 class Shared:
-    """What the threads of one program share. Lists are only appended to; `port` is replaced."""
+    """What the threads of one program share. Lists are only appended to; `port` is replaced.
+
+    `attempts` are those of the workers, some of them UNKNOWN; `history` is for the checker.
+    """
 
     port: int
-    units: list[Unit] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     pointers: list[int] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     history: list[Attempt] = field(default_factory=list)
@@ -36,7 +52,7 @@ def topic_of(client: Client, name: str) -> Topic:
 
 
 class Worker:
-    """One client: works until its server dies, and enters what it was told in the ledger."""
+    """One client: works until its server dies, and records what it was told."""
 
     def __init__(
         self, shared: Shared, *, number: int, first_unit: int, first_places: Mapping[str, str]
@@ -67,7 +83,7 @@ class Worker:
 
     def _enter(
         self,
-        fate: Fate,
+        outcome: Outcome,
         requests: Requests,
         *,
         pointer: str | None = None,
@@ -75,20 +91,17 @@ class Worker:
         polls: tuple[Poll, ...] = (),
     ) -> bool:
         """Whether the client still has a server to talk to."""
-        is_known = fate in {Fate.SEEN, Fate.HIDDEN}
-        unit = Unit(
-            client=self._id,
-            number=self._unit,
-            fate=fate,
-            requests=requests,
+        made = attempt_of(
+            self._id,
+            requests,
+            outcome,
+            invoked=self._began,
+            completed=time.monotonic_ns(),
             pointer=pointer,
             body=body,
-            invoked=self._began,
-            completed=time.monotonic_ns() if is_known else None,
-            polls=polls,
         )
-        self._shared.units.append(unit)
-        return is_known
+        self._shared.attempts.append(replace(made, actions=(*polls, *made.actions)))
+        return outcome is not UNKNOWN
 
     def _sent(self, request: int, count: int) -> tuple[str, ...]:
         return payloads(self._id, self._unit, request, count)
@@ -105,7 +118,7 @@ class Worker:
         sent = self._sent(0, 1 + self._unit % 3)
         requests = ((self._here, sent),)
         done = self._asked(lambda: topic_of(self._client, self._here).publish(*sent))
-        return self._enter(Fate.MAYBE if done is None else Fate.SEEN, requests)
+        return self._enter(UNKNOWN if done is None else OK, requests)
 
     def _begin(self) -> Tx | None:
         try:
@@ -123,10 +136,10 @@ class Worker:
         inline, stored = self._sent(0, 2), self._sent(1, 2)
         here, there = topic_of(self._client, self._here), topic_of(self._client, self._there)
         requests = ((self._here, inline), (self._there, stored))
-        ending, fate = (
-            (tx.abort, Fate.HIDDEN) if self._unit % 5 == 3
-            else (tx.invalidate, Fate.HIDDEN) if self._unit % 5 == 4
-            else (tx.commit, Fate.SEEN)
+        ending, outcome = (
+            (tx.abort, FAIL) if self._unit % 5 == 3
+            else (tx.invalidate, FAIL) if self._unit % 5 == 4
+            else (tx.commit, OK)
         )  # fmt: skip
         steps: tuple[Callable[[], Reply], ...] = (
             lambda: here.publish(*inline, tx=tx.id),
@@ -136,7 +149,7 @@ class Worker:
         )
         alive = all(self._asked(step) is not None for step in steps)
         # Rows are entered even where not all steps came through: such a transaction never commits.
-        return self._enter(fate if alive else Fate.ASK, requests, pointer=tx.id)
+        return self._enter(outcome if alive else UNKNOWN, requests, pointer=tx.id)
 
     def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
         requests = ((self._here, self._sent(0, 2)), (self._there, self._sent(1, 1)))
@@ -149,18 +162,18 @@ class Worker:
         requests, publish = self._entries()
         body = {"publish": publish, "changes": [f"key {self._id}.{self._unit}"]}
         done = self._asked(lambda: tx.commit(**body))
-        fate = Fate.ASK if done is None else Fate.SEEN
-        return self._enter(fate, requests, pointer=tx.id, body=body)
+        outcome = UNKNOWN if done is None else OK
+        return self._enter(outcome, requests, pointer=tx.id, body=body)
 
     def _run(self) -> bool:
         requests, publish = self._entries()
         body = {"publish": publish, "requestId": f"{self._id}.{self._unit}"}
         done = self._asked(lambda: self._client.post(f"{TRANSACTIONS}/run", body))
         if done is None:
-            return self._enter(Fate.REPEAT, requests, body=body)
+            return self._enter(UNKNOWN, requests, body=body)
         pointer = done.json["published"][0]["transactionWritePointer"]
         self._shared.pointers.append(int(pointer))
-        return self._enter(Fate.SEEN, requests, pointer=pointer)
+        return self._enter(OK, requests, pointer=pointer)
 
     def _in_snapshot(self) -> bool:
         """Read two topics twice in one snapshot, held or skipping what is undecided in it, and
@@ -173,13 +186,13 @@ class Worker:
         for name in (self._here, self._there, self._here):
             polled = self._polled(name, tx)
             if polled is None:
-                return self._enter(Fate.ASK, self._entries()[0], pointer=tx.id, body=body)
+                return self._enter(UNKNOWN, self._entries()[0], pointer=tx.id, body=body)
             polls.append(polled)
         self._next |= {poll.topic: poll.until for poll in polls}
         done = self._asked(lambda: tx.commit(**body))
-        fate = Fate.ASK if done is None else Fate.SEEN
+        outcome = UNKNOWN if done is None else OK
         requests, _ = self._entries()
-        return self._enter(fate, requests, pointer=tx.id, body=body, polls=tuple(polls))
+        return self._enter(outcome, requests, pointer=tx.id, body=body, polls=tuple(polls))
 
     def _polled(self, name: str, tx: Tx) -> Poll | None:
         after = self._next[name]
@@ -192,17 +205,16 @@ class Worker:
             body["transaction"] = tx.object["encoded"]
             query = {"undecided": undecided}
         reply = self._asked(lambda: topic_of(self._client, name).poll(body, **query))
-        return None if reply is None else noted(name, view, after, reply)
+        return None if reply is None else poll_of(name, view, after, reply)
 
 
 class Follower:
-    """A reader that goes on through every crash, from where it was; never handed a smaller id."""
+    """A reader that continues through every crash from where it was, and records what it reads."""
 
-    def __init__(self, shared: Shared, *, isolation: str) -> None:
+    def __init__(self, shared: Shared, view: View) -> None:
         self._shared = shared
-        self._isolation = isolation
-        self._next = dict.fromkeys(TOPICS, "0" * 40)
-        self.seen: dict[str, list[tuple[str, str]]] = {name: [] for name in TOPICS}
+        self._view = view
+        self._next = dict.fromkeys(TOPICS, BEGINNING)
         self.caught_up = threading.Event()
 
     def follow(self) -> None:
@@ -226,24 +238,20 @@ class Follower:
     def _read(self, topic: Topic) -> bool:
         body = {"startFrom": self._next[topic.name], "inclusive": False, "limit": 500}
         invoked = time.monotonic_ns()
-        reply = topic.poll(body, isolation=self._isolation, wait=0.02)
+        reply = topic.poll(body, isolation=self._view.value, wait=0.02)
         if reply.status == 503:
             raise ConnectionError(problem_of(reply)["detail"])
         ok(reply)
         self._note(topic.name, invoked, reply)
-        seen = self.seen[topic.name]
-        for message in reply.json:
-            assert not seen or message["id"] > seen[-1][0], f"{message} after {seen[-1]}"
-            seen.append((message["id"], message["payload"]))
         self._next[topic.name] = str(reply.header("Tuff-Next"))
         return reply.header("Tuff-Caught-Up") == "true"
 
     def _note(self, name: str, invoked: int, reply: Reply) -> None:
         if reply.json or str(reply.header("Tuff-Next")) != self._next[name]:
-            poll = noted(name, View(self._isolation), self._next[name], reply)
+            poll = poll_of(name, self._view, self._next[name], reply)
             self._shared.history.append(
                 Attempt(
-                    client=f"reader of {self._isolation}",
+                    client=f"reader of {self._view.value}",
                     invoked=invoked,
                     completed=time.monotonic_ns(),
                     outcome=Outcome.OK,
@@ -252,51 +260,62 @@ class Follower:
             )
 
 
-def read_all(client: Client, *, isolation: str) -> Messages:
-    """All messages of all topics, from the beginning."""
-    return read_on(client, isolation=isolation, after=dict.fromkeys(TOPICS, BEGINNING))[0]
+def poll_of(topic: str, view: View, after: str, *replies: Reply) -> Poll:
+    """A poll as the history has it; of several, each began where the one before it ended."""
+    return Poll(
+        topic=topic,
+        view=view,
+        found=tuple((each["id"], each["payload"]) for reply in replies for each in reply.json),
+        after=after,
+        until=str(replies[-1].header("Tuff-Next")),
+        at_end=replies[-1].header("Tuff-Caught-Up") == "true",
+    )
 
 
-def read_on(
-    client: Client, *, isolation: str, after: Mapping[str, str]
-) -> tuple[dict[str, list[tuple[str, str]]], dict[str, str]]:
-    """All messages behind these places, and the places behind them."""
-    view: dict[str, list[tuple[str, str]]] = {}
-    places = dict(after)
+def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = None) -> Attempt:
+    """A reader of all messages of all topics, behind these places or from the beginning.
+
+    Raises: AssertionError: a transaction blocks it, though all are resolved.
+    """
+    invoked, polls = time.monotonic_ns(), []
     for name in TOPICS:
-        view[name], caught_up = [], False
-        while not caught_up:
-            body = {"startFrom": places[name], "inclusive": False}
-            reply = ok(topic_of(client, name).poll(body, isolation=isolation))
-            view[name] += [(message["id"], message["payload"]) for message in reply.json]
-            blocked = reply.header("Tuff-Blocked-By")
+        start = BEGINNING if after is None else after[name]
+        replies: list[Reply] = []
+        while not replies or replies[-1].header("Tuff-Caught-Up") != "true":
+            place = replies[-1].header("Tuff-Next") if replies else start
+            body = {"startFrom": place, "inclusive": False}
+            replies.append(ok(topic_of(client, name).poll(body, isolation=view.value)))
+            blocked = replies[-1].header("Tuff-Blocked-By")
             assert blocked is None, f"{name} is blocked by {blocked} though all is resolved"
-            places[name] = str(reply.header("Tuff-Next"))
-            caught_up = reply.header("Tuff-Caught-Up") == "true"
-    return view, places
+        polls.append(poll_of(name, view, start, *replies))
+    return Attempt(
+        client=f"last reader of {view.value}",
+        invoked=invoked,
+        completed=time.monotonic_ns(),
+        outcome=OK,
+        actions=tuple(polls),
+    )
 
 
-def resolved(client: Client, unit: Unit) -> Unit:
-    """The unit with its fate, found out by asking or by repeating (promise 9)."""
-    if unit.fate is Fate.REPEAT:
-        published = ok(client.post(f"{TRANSACTIONS}/run", unit.body)).json["published"]
-        return replace(
-            unit,
-            fate=Fate.SEEN,
-            pointer=published[0]["transactionWritePointer"],
-            completed=time.monotonic_ns(),
-            ids=tuple(map(_ids, published)),
-        )
-    if unit.fate is not Fate.ASK:
-        return unit
-    assert unit.pointer is not None
-    tx = Tx(client, {"transactionId": unit.pointer})
+def resolved(client: Client, attempt: Attempt) -> Attempt:
+    """The attempt with its outcome, found out by asking or by repeating (promise 9).
+
+    Only a publish without a transaction stays UNKNOWN.
+    """
+    if attempt.outcome is not UNKNOWN or not attempt.is_transaction:
+        return attempt
+    if attempt.pointer is None:
+        published = ok(client.post(f"{TRANSACTIONS}/run", attempt.body)).json["published"]
+        ids = tuple(map(_ids, published))
+        found = attempt.ended(OK, completed=time.monotonic_ns(), ids=ids)
+        return replace(found, pointer=published[0]["transactionWritePointer"])
+    tx = Tx(client, {"transactionId": attempt.pointer})
     if tx.state() in {"in_progress", "committing"}:
-        _end(tx, unit.body)
+        _end(tx, attempt.body)
     state = tx.state()
-    assert state in {"committed", "aborted", "invalid"}, f"{unit} is {state}"
-    fate = Fate.SEEN if state == "committed" else Fate.HIDDEN
-    return replace(unit, fate=fate, completed=time.monotonic_ns())
+    assert state in {"committed", "aborted", "invalid"}, f"{attempt} is {state}"
+    outcome = OK if state == "committed" else FAIL
+    return attempt.ended(outcome, completed=time.monotonic_ns())
 
 
 def _ids(published: Mapping[str, int]) -> tuple[str, str]:
@@ -314,10 +333,62 @@ def _end(tx: Tx, body: Mapping[str, object] | None) -> None:
         assert reply.status in {200, 409}, reply
 
 
-def check_outcomes(client: Client, units: list[Unit]) -> None:
+def check_outcomes(client: Client, attempts: Sequence[Attempt]) -> None:
     """The outcome of every transaction can be asked, and is what its client was told."""
-    states = {Fate.SEEN: {"committed"}, Fate.HIDDEN: {"aborted", "invalid"}}
-    for unit in units:
-        if unit.pointer is not None:
-            state = Tx(client, {"transactionId": unit.pointer}).state()
-            assert state in states[unit.fate], f"{unit} is {state}"
+    states = {OK: {"committed"}, FAIL: {"aborted", "invalid"}}
+    for attempt in attempts:
+        if attempt.pointer is not None:
+            state = Tx(client, {"transactionId": attempt.pointer}).state()
+            assert state in states[attempt.outcome], f"{attempt} is {state}"
+
+
+def require_no_violation(history: Sequence[Attempt]) -> None:
+    """Raises: AssertionError: the checker finds something in it that is not permitted."""
+    found = violations(without_lost_copies(history))
+    assert not found, report(found)
+
+
+def without_lost_copies(history: Sequence[Attempt]) -> list[Attempt]:
+    """The history with values that are there once.
+
+    The rows of a run that a crash cut off stay, for who reads all rows, beside those of its
+    repetition: these are the work of two transactions, of which the first did not commit.
+    """
+    told = {
+        (publish.topic, value): publish.ids
+        for attempt in history if attempt.body is not None and "requestId" in attempt.body
+        for publish in attempt.publishes if publish.ids is not None
+        for value in publish.values
+    }  # fmt: skip
+    lost: dict[str, list[str]] = {}
+
+    def renamed(topic: str, message_id: str, value: str) -> tuple[str, str]:
+        first, last = told.get((topic, value), ("", "~"))
+        if first <= message_id <= last:
+            return message_id, value
+        copy = f"{value} of a run that was cut off"
+        if copy not in lost.setdefault(topic, []):
+            lost[topic].append(copy)
+        return message_id, copy
+
+    def cleaned(attempt: Attempt) -> Attempt:
+        polls = tuple(
+            replace(one, found=tuple(renamed(one.topic, *each) for each in one.found))
+            if isinstance(one, Poll) and one.view is View.ALL
+            else one
+            for one in attempt.actions
+        )
+        return replace(attempt, actions=polls)
+
+    whole = [cleaned(attempt) for attempt in history]
+    return [*whole, *(_cut_off(topic, copy) for topic, copies in lost.items() for copy in copies)]
+
+
+def _cut_off(topic: str, copy: str) -> Attempt:
+    return Attempt(
+        client="cut off",
+        invoked=0,
+        completed=None,
+        outcome=FAIL,
+        actions=(Publish(topic=topic, values=(copy,), invoked=0),),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import tuff
-from tests.faults.checker_history import (
+from tests.faults.history import (
     BEGINNING,
     Action,
     Append,

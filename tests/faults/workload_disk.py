@@ -1,0 +1,127 @@
+"""Workload: a client that publishes and commits while the disk of its server fails."""
+
+import time
+
+from tests.faults.history import (
+    BEGINNING,
+    Attempt,
+    Outcome,
+    Poll,
+    Requests,
+    View,
+    attempt_of,
+    payloads,
+)
+from tests.faults.workload_messages import poll_of, require_no_violation
+from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
+from tests.http.client import Client, Reply, ok, problem_of
+
+NAMESPACE = "disk"
+PUBLISHED, COMMITTED = "published", "committed"
+
+
+def topics_of(client: Client) -> list[Topic]:
+    return [Topic(client, NAMESPACE, name) for name in (PUBLISHED, COMMITTED)]
+
+
+def told(reply: Reply, *codes: str) -> bool:
+    """Whether it was done; if not, the refusal is one that can be waited for."""
+    if reply.status == 200:
+        return True
+    problem = problem_of(reply)
+    assert (reply.status, problem["code"]) in {(503, code) for code in codes}, reply
+    assert reply.header("Retry-After"), reply
+    return False
+
+
+class Writer:
+    """Records what it was told, and what readers were shown."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._attempts: list[Attempt] = []
+        self._reads: list[Attempt] = []
+
+    def make_topics(self) -> "Writer":
+        for topic in topics_of(self.client):
+            ok(topic.create())
+        return self
+
+    def publish(self) -> bool:
+        sent, invoked = payloads(0, len(self._attempts), 0, 2), time.monotonic_ns()
+        done = told(topics_of(self.client)[0].publish(*sent), "storage_unavailable")
+        self._record(0, ((PUBLISHED, sent),), invoked, done=done)
+        return done
+
+    def commit(self) -> bool:
+        """A commit with publish, if a transaction can be started at all."""
+        invoked, started = time.monotonic_ns(), self.client.post(TRANSACTIONS)
+        if started.status != 201:
+            return told(started, "transactions_unavailable")
+        pointer = started.json["transactionId"]
+        sent = payloads(1, len(self._attempts), 0, 2)
+        body: dict[str, object] = {
+            "changes": ["k"], "publish": [entry(topics_of(self.client)[1], *sent)],
+        }  # fmt: skip
+        reply = self.client.post(f"{TRANSACTIONS}/{pointer}/commit", body)
+        if reply.status == 409:
+            problem_of(reply)
+            done = False
+        else:
+            done = told(reply, "storage_unavailable", "transactions_unavailable")
+        self._record(1, ((COMMITTED, sent),), invoked, done=done, pointer=pointer)
+        return done
+
+    def _record(
+        self,
+        client: int,
+        requests: Requests,
+        invoked: int,
+        *,
+        done: bool,
+        pointer: str | None = None,
+    ) -> None:
+        outcome = Outcome.OK if done else Outcome.UNKNOWN
+        completed = time.monotonic_ns()
+        self._attempts.append(
+            attempt_of(
+                client, requests, outcome, invoked=invoked, completed=completed, pointer=pointer
+            )
+        )
+
+    def account(self, client: Client) -> None:
+        """Compare what was told with what this server's readers find; what is open is ended. How a
+        transaction ended then, it has to have ended at every later time."""
+        self._attempts = [_resolved(client, attempt) for attempt in self._attempts]
+        self._reads.append(_read_all(client))
+        require_no_violation([*self._attempts, *self._reads])
+
+
+def _read_all(client: Client) -> Attempt:
+    invoked = time.monotonic_ns()
+    polls: list[Poll] = []
+    for topic in topics_of(client):
+        reply = ok(topic.poll(isolation="committed"))
+        polls.append(poll_of(topic.name, View.COMMITTED, BEGINNING, reply))
+        assert polls[-1].at_end, reply
+    return Attempt(
+        client="reader",
+        invoked=invoked,
+        completed=time.monotonic_ns(),
+        outcome=Outcome.OK,
+        actions=tuple(polls),
+    )
+
+
+def _resolved(client: Client, attempt: Attempt) -> Attempt:
+    if attempt.pointer is None:
+        return attempt
+    tx = Tx(client, {"transactionId": attempt.pointer})
+    if tx.state() in {"in_progress", "committing"}:
+        ok(tx.invalidate())
+    state = tx.state()
+    outcome = Outcome.OK if state == "committed" else Outcome.FAIL
+    if attempt.outcome is Outcome.UNKNOWN:
+        return attempt.ended(outcome, completed=time.monotonic_ns())
+    assert attempt.outcome is outcome, f"{attempt} is {state}"
+    return attempt

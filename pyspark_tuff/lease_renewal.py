@@ -1,6 +1,6 @@
 """Renews the lease of a write's transaction: inside a task, and on the driver's host.
 
-`LeaseRenewer` renews it from a thread of a task while the task works.
+`renewed` renews it from a thread of a task while the task works.
 
 `start` and `stop` control a separate process on the driver's host. Without it the lease would
 expire while no task runs: when all tasks wait for a slot, or for an earlier stage that Spark runs
@@ -19,71 +19,49 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from threading import Thread as _Thread  # noqa: TID251 - a task computes while its lease is renewed
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark_tuff.options import Connection
     from pyspark_tuff.write_transactions import Job
     from tuff.blocking.client import Client
-    from tuff.protocol.errors import TransactionNotInProgressError
 
 RENEWALS_PER_LEASE = 3  # so that the lease survives one lost and one late renewal
 CHECK_INTERVAL_S = 1.0  # seconds; the process outlives the write by at most this long
 NAME = "pyspark-driver"
 
 
-class LeaseRenewer:
-    """Renews a lease from a thread while its `with` block runs; does nothing if `lease_s` is None.
+@contextmanager
+def renewed(client: "Client", transaction: int, *, lease_s: float | None) -> Iterator[None]:
+    """Renew a lease from a thread while a `with` block runs; does nothing if `lease_s` is None."""
+    if lease_s is None:
+        yield
+        return
+    is_over = Event()
+    thread = _Thread(target=_renew_until, args=(is_over, client, transaction, lease_s), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
-    The thread writes `_lost`, and the task reads it.
-    """
 
-    def __init__(self, client: "Client", transaction: int, *, lease_s: float | None) -> None:
-        self._client = client
-        self._transaction = transaction
-        self._lease_s = lease_s
-        self._is_over = Event()
-        self._lost: TransactionNotInProgressError | None = None
-        self._thread = _Thread(target=self._renew, name="tuff-lease-renewer", daemon=True)
+def _renew_until(is_over: Event, client: "Client", transaction: int, lease_s: float) -> None:
+    from tuff.protocol.errors import TransactionNotInProgressError, TuffError
 
-    def check(self) -> None:
-        """Raises: TransactionNotInProgressError: the transaction has ended; stop the work."""
-        if self._lost is not None:
-            raise self._lost
-
-    def __enter__(self) -> "LeaseRenewer":
-        if self._lease_s is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over.set()
-        if self._lease_s is not None:
-            self._thread.join()
-
-    def _renew(self) -> None:
-        from tuff.protocol.errors import TransactionNotInProgressError, TuffError
-
-        assert self._lease_s is not None, "the thread starts only with a lease"
-        while not self._is_over.wait(self._lease_s / RENEWALS_PER_LEASE):
-            try:
-                self._client.transactions.renew(self._transaction)
-            except TransactionNotInProgressError as error:
-                self._lost = error
-                return
-            except TuffError:
-                # Probably temporary: the next attempt comes well before the lease expires.
-                continue
+    while not is_over.wait(lease_s / RENEWALS_PER_LEASE):
+        try:
+            client.transactions.renew(transaction)
+        except TransactionNotInProgressError:
+            return  # the server also refuses the next request of the task
+        except TuffError:
+            continue  # probably temporary: the next attempt comes well before the lease expires
 
 
 class RenewalTask(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.taskcontext import TaskContext
 
 from pyspark_tuff.columns import TOPIC, VALUE
-from pyspark_tuff.lease_renewal import LeaseRenewer
+from pyspark_tuff.lease_renewal import renewed
 from pyspark_tuff.options import WriteOptions, topic_named
 from pyspark_tuff.write_transactions import Job, Part, TaskResult
 from tuff.blocking.client import Client
@@ -45,8 +45,8 @@ def write_task(job: Job, options: WriteOptions, batches: Iterator["RecordBatch"]
             for _ in batches:
                 pass
             return TaskResult(job=job, partition=partition, parts=())
-        with LeaseRenewer(client, transaction, lease_s=job.lease_s) as lease:
-            parts = Attempt(client, transaction, options, lease).store(batches)
+        with renewed(client, transaction, lease_s=job.lease_s):
+            parts = Attempt(client, transaction, options).store(batches)
             return TaskResult(job=job, partition=partition, parts=parts)
 
 
@@ -54,13 +54,10 @@ class Attempt:
     """One attempt of a task. It takes a write pointer with its first rows, and another one after
     every PART_COUNT messages."""
 
-    def __init__(
-        self, client: Client, transaction: int, options: WriteOptions, lease: LeaseRenewer
-    ) -> None:
+    def __init__(self, client: Client, transaction: int, options: WriteOptions) -> None:
         self._client = client
         self._transaction = transaction
         self._options = options
-        self._lease = lease
         self._parts: list[Part] = []
         self._pointer: int | None = None
         self._counts: Counter[TopicId] = Counter()
@@ -124,7 +121,6 @@ class Attempt:
         payloads = self._waiting[topic]
         if not payloads:
             return
-        self._lease.check()
         self._client.store(topic, *payloads, transaction=self._own_pointer())
         self._counts[topic] += len(payloads)
         self._waiting_bytes -= sum(map(len, payloads))

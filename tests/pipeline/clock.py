@@ -1,4 +1,4 @@
-"""The clock of a test's server, which a test moves on so that hours pass and are closed."""
+"""The clock of a test's server, which tests advance by hours."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A real server whose clock the tests move on, so that hours pass and are closed."""
+"""A real server whose clock the tests advance, so that hours are closed."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -21,7 +21,7 @@ _numbers = count(1)
 
 
 class DiedError(Exception):
-    """The end of a job, at some step of it."""
+    """A job was ended at a step."""
 
 
 def die(*_given: object, **_named: object) -> None:
@@ -29,7 +29,7 @@ def die(*_given: object, **_named: object) -> None:
 
 
 class Place:
-    """What a job works with: a client, a topic of its own, an archive."""
+    """The environment of a job: a client, a topic of its own, an archive."""
 
     def __init__(self, client: tuff.Client, clock: Clock, home: Path) -> None:
         self.client = client
@@ -50,8 +50,8 @@ class Place:
         return topic
 
     def publish_hours(self, *hours: list[str]) -> None:
-        """Publish these messages, each list an hour later than the one before; one more, in the
-        hour behind, closes the last."""
+        """Publish each list of messages an hour after the one before, and then a message that
+        closes the last hour."""
         for payloads in hours:
             for payload in payloads:
                 self.client.publish(self.topic, payload)

@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """So far into a life, of which a whole one is 1."""
+    """A kill after this fraction of the time that a whole run takes."""
 
     part: float
 
@@ -88,7 +88,7 @@ Death = Step | Point | Moment
 
 
 class CallsOfJobs(Points):
-    """Calls, told apart by the job that runs."""
+    """Calls to the server, by the job that makes them."""
 
     def __init__(self, job: Path) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def topic(name: str) -> tuff.TopicId:
 
 
 class Lives:
-    """Lives of the jobs before one server, and what they are asked to do."""
+    """Runs of the jobs against one server, and the messages that they process."""
 
     def __init__(self, home: Path, url: str, client: tuff.Client, clock: Clock) -> None:
         self.points = CallsOfJobs(home / "job")
@@ -129,7 +129,7 @@ class Lives:
         return len(self._published) + self._letter_count
 
     def publish(self) -> None:
-        """Something to do for the next life: hours of a new day, which close those before, and
+        """Publish work for the next run: hours of a new day, which close those before, and
         letters."""
         self._clock.begin_day()
         for _ in range(HOUR_COUNT):
@@ -154,7 +154,7 @@ class Lives:
             poll = self._client.poll(topic(SOURCE), poll.next_id, inclusive=False)
 
     def live(self, death: Death | None) -> bool:
-        """A life until that death, or to its end; whether it was killed."""
+        """Run the jobs until that kill, or to their end; returns whether they were killed."""
         for _ in range(LIVES_MAX):
             code = self._state(death)
             if code in (0, -signal.SIGKILL):

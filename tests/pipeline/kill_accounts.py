@@ -1,4 +1,4 @@
-"""What the jobs that are killed must have done with each message: the exact accounting.
+"""Accounts for each message after jobs were killed.
 
 Nothing here uses Spark, or the code that wrote the files: pyarrow reads them.
 """
@@ -36,7 +36,7 @@ class Message:
 
 
 def event(number: int) -> str:
-    """What is published: every fifth is no event, every third touches data."""
+    """A message to publish: each fifth is no event, each third accesses data."""
     if number % BAD_EACH == 0:
         return f"no event {number}"
     members = {"type": ("run", "stop")[number % 2], "entity": f"job-{number % 3}", "number": number}
@@ -51,7 +51,7 @@ def letter(number: int) -> str:
 
 
 def rows_of_files(archive: Archive, rows: Sequence[Row]) -> dict[int, list[Message]]:
-    """By the hour, what a reader finds who goes by these rows of the manifest."""
+    """The messages of each hour that a reader finds by these rows of the manifest."""
     found = {}
     for row in rows:
         table = pq.ParquetDataset(archive.root / row.path, partitioning=None).read(["id", "value"])
@@ -68,7 +68,7 @@ def check_archive(
     left: Sequence[Message],
     published: Sequence[Message],
 ) -> list[Message]:
-    """What is archived, which with what is `left` in the topic is all that was published.
+    """The archived messages; with those `left` in the topic they are all published ones.
 
     Raises: AssertionError: something is lost, there twice, or not as its row says.
     """
@@ -90,7 +90,7 @@ def check_archive(
 
 
 def check_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
-    """No file is there that no row names. Raises: AssertionError."""
+    """Raises: AssertionError: there is a file that no row names."""
     named = {archive.root / row.path for row in rows}
     there = {
         file.parent
@@ -101,7 +101,7 @@ def check_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
 
 
 def check_replayed(found: Sequence[bytes], archived: Sequence[Message], *, is_whole: bool) -> None:
-    """The copy has what was archived, in order; whole hours from the beginning, or all.
+    """Check that the copy has the archived messages in order: all, or whole hours of the beginning.
 
     Raises: AssertionError.
     """
@@ -119,7 +119,7 @@ def check_replayed(found: Sequence[bytes], archived: Sequence[Message], *, is_wh
 
 
 def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -> None:
-    """Counts, edges and letters are those of the archived messages. Raises: AssertionError."""
+    """Raises: AssertionError: counts, edges or letters are not those of the archived messages."""
     events = [
         (each.place, json.loads(each.payload)) for each in archived if each.payload.startswith(b"{")
     ]
@@ -141,7 +141,7 @@ def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -
 def check_retried(
     back: Sequence[bytes], dead: Sequence[bytes], *, count: int, attempts: int, is_whole: bool
 ) -> None:
-    """Each letter went back, or to the dead ones, once and in order. Raises: AssertionError."""
+    """Raises: AssertionError: a letter is not in one topic, once and in order."""
     numbers = range(count)
     alive = [f"letter {each}".encode() for each in numbers if each % LETTER_ATTEMPTS < attempts]
     tired = [letter(each).encode() for each in numbers if each % LETTER_ATTEMPTS >= attempts]

@@ -1,4 +1,4 @@
-"""All jobs of a topic, one after the other, in a process that ends itself at a step of theirs.
+"""Runs all jobs of a topic, one after the other, in a process that kills itself at a given step.
 
     python -m tests.pipeline.kill_job URL HOME [STEP before|after NUMBER]
 

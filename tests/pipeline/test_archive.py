@@ -128,7 +128,7 @@ def swapped(root: Path, row: Row) -> None:
 
 
 def lessened(root: Path, row: Row) -> None:
-    """The manifest says less than there was, and the files agree with it."""
+    """The manifest and the files agree, and both lack messages."""
     archive, rows = Archive(root), {}
     (topic,) = archive.topics()
     for each in archive.rows(tuff.TopicId(*topic.split(":"))):
@@ -170,7 +170,7 @@ def test_an_archive_of_another_topic_of_the_same_name_truncates_nothing(
     place.clock.begin_day()
     place.publish_hours(["of another installation"])
     archive(spark, place)
-    # Elsewhere a topic of this name has the same hour, and the same generation.
+    # In the other installation the topic of this name has the same hour and generation.
     manifest = next(place.archive.root.glob("_manifest/*/dt=*.json"))
     place.client.topics.delete(place.topic)
     place.client.topics.create(place.topic)

@@ -56,7 +56,7 @@ def test_events_are_counted_edges_found_and_other_messages_dead_lettered_once(
 
 
 def results(spark: "SparkSession", place: Place) -> dict[str, list[tuple[object, ...]]]:
-    """All that an audit leaves."""
+    """The whole result of an audit."""
     out = place.home / "audit"
     found = {
         kind: sorted(map(tuple, spark.read.parquet(str(out / kind)).collect()), key=str)
@@ -127,7 +127,7 @@ KINDS: dict[bytes, str | None] = {
 
 
 def test_an_event_is_a_whole_object_with_a_kind(spark: "SparkSession") -> None:
-    """Two in one message were one event, and the second was never heard of."""
+    """Of two events in one message the second was dropped."""
     frame = spark.createDataFrame([(payload,) for payload in KINDS], "value binary")
 
     found = parsed(frame, Members()).select("value", "kind").collect()

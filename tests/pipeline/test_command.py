@@ -1,10 +1,9 @@
-"""`tuff-pipeline`, also on the topic of the catalogue example: archived, audited, replayed."""
+"""The command line `tuff-pipeline`: results, errors, exit codes."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,74 +13,10 @@ from pipeline.frames import failure_of_spark
 from pipeline.manifest import Hour, Row, Summary
 from tests.pipeline.conftest import NAMESPACE, Place
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).resolve().parents[2]
-FILE_COUNT = 120
 ROW = Row(
     hour=Hour(480_000), generation=1, after_ms=0, path="hours/x",
     summary=Summary(count=1, first="00" * 20, last="00" * 20, checksum=0),
 )  # fmt: skip
-
-
-def result_of(
-    capsys: pytest.CaptureFixture[str], place: Place, *arguments: object
-) -> dict[str, object]:
-    """What a command that succeeds prints as JSON."""
-    words = ["--url", place.client.url, *map(str, arguments), "--json"]
-    code = run(words)
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return json.loads(printed.out)
-
-
-def announce_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalogue example on a directory that changes, over two hours."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    from catalog import Catalogue
-
-    files = place.home / "files"
-    files.mkdir()
-    for number in range(FILE_COUNT):
-        (files / f"{number}.txt").write_text(f"file {number}\n")
-    catalogue = Catalogue(place.client, place.home / "catalogue.sqlite", place.topic)
-    catalogue.update(files)
-    place.clock.pass_hours()
-    for number in range(10):
-        (files / f"{number}.txt").unlink()
-    catalogue.update(files)
-    place.clock.pass_hours()
-    (files / "last.txt").write_text("closes the hour before\n")
-    catalogue.update(files)
-    catalogue.rows.close()
-
-
-@pytest.mark.slow
-def test_the_catalogues_topic_is_archived_audited_and_replayed_the_same(
-    spark: "SparkSession",
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    announce_files(place, monkeypatch)
-    announced, target = place.read(place.topic), place.other("-again")
-    root, out = place.home / "archive", place.home / "audit"
-    members = ("--kind", "change", "--entity", "path", "--dataset", "path", "--access", "change")
-
-    archived = result_of(capsys, place, "archive", place.topic, "--root", root, "--truncate")
-    audited = result_of(capsys, place, "audit", place.topic, "--root", root, "--out", out, *members)
-    replayed = result_of(capsys, place, "replay", place.topic, "--root", root, "--to", target)
-
-    count = FILE_COUNT + 10
-    assert len(announced) == count + 1
-    assert (archived["messages"], audited["messages"], replayed["messages"]) == (count,) * 3
-    assert place.read(target) == announced[:-1]
-    assert place.read(place.topic) == announced[-1:]
-    kinds = spark.read.parquet(str(out / "counts")).groupBy("kind").sum("count")
-    assert dict(map(tuple, kinds.collect())) == {"added": FILE_COUNT, "removed": 10}
-    assert spark.read.parquet(str(out / "edges")).select("dataset").distinct().count() == FILE_COUNT
-    assert place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")) == []
 
 
 def test_errors_are_sentences_with_exit_codes(
@@ -101,7 +36,6 @@ def test_errors_are_sentences_with_exit_codes(
         ("--url", place.client.url, "lag", "--topic", "missing"): (1, "missing"),
         ("--url", nowhere, "lag", "--topic", "t"): (3, ""),
         (*url, "lag", "--checkpoint", str(root)): (1, "is not a checkpoint"),
-        ("--url", nowhere, "archive", topic, "--root", str(root)): (3, ""),
         (*url, "archive", missing, "--root", str(root)): (1, f"no topic {missing}"),
         (*url, "archive", topic, "--root", "/proc/archive"): (1, "/proc/archive: No such file"),
         (*url, "compact", missing, "--root", str(root)): (1, f"it has {archived}"),
@@ -168,7 +102,7 @@ def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFix
 
 
 def command(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`tuff-pipeline` in a process of its own, in a directory that has nothing of this tree."""
+    """`tuff-pipeline` in a process of its own, outside of the checkout."""
     program = "from tuff.launch import run_pipeline; run_pipeline()"
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""The accounting of killed jobs finds what it is for: lost, doubled and moved messages."""
+"""The accounting of killed jobs finds lost, duplicated and moved messages."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ NOON = Hour(480_012)
 
 
 def message(number: int) -> Message:
-    """Three of each hour."""
+    """The messages, three of each hour."""
     time_ms = NOON.start_ms + number // 3 * HOUR_MS
     return Message(MessageId(time_ms, number).to_bytes(), event(number).encode())
 
@@ -93,7 +93,9 @@ Spoilt = tuple[dict[int, list[Message]], list[Message]]
         (lambda: (FILES, [*OPEN, OPEN[1]]), "not its newest"),
     ],
 )
-def test_what_is_lost_doubled_or_changed_is_found(spoilt: Callable[[], Spoilt], found: str) -> None:
+def test_lost_duplicated_and_changed_messages_are_found(
+    spoilt: Callable[[], Spoilt], found: str
+) -> None:
     files, left = spoilt()
 
     assert check_archive(rows(), FILES, OPEN, PUBLISHED) == CLOSED
@@ -108,7 +110,7 @@ def test_an_hour_that_is_truncated_and_not_archived_is_found() -> None:
         check_archive(rows()[:1], FILES, OPEN, PUBLISHED)
 
 
-def test_a_copy_is_whole_hours_in_order() -> None:
+def test_a_replayed_topic_has_whole_hours_in_order() -> None:
     payloads = [each.payload for each in CLOSED]
     check_replayed([], CLOSED, is_whole=False)
     check_replayed(payloads[:3], CLOSED, is_whole=False)
@@ -153,7 +155,7 @@ def test_an_audit_is_compared_hour_by_hour_and_letter_by_letter(tmp_path: Path) 
         check_audit(tmp_path, dead, CLOSED)
 
 
-def test_letters_are_each_in_one_place_once() -> None:
+def test_each_letter_is_in_one_topic_once() -> None:
     back = [f"letter {number}".encode() for number in (0, 1, 2)]
     dead = [letter(number).encode() for number in (3, 4)]
     check_retried(back, dead, count=5, attempts=3, is_whole=True)
@@ -171,7 +173,7 @@ def test_letters_are_each_in_one_place_once() -> None:
         check_retried(back, dead[:1], count=5, attempts=3, is_whole=True)
 
 
-def test_the_first_deaths_are_of_every_kind() -> None:
+def test_the_first_kills_are_of_every_kind() -> None:
     first = list(islice(deaths(seed=0), 9))
 
     steps = {death.job for death in first if isinstance(death, Step)}

@@ -37,7 +37,7 @@ def lags_of(place: Place, checkpoint: Path) -> list[Lag]:
     return [lag_of(place.client, reader) for reader in readers_of_checkpoint(checkpoint)]
 
 
-def test_a_query_is_behind_by_what_it_has_not_written(place: Place) -> None:
+def test_the_lag_of_a_query_counts_messages_that_it_has_not_written(place: Place) -> None:
     ids = [place.client.publish(place.topic, "1").first_id.hex() for _ in range(3)]
     place.clock.pass_hours()
     place.client.publish(place.topic, "late")

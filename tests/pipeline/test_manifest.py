@@ -14,7 +14,7 @@ NOON = Hour(24 * 20_000 + 12)
 
 
 def row(hour: Hour, *, after: Hour | None = None, generation: int = 1) -> Row:
-    """A row of that hour, which knows nothing of what lies before the end of `after`."""
+    """A row of that hour; the topic has no messages between the end of `after` and that hour."""
     after_ms = 0 if after is None else after.stop_ms
     return Row(hour=hour, generation=generation, after_ms=after_ms, summary=SUMMARY, path="x")
 

@@ -55,7 +55,7 @@ def test_an_hour_that_is_begun_and_not_committed_is_written_again(
     place.publish_hours(["1"], ["2"])
     rows = archive(spark, place)
     sink = f"replay/{place.topic}/{target}"
-    # A run that began with the first hour, and died.
+    # A run that died in the first hour.
     begun = place.client.sinks.begin(sink, rows[0].hour.number, "dead", lease=600)
     place.client.store(target, "lost", transaction=begun.transaction)
 
@@ -71,7 +71,7 @@ def test_a_damaged_hour_and_later_ones_are_not_replayed(
     target = place.other("-again")
     place.publish_hours(["1"], ["2", "3"], ["4"])
     rows = archive(spark, place)
-    # Somebody took the files of another hour for it.
+    # The files are those of another hour.
     (wrong,) = (place.archive.root / rows[2].path).glob("*.parquet")
     (right,) = (place.archive.root / rows[1].path).glob("*.parquet")
     right.write_bytes(wrong.read_bytes())

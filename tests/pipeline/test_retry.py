@@ -26,7 +26,7 @@ def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
 
 
 def test_a_message_with_text_after_a_letter_is_not_a_letter(spark: "SparkSession") -> None:
-    """It was cut off, and the letter was tried again without it."""
+    """The text behind the letter was dropped."""
     topic = tuff.TopicId("shop", "orders")
     whole, cut = letter("x", 1).encode(), letter("x", 1).encode() + b" trailing"
     row = (bytes(20), datetime(2026, 11, 22, tzinfo=UTC))
@@ -51,7 +51,7 @@ def test_each_letter_goes_back_or_to_the_dead_letters_once(
         place.client.publish(source, sent)
 
     first = retry(spark, place, checkpoint)
-    # As if it had died before Spark noted that the batch was written.
+    # As after a crash before Spark recorded that the batch was written.
     forget_commit(checkpoint, 0)
     retry(spark, place, checkpoint)
     written = written_up_to(checkpoint)

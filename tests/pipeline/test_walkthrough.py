@@ -1,5 +1,6 @@
-"""The commands of docs/pipelines.md run, line by line, on a server whose hours pass as it says."""
+"""The commands of docs/pipelines.md run, line by line, as its clock advances."""
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import tuff
 from pipeline.command import run
 from tests.cli.command import tuff_command
 from tests.pipeline.conftest import Place
@@ -22,6 +24,7 @@ from tests.test_docs import WITH_HOURS, Block, blocks_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FILE_COUNT = 120  # of the catalogue example
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = WITH_HOURS.read_text("utf-8")
 BLOCKS = list(blocks_of(WITH_HOURS, TEXT))
@@ -35,7 +38,7 @@ SHOWN = {
 
 
 def passing_before(block: Block) -> list[str]:
-    """How much time the page lets pass between the block before and this one."""
+    """The times that pass on the page between the block before and this one."""
     before = max((each.line for each in PROGRAMS if each.line < block.line), default=0)
     prose = "\n".join(TEXT.splitlines()[before : block.line])
     return re.findall(r"^\*\*(An hour|A day) later\*\*", prose, re.MULTILINE)
@@ -48,7 +51,7 @@ def passing_before(block: Block) -> list[str]:
         pytest.param(len(PROGRAMS), id="all days", marks=pytest.mark.slow),
     ],
 )
-def test_the_walk_through_does_what_it_says(
+def test_the_commands_of_the_walk_through_run(
     spark: "SparkSession",
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +96,9 @@ def test_the_walk_through_does_what_it_says(
 
 
 @pytest.mark.slow
-def test_the_try_out_of_two_minutes_runs_as_it_stands(needs_spark: None, tmp_path: Path) -> None:
+def test_the_commands_of_the_two_minute_example_run_unchanged(
+    needs_spark: None, tmp_path: Path
+) -> None:
     set_up()
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     with socket() as taken:
@@ -116,9 +121,9 @@ def test_the_try_out_of_two_minutes_runs_as_it_stands(needs_spark: None, tmp_pat
     lines = done.stdout.splitlines()
     for sentence in ("3 messages of shop:orders in 1 hour archived", "replayed to"):
         assert sentence in done.stdout
-    tail_cache = lines[-4:]
-    assert '"shipped"' in tail_cache[0]
-    for line, payload in zip(tail_cache[1:], [*events, "half an ev"], strict=True):
+    tailed = lines[-4:]
+    assert '"shipped"' in tailed[0]
+    for line, payload in zip(tailed[1:], [*events, "half an ev"], strict=True):
         assert line.endswith(payload)
 
 
@@ -127,3 +132,62 @@ def test_the_page_lets_time_pass_and_shows_what_is_printed() -> None:
 
     assert passing == ["An hour", "A day", "An hour"]
     assert len(SHOWN) == 2
+
+
+def result_of(
+    capsys: pytest.CaptureFixture[str], place: Place, *arguments: object
+) -> dict[str, object]:
+    """What a command that succeeds prints as JSON."""
+    words = ["--url", place.client.url, *map(str, arguments), "--json"]
+    code = run(words)
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return json.loads(printed.out)
+
+
+def announce_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue example on a directory that changes, over two hours."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from catalog import Catalogue
+
+    files = place.home / "files"
+    files.mkdir()
+    for number in range(FILE_COUNT):
+        (files / f"{number}.txt").write_text(f"file {number}\n")
+    catalogue = Catalogue(place.client, place.home / "catalogue.sqlite", place.topic)
+    catalogue.update(files)
+    place.clock.pass_hours()
+    for number in range(10):
+        (files / f"{number}.txt").unlink()
+    catalogue.update(files)
+    place.clock.pass_hours()
+    (files / "last.txt").write_text("closes the hour before\n")
+    catalogue.update(files)
+    catalogue.rows.close()
+
+
+@pytest.mark.slow
+def test_the_catalogues_topic_is_archived_audited_and_replayed_the_same(
+    spark: "SparkSession",
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    announce_files(place, monkeypatch)
+    announced, target = place.read(place.topic), place.other("-again")
+    root, out = place.home / "archive", place.home / "audit"
+    members = ("--kind", "change", "--entity", "path", "--dataset", "path", "--access", "change")
+
+    archived = result_of(capsys, place, "archive", place.topic, "--root", root, "--truncate")
+    audited = result_of(capsys, place, "audit", place.topic, "--root", root, "--out", out, *members)
+    replayed = result_of(capsys, place, "replay", place.topic, "--root", root, "--to", target)
+
+    count = FILE_COUNT + 10
+    assert len(announced) == count + 1
+    assert (archived["messages"], audited["messages"], replayed["messages"]) == (count,) * 3
+    assert place.read(target) == announced[:-1]
+    assert place.read(place.topic) == announced[-1:]
+    kinds = spark.read.parquet(str(out / "counts")).groupBy("kind").sum("count")
+    assert dict(map(tuple, kinds.collect())) == {"added": FILE_COUNT, "removed": 10}
+    assert spark.read.parquet(str(out / "edges")).select("dataset").distinct().count() == FILE_COUNT
+    assert place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")) == []

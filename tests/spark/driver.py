@@ -1,4 +1,4 @@
-"""A driver to be killed: it copies a topic to two others by a stream, as far as there is something.
+"""A Spark driver for tests/spark/kill.py: a stream copies the messages of a topic to two others.
 
 python -m tests.spark.driver URL HOME
 """

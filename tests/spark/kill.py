@@ -121,13 +121,13 @@ class KillProgram:
     def live(self, point: Point | None) -> bool:
         """Run a driver until the point, or to its end; returns whether it was killed."""
         for _ in range(LIVES_MAX):
-            code, said = self._state(point)
+            code, said = self._run_driver(point)
             if code in (0, -signal.SIGKILL):
                 return code != 0
             assert TOO_SLOW in said, f"the driver ended with {code}: {said[-SAID_COUNT:]}"
         raise AssertionError(f"{LIVES_MAX} drivers, one after the other: {TOO_SLOW}")
 
-    def _state(self, point: Point | None) -> tuple[int, str]:
+    def _run_driver(self, point: Point | None) -> tuple[int, str]:
         self._points.aim(point)
         log = self._home / "driver.txt"
         with log.open("wb") as said:

@@ -22,7 +22,7 @@ from pyspark_tuff import DefaultSource
 from pyspark_tuff.write_transactions import TaskResult
 from pyspark_tuff.writers import StreamWriter
 from tests.spark.messages import read
-from tests.spark.tasks import rows, run_task, told
+from tests.spark.tasks import rows, run_task, task_properties
 from tuff.launch import ServerProcess
 
 TOPICS = (tuff.TopicId("replays", "left"), tuff.TopicId("replays", "right"))
@@ -43,7 +43,7 @@ class Runs:
 
 
 class Run:
-    """One life of a driver, as far as a sink sees it."""
+    """One run of a driver, with the calls that reach the sink."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url = url
@@ -59,13 +59,13 @@ class Run:
     def store(
         self, epoch: int, partitions: Iterable[int] = range(PARTITION_COUNT)
     ) -> list[TaskResult]:
-        """What the tasks of these partitions do; a topic a task, so that two topics are in it."""
+        """Run the tasks of these partitions, one for each of the two topics."""
         return [
             run_task(
                 self.writer(topic),
                 iter([rows(*values(epoch, partition))]),
                 partition=2 * partition + at,
-                properties=told(query=QUERY, epoch=epoch, run=self._name),
+                properties=task_properties(query=QUERY, epoch=epoch, run=self._name),
             )
             for partition in partitions
             for at, topic in enumerate(TOPICS)

@@ -1,4 +1,4 @@
-"""One Spark session for all tests, small and quick to start, and the check that Java is installed.
+"""One Spark session for all tests, and other processes of Spark, small and quick to start.
 
 The first session of a machine stores the classes that its JVM has loaded, in the virtual
 environment (190 MB). Later JVMs map that file, and need half the processor time until they have
@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.http.client import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +43,7 @@ CONF = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
+START_WITHIN_S = 120.0
 END_WITHIN_S = 120.0  # for a JVM that stores its classes on a busy machine
 
 
@@ -134,3 +137,33 @@ def spark_fixture(warehouse: Path) -> "Iterator[SparkSession]":
     if reason is not None:
         pytest.skip(reason)
     yield from make_session(warehouse)
+
+
+@contextmanager
+def spark_class(log: Path, *command: str, says: str) -> Iterator[str]:
+    """The first part of the process's output that matches; the process ends with the block."""
+    set_up()
+    program = spark_home() / "bin" / "spark-class"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [str(program), *command],
+            env={**os.environ, "SPARK_NO_DAEMONIZE": "1"},
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield _said(log, says)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _said(log: Path, pattern: str) -> str:
+    found: list[str] = []
+
+    def spoke() -> bool:
+        found.extend(re.findall(pattern, log.read_text("utf-8", "replace")))
+        return bool(found)
+
+    until(spoke, within_s=START_WITHIN_S, what=f"{pattern} in {log.name}")
+    return found[0]

@@ -23,8 +23,7 @@ import tuff
 from pyspark_tuff.write_attempts import FLUSH_COUNT
 from tests.client.proxy import Losses, losing
 from tests.spark.messages import read
-from tests.spark.processes import spark_class
-from tests.spark.session import make_session
+from tests.spark.session import make_session, spark_class
 from tuff.launch import ServerProcess
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def die_always(_: int) -> None:
 
 
 def through(trouble: Trouble, marks: Path) -> Callable[[str], str]:
-    """Passes values on; each copy of the second partition leaves a mark at its last row, and is in
-    trouble then."""
+    """A function that returns its argument. At the last row of the second partition each attempt
+    creates a file, and calls `trouble`."""
 
     def pass_on(value: str) -> str:
         from pyspark import TaskContext
@@ -103,7 +102,7 @@ def deployment(home: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """What came of one job. `store_count`: requests of tasks, of losers too."""
+    """The result of one job. `store_count`: requests of all attempts, the losing ones included."""
 
     count: int
     store_count: int

@@ -1,4 +1,4 @@
-"""Tasks of a write, run here: told what Spark tells a task about itself, and given its rows."""
+"""Runs a task of a write in this process, with the task context that Spark would set."""
 
 import pickle
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def run_task(
     partition: int = 0,
     properties: dict[str, str] | None = None,
 ) -> TaskResult:
-    """The message of one attempt, having travelled as it would."""
+    """The result of one attempt; it and the writer are pickled as Spark does."""
     before = TaskContext._taskContext
     context = TaskContext()
     context._partitionId, context._attemptNumber = partition, 0
@@ -36,8 +36,8 @@ def run_task(
     return back
 
 
-def told(*, query: str, epoch: int, run: str) -> dict[str, str]:
-    """What Spark tells a task of a stream."""
+def task_properties(*, query: str, epoch: int, run: str) -> dict[str, str]:
+    """The local properties that Spark sets for a task of a stream."""
     return {QUERY_ID: query, BATCH_ID: str(epoch), RUN_ID: run}
 
 

@@ -157,7 +157,7 @@ def test_a_joined_transaction_is_left_to_its_owner(
     assert (before, read(tuff_client, tuff_topic)) == ([], [b"kept"])
 
 
-def test_a_transaction_that_is_not_in_progress_can_not_be_joined(
+def test_an_ended_or_unknown_transaction_is_not_joined(
     write: Writes, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     ended = tuff_client.transactions.start("long")
@@ -220,14 +220,14 @@ def test_a_task_renews_the_lease_while_it_computes(
         ),
     ],
 )
-def test_rows_that_can_not_be_messages_are_refused(
+def test_rows_with_other_columns_than_messages_are_refused(
     write: Writes, schema: StructType, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(OptionError, match=reason):
         write.begin(schema, **options)
 
 
-def test_extra_columns_can_be_ignored_and_topics_can_not_be_overwritten(
+def test_extra_columns_are_ignored_on_request_and_an_overwrite_is_refused(
     write: Writes, tuff_topic: tuff.TopicId
 ) -> None:
     extra = StructType().add("value", "binary").add("key", "binary")

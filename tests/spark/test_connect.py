@@ -1,4 +1,4 @@
-"""Spark Connect: the client is a process of its own, and knows no JVM; nothing is registered."""
+"""Spark Connect, with a client in a process without a JVM; no data source is registered."""
 
 import json
 import os
@@ -14,8 +14,7 @@ import pytest
 import tuff
 from tests.spark.connected import FIRST, SECOND, THIRD
 from tests.spark.messages import read
-from tests.spark.processes import spark_class
-from tests.spark.session import CONF, missing
+from tests.spark.session import CONF, missing, spark_class
 from tuff.launch import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -81,7 +80,7 @@ def test_topics_are_read_and_written_through_connect(
     assert tuff_client.transactions.overview().in_progress == ()
 
 
-def test_a_declarative_pipeline_makes_a_table_a_view_and_a_topic_and_goes_on(
+def test_a_declarative_pipeline_fills_a_table_a_view_and_a_topic_and_continues(
     remote: str, warehouse: Path, tuff_server: ServerProcess, tuff_client: tuff.Client,
     tmp_path: Path,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Offsets are one text for one position, whatever order topics came in."""
+"""Equal offsets have equal texts, in whatever order the topics were given."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_digits_sort_as_ids_do(ids: list[MessageId]) -> None:
     assert all(each.hex() > BEGINNING for each in ids)
 
 
-def test_a_place_before_an_id_leads_to_it() -> None:
+def test_the_id_before_another_is_the_largest_below_it() -> None:
     assert before(FIRST_ID) == BEGINNING
     assert before(MessageId(5, 0)) == before_time(5)
     assert MessageId.from_hex(before_time(5)) < MessageId(5, 0)
@@ -68,6 +68,6 @@ def test_a_place_before_an_id_leads_to_it() -> None:
         {"v": "1", "topics": {"a:b": {"gen": "1", "id": "00"}}},
     ],
 )
-def test_what_no_version_wrote_is_refused(offset: object) -> None:
+def test_an_offset_of_another_format_is_refused(offset: object) -> None:
     with pytest.raises(OffsetError):
         from_json(offset)

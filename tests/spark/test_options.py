@@ -1,4 +1,4 @@
-"""Options are checked once, and what is wrong is named with what was meant."""
+"""Options are checked once, and an error names the option and the remedy."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tuff.protocol.ids import MessageId, TopicId
 ID = MessageId(1_480_000_000_000, 5)
 
 
-def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
+def test_an_unknown_option_is_refused_with_the_most_similar_known_one() -> None:
     with pytest.raises(OptionError, match="startingoffset here; did you mean startingOffsets"):
         batch_read_options({"subscribe": "a", "startingoffset": "earliest"})
     with pytest.raises(OptionError, match="did you mean maxMessagesPerTrigger"):
@@ -96,7 +96,7 @@ def test_a_repeatable_job_has_a_name_and_a_version_and_a_transaction_of_its_own(
     assert batch_write_options({"txnappid": "job", "txnversion": "7"}).version == 7
 
 
-def test_what_spark_adds_to_the_options_of_a_sink_is_none_of_ours() -> None:
+def test_options_that_spark_adds_to_those_of_a_sink_are_ignored() -> None:
     options = stream_write_options({"topic": "a", "checkpointlocation": "/c", "queryname": "q"})
 
     assert options.topic == TopicId("default", "a")

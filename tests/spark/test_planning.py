@@ -1,4 +1,4 @@
-"""Reads planned and done without Spark: the very objects it would use, in this process."""
+"""Batch reads without Spark, in this process, with the objects that Spark uses."""
 
 import pickle
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def read(tuff_server: ServerProcess) -> Reads:
 
 
 def test_filters_are_never_pushed() -> None:
-    """With them Spark 4.3 answers wrongly where one frame is used twice."""
+    """With pushed filters Spark 4.3 returns wrong rows if a DataFrame is used twice."""
     assert BatchReader.pushFilters is DataSourceReader.pushFilters
 
 
@@ -83,7 +83,7 @@ def test_many_topics_share_tasks(
     assert values(reader) == [topic.name.encode() for topic in topics]
 
 
-def test_a_row_has_the_write_pointer_where_it_is_asked_for(
+def test_a_row_has_the_write_pointer_if_the_option_asks_for_it(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tx = tuff_client.transactions.start()
@@ -98,7 +98,7 @@ def test_a_row_has_the_write_pointer_where_it_is_asked_for(
     assert [each.as_py() for each in pointers] == [tx.write_pointer, None]
 
 
-def test_what_is_published_after_the_plan_is_not_read(
+def test_messages_published_after_planning_are_not_read(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "before")
@@ -184,7 +184,7 @@ def test_topics_of_a_pattern_are_those_whose_whole_name_matches(
     assert sorted(values(source.reader(source.schema()))) == [b"p-1", b"p-2"]
 
 
-def test_a_missing_topic_is_reported_when_the_schema_is_asked_for(
+def test_a_missing_topic_is_reported_when_spark_asks_for_the_schema(
     tuff_server: ServerProcess, tuff_topic: tuff.TopicId
 ) -> None:
     options = {"url": tuff_server.url, "subscribe": f"{tuff_topic},{tuff_topic}x"}
@@ -200,7 +200,7 @@ def test_a_missing_topic_is_reported_when_the_schema_is_asked_for(
     assert "value" in goes_on.schema().fieldNames()
 
 
-def test_an_option_that_can_not_be_is_reported_when_the_schema_is_asked_for() -> None:
+def test_an_invalid_option_is_reported_when_spark_asks_for_the_schema() -> None:
     source = DefaultSource(CaseInsensitiveDict({"subscribe": "a", "minPartitions": "many"}))
 
     with pytest.raises(OptionError, match="minPartitions must be a whole number"):
@@ -228,19 +228,19 @@ def test_a_schema_that_is_no_projection_is_refused(
 
 @pytest.fixture
 def short_lived(tmp_path: Path) -> "Iterator[ServerProcess]":
-    """A server whose topics keep messages for the shortest time there is."""
+    """A server whose topics have the shortest possible time to live."""
     arguments = ["--set", "messaging.default_ttl=1"]
     with ServerProcess(tmp_path / "data", log=tmp_path / "log", arguments=arguments) as server:
         yield server
 
 
 def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
-    """Wait until nothing of the topic is left; by asking, as time is the server's."""
+    """Wait until all messages of the topic have expired, on the clock of the server."""
     while client.offsets(topic).earliest is not None:
         pass
 
 
-def test_messages_that_expire_before_they_are_read_are_a_loss_that_is_told(
+def test_messages_that_expire_before_they_are_read_are_reported_as_data_loss(
     short_lived: ServerProcess,
 ) -> None:
     read, topic = Reads(short_lived), tuff.TopicId("tests", "brief")

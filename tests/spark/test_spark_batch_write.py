@@ -1,4 +1,4 @@
-"""Batch writes through Spark: retries, failures and joined transactions."""
+"""Batch writes through Spark: retries, failures and leases."""
 
 from collections.abc import Callable
 from threading import Event

@@ -1,4 +1,4 @@
-"""Streams through Spark: reading, limits, restarts."""
+"""Streams through Spark: limits, restarts, aborted batches."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ class Streams:
         return reader.options(url=self.url, subscribe=str(topic), **options).load()
 
     def run(self, frame: "DataFrame", take: "Callable[[DataFrame, int], None]") -> None:
-        """Everything that is available now, batch by batch."""
+        """Pass all batches that are available now to `take`."""
         writer = frame.writeStream.option("checkpointLocation", str(self.checkpoint))
         query = writer.foreachBatch(take).trigger(availableNow=True).start()
         try:
@@ -54,7 +54,7 @@ def stream(spark: "SparkSession", tuff_server: ServerProcess, tmp_path: Path) ->
     return Streams(spark, tuff_server, tmp_path)
 
 
-def test_a_stream_reads_in_batches_of_the_limit_and_goes_on_where_it_ended(
+def test_a_stream_reads_in_batches_of_the_limit_and_continues_after_a_restart(
     stream: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     for number in range(5):
@@ -76,7 +76,7 @@ def copy(
     *,
     through: Callable[[bytes], bytes] | None = None,
 ) -> None:
-    """A stream of everything that is available, from one topic to another."""
+    """Copy all messages that are available now to another topic, by a stream."""
     from pyspark.sql.functions import udf
 
     frame = stream.source(source, maxMessagesPerTrigger=2)
@@ -104,7 +104,7 @@ def fail_always(_: bytes) -> bytes:
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """What a crash leaves that comes after the sink's commit and before Spark's note of it."""
+    """Restore the state after a crash between the sink's commit and Spark's record of it."""
     for name in (f"{batch}", f".{batch}.crc"):
         (checkpoint / "commits" / name).unlink()
 

@@ -1,4 +1,4 @@
-"""Streams planned and read without Spark: offsets, limits, restarts and losses."""
+"""Streams without Spark, in this process: offsets, limits, restarts and data loss."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ ALL = ReadAllAvailable()
 
 
 class Streams:
-    """Streams of topics of the tests' server, as one query after the other would open them."""
+    """Streaming reads of topics of the tests' server."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._url = server.url
@@ -92,7 +92,7 @@ def test_batches_take_each_message_once_and_a_batch_can_be_read_again(
     assert streams.open(tuff_topic).read(begin, middle) == [b"1", b"2"]
 
 
-def test_nothing_new_is_the_same_offset_to_the_letter(
+def test_without_new_messages_the_text_of_the_offset_is_unchanged(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "1")
@@ -103,7 +103,7 @@ def test_nothing_new_is_the_same_offset_to_the_letter(
     assert stream.read(end, end) == []
 
 
-def test_a_batch_ends_before_what_is_undecided_and_takes_it_later(
+def test_a_batch_ends_before_the_first_undecided_message_and_a_later_one_has_it(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tx = tuff_client.transactions.start()
@@ -120,7 +120,7 @@ def test_a_batch_ends_before_what_is_undecided_and_takes_it_later(
     assert (stream.read(begin, middle), stream.read(middle, end)) == ([b"1"], [b"2", b"3"])
 
 
-def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(
+def test_a_stream_with_latest_offsets_starts_at_the_end(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "old")
@@ -132,7 +132,7 @@ def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(
     assert stream.read(begin, stream.next(begin)) == [b"new"]
 
 
-def test_a_start_behind_an_end_as_after_some_restarts_is_an_empty_batch(
+def test_a_batch_whose_start_is_after_its_end_is_empty(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     stream = streams.open(tuff_topic)
@@ -142,7 +142,7 @@ def test_a_start_behind_an_end_as_after_some_restarts_is_an_empty_batch(
     assert stream.planner.partitions(stream.next(begin), begin) == []
 
 
-def test_a_limit_is_shared_by_topics_and_what_one_does_not_need_goes_to_others(
+def test_topics_share_a_limit_and_the_unused_share_of_one_goes_to_others(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     small, large = tuff_topic, tuff.TopicId("tests", f"{tuff_topic.name}-large")
@@ -160,7 +160,7 @@ def test_a_limit_is_shared_by_topics_and_what_one_does_not_need_goes_to_others(
     assert stream.read(middle, end) == [b"l"] * 50
 
 
-def test_a_limit_below_the_number_of_topics_starves_none(
+def test_a_limit_below_the_number_of_topics_takes_a_message_of_each(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
@@ -176,7 +176,7 @@ def test_a_limit_below_the_number_of_topics_starves_none(
     assert set(read) == {tuff_topic.name.encode(), other.name.encode()}
 
 
-def test_what_a_transaction_published_side_by_side_is_never_cut_in_two(
+def test_adjacent_messages_of_one_transaction_are_in_one_batch(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tx = tuff_client.transactions.start()
@@ -195,7 +195,7 @@ def test_what_a_transaction_published_side_by_side_is_never_cut_in_two(
     assert stream.read(middle, end) == [b"5"]
 
 
-def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(
+def test_available_now_ends_at_the_offsets_of_its_start(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "1", "2")
@@ -223,7 +223,7 @@ def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
     assert stream.read(begin, stream.next(begin)) == [b"first"]
 
 
-def test_a_topic_that_was_created_again_is_a_loss_that_is_told(
+def test_a_recreated_topic_is_reported_as_data_loss(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "1", "2")
@@ -242,7 +242,7 @@ def test_a_topic_that_was_created_again_is_a_loss_that_is_told(
     assert lenient.read(end, lenient.next(end)) == [b"new"]
 
 
-def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
+def test_a_deleted_topic_is_reported_as_data_loss(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "1")
@@ -257,7 +257,7 @@ def test_a_topic_that_was_deleted_is_a_loss_that_is_told(
     assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}
 
 
-def test_a_topic_that_was_never_read_and_is_not_there_is_not_found(
+def test_a_missing_topic_that_was_never_read_is_not_found(
     streams: Streams, tuff_topic: tuff.TopicId
 ) -> None:
     mistyped = tuff.TopicId(tuff_topic.namespace, f"{tuff_topic.name}x")
@@ -274,7 +274,7 @@ def test_a_topic_that_was_never_read_and_is_not_there_is_not_found(
     assert list(lenient.first()["topics"]) == [str(tuff_topic)]
 
 
-def test_a_topic_that_was_read_and_is_gone_is_a_loss_to_a_run_over_what_is_available(
+def test_available_now_reports_a_deleted_topic_as_data_loss(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     tuff_client.publish(tuff_topic, "1")
@@ -287,7 +287,7 @@ def test_a_topic_that_was_read_and_is_gone_is_a_loss_to_a_run_over_what_is_avail
         stream.next(end)
 
 
-def test_a_topic_that_the_query_no_longer_names_is_no_loss(
+def test_a_topic_that_the_query_no_longer_names_is_no_data_loss(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     other = tuff.TopicId("tests", f"{tuff_topic.name}-other")
@@ -298,7 +298,7 @@ def test_a_topic_that_the_query_no_longer_names_is_no_loss(
     assert list(streams.open(tuff_topic).next(end)["topics"]) == [str(tuff_topic)]
 
 
-def test_a_stream_tells_how_far_it_has_written_and_holds_what_it_has_not(
+def test_a_stream_reports_its_position_and_holds_later_messages(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
     ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(2)]
@@ -316,12 +316,12 @@ def test_a_stream_tells_how_far_it_has_written_and_holds_what_it_has_not(
 
 
 def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
-    """Wait until nothing of the topic is left; by asking, as time is the server's."""
+    """Wait until all messages of the topic have expired, on the clock of the server."""
     while client.offsets(topic).earliest is not None:
         pass
 
 
-def test_a_topic_in_which_nothing_happened_for_long_has_lost_nothing(
+def test_a_topic_without_messages_for_longer_than_its_ttl_has_no_data_loss(
     streams: Streams, tuff_client: tuff.Client
 ) -> None:
     topic = tuff.TopicId("tests", "quiet")

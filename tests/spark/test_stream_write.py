@@ -1,4 +1,4 @@
-"""Epochs that are written and run again without Spark, with the writers that Spark uses."""
+"""Epochs that are written and repeated without Spark, with the writers that Spark uses."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from pyspark_tuff import DefaultSource
 from pyspark_tuff.errors import UnknownEpochError
 from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID, BatchWriter, StreamWriter
 from tests.spark.replays import STORIES, read, replay
-from tests.spark.tasks import rows, run_task, told
+from tests.spark.tasks import rows, run_task, task_properties
 from tuff.launch import ServerProcess
 
 ROWS = StructType().add("value", "binary")
@@ -32,7 +32,7 @@ def stream_writer(source: DefaultSource) -> StreamWriter:
 
 
 def run_epoch(source: DefaultSource, value: bytes, *, query: str, epoch: int, run: str) -> None:
-    properties = told(query=query, epoch=epoch, run=run)
+    properties = task_properties(query=query, epoch=epoch, run=run)
     message = run_task(stream_writer(source), iter([rows(value)]), properties=properties)
     stream_writer(source).commit([message], epoch)
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_that_is_older_than_its_sink_is_refused(
 def test_a_task_without_a_batch_a_query_or_a_run_id_fails(
     source: DefaultSource, missing: str
 ) -> None:
-    properties = told(query="q", epoch=0, run="r")
+    properties = task_properties(query="q", epoch=0, run="r")
     del properties[missing]
 
     with pytest.raises(UnknownEpochError, match=missing):
@@ -70,7 +70,7 @@ def test_a_task_without_a_batch_a_query_or_a_run_id_fails(
 def test_a_commit_of_a_batch_with_results_of_another_batch_is_refused(
     source: DefaultSource,
 ) -> None:
-    properties = told(query="mixed", epoch=3, run="r")
+    properties = task_properties(query="mixed", epoch=3, run="r")
     message = run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
 
     with pytest.raises(UnknownEpochError, match="batch 4"):
@@ -84,7 +84,7 @@ def test_an_abort_ends_the_transaction_of_this_run_and_of_no_other(
     source: DefaultSource, tuff_client: tuff.Client
 ) -> None:
     def store(run: str) -> Sequence[object]:
-        properties = told(query="aborted", epoch=0, run=run)
+        properties = task_properties(query="aborted", epoch=0, run=run)
         return [run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)]
 
     first = store("first")
@@ -98,7 +98,7 @@ def test_an_abort_ends_the_transaction_of_this_run_and_of_no_other(
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes this process one of Spark on the host of that driver, as far as Spark says so."""
+    """Makes this process appear as a worker process of the given driver."""
 
     def move(driver: str) -> None:
         monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
@@ -115,7 +115,7 @@ def test_an_abort_without_task_results_ends_only_runs_of_this_driver(
 ) -> None:
     def begin(query: str) -> DefaultSource:
         source = source_of(tuff_server, tuff_topic, checkpointLocation=f"/checkpoints/{query}")
-        properties = told(query=query, epoch=0, run="r")
+        properties = task_properties(query=query, epoch=0, run="r")
         run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
         return source
 

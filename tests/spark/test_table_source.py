@@ -21,7 +21,7 @@ TOPIC = tuff.TopicId("tables", "orders")
 
 
 class Written:
-    """What a server of its own was made to store, and a copy of its directory."""
+    """Messages that a server of its own has stored, and a copy of its directory."""
 
     def __init__(self, home: Path) -> None:
         self.copy = home / "copy"
@@ -89,7 +89,7 @@ def test_tables_and_columns_can_be_chosen(spark: "SparkSession", written: Writte
     assert [tuple(row) for row in rows] == [(b"stored", "payload")] * 2
 
 
-def test_damage_is_a_row() -> None:
+def test_a_corrupt_row_becomes_a_row_with_the_reason() -> None:
     damage = {"kind": "damage", "table": "message", "place": "00ff", "reason": "its checksum …"}
 
     made = columns_of(damage)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_walk_through_does_what_it_says(spark: "SparkSession", tmp_path: Path) -> None:
+def test_the_commands_of_the_walk_through_run(spark: "SparkSession", tmp_path: Path) -> None:
     blocks = blocks_of(WITH_SPARK, WITH_SPARK.read_text("utf-8"))
     program = "\n".join(block.text for block in blocks if block.language == "python")
 

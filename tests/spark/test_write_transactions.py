@@ -15,14 +15,14 @@ from tuff.launch import ServerProcess
 def through(
     tuff_server: ServerProcess, request: pytest.FixtureRequest
 ) -> Iterator[tuple[tuff.Client, Losses]]:
-    """A client behind a proxy that loses what it is told to."""
+    """A client behind a proxy that loses the chosen requests or replies."""
     losses = Losses(says=request.param)
     with losing(tuff_server.url, losses=losses) as (url, _), tuff.Client(url, retries=0) as client:
         yield client, losses
 
 
 def stored(client: tuff.Client, topic: tuff.TopicId) -> tuple[OwnJob, list[TaskResult]]:
-    """A job, and what its task has stored."""
+    """A job, and the result of its task."""
     transaction = client.transactions.start("long", lease=60)
     attempt = client.transactions.checkpoint(transaction)
     client.store(topic, "row 1", "row 2", transaction=attempt)
@@ -34,7 +34,7 @@ def stored(client: tuff.Client, topic: tuff.TopicId) -> tuple[OwnJob, list[TaskR
 def test_a_commit_whose_reply_is_lost_is_recognised(
     through: tuple[tuff.Client, Losses], tuff_topic: tuff.TopicId
 ) -> None:
-    """It raised, though all was there; who ran the job again wrote it twice."""
+    """The commit raised although it had succeeded; a repeated job wrote all rows twice."""
     client, losses = through
     job, winners = stored(client, tuff_topic)
     losses.lose_reply("commit")

@@ -34,7 +34,7 @@ SLOW_SHARE, UNDONE_SHARE = 0.1, 0.1
 
 @dataclass(slots=True)
 class Sums:
-    """What reads of one isolation found."""
+    """The results of the reads of one isolation."""
 
     pairs: int = 0
     torn: int = 0
@@ -51,7 +51,7 @@ class Sums:
 
 
 class Writers:
-    """Threads that publish pairs until they are told to stop."""
+    """Threads that publish pairs until the block ends."""
 
     def __init__(self, url: str, *, seed: int) -> None:
         self._url = url

@@ -2,7 +2,9 @@
 
 import base64
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +78,34 @@ def _committed_pointers(state: State) -> list[int]:
     return [pointer for each in committed for pointer in state.pointers[each]]
 
 
-def test_what_a_killed_server_leaves_is_what_it_said(tmp_path: Path) -> None:
-    server = serve(tmp_path, *PATIENT)
-    with closing(server.client()) as client:
-        expected = History(client, "one").make().expected()
-    server.kill()
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A server that was killed after a history, and what its API said before."""
 
-    messages, state = left_by(server)
+    server: ServerProcess
+    history: History
+    expected: Expected
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    server = serve(tmp_path_factory.mktemp("killed"), *PATIENT)
+    with closing(server.client()) as client:
+        history = History(client, "one").make()
+        expected = history.expected()
+    server.kill()
+    yield Killed(server, history, expected)
+    server.end()
+
+
+def test_what_a_killed_server_leaves_is_what_it_said(killed: Killed) -> None:
+    messages, state = left_by(killed.server)
+    expected = killed.expected
 
     assert_same(expected, messages, state)
     assert_one_data_set(expected, messages, state)
     assert min(state.in_doubt) > expected.write_pointer
     assert not state.is_clean
-    server.end()
 
 
 @pytest.mark.slow
@@ -131,13 +148,8 @@ def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     server.end()
 
 
-def test_the_history_has_every_kind_of_row_and_ending(tmp_path: Path) -> None:
-    server = serve(tmp_path, *PATIENT)
-    with closing(server.client()) as client:
-        expected = History(client, "one").make().expected()
-    server.kill()
-
-    messages, state = left_by(server)
+def test_the_history_has_every_kind_of_row_and_ending(killed: Killed) -> None:
+    messages, state = left_by(killed.server)
 
     rows = [row for row in messages.rows if row["table"] == "message"]
     assert {row["table"] for row in messages.rows} == {
@@ -148,19 +160,14 @@ def test_the_history_has_every_kind_of_row_and_ending(tmp_path: Path) -> None:
     assert {row["reference"]["count"] for row in rows if row["reference"]} == {0, 1, 2, 4}
     assert {row["kind"] for row in messages.index} == {"m", "p"}
     assert {row["generation"] for row in messages.topics.values()} == {-1, 1, 2}
-    assert {state for state, _ in expected.transactions.values()} == {
+    assert {state for state, _ in killed.expected.transactions.values()} == {
         "in_progress", "committing", "committed", "aborted", "invalid",
     }  # fmt: skip
     assert any(opened["conflict"] for opened in state.open.values())
-    server.end()
 
 
-def test_messages_expire_by_the_shorter_of_their_own_ttl_and_the_topics(tmp_path: Path) -> None:
-    server = serve(tmp_path, *PATIENT)
-    with closing(server.client()) as client:
-        History(client, "one").make()
-    server.kill()
-    messages, _ = left_by(server)
+def test_messages_expire_by_the_shorter_of_their_own_ttl_and_the_topics(killed: Killed) -> None:
+    messages, _ = left_by(killed.server)
 
     now, later, last = (
         {payload for _, payload in map(_hashable, read_all(messages, None, later_s=s)["one:main"])}
@@ -169,35 +176,25 @@ def test_messages_expire_by_the_shorter_of_their_own_ttl_and_the_topics(tmp_path
 
     assert now - later == {"briefer", "stored briefly"}
     assert last == set()
-    server.end()
 
 
 def test_a_row_that_is_not_marked_yet_is_left_out_once_its_pointer_is_invalid(
-    tmp_path: Path,
+    killed: Killed,
 ) -> None:
-    server = serve(tmp_path, *PATIENT)
-    with closing(server.client()) as client:
-        history = History(client, "one").make()
-    server.kill()
-    messages, state = left_by(server)
-    committed = int(history.transactions[0].id)
+    messages, state = left_by(killed.server)
+    committed = int(killed.history.transactions[0].id)
     before = read_all(messages, state)["one:main"]
 
     state.invalid.add(committed)
 
     gone = [payload for _, payload in before if payload not in _payloads(messages, state)]
     assert gone == [f"of {committed}", "more"]
-    server.end()
 
 
 def test_a_publish_of_which_a_stored_message_is_missing_is_no_shorter_publish(
-    tmp_path: Path,
+    killed: Killed,
 ) -> None:
-    server = serve(tmp_path, *PATIENT)
-    with closing(server.client()) as client:
-        History(client, "one").make()
-    server.kill()
-    messages, _ = left_by(server)
+    messages, _ = left_by(killed.server)
     live = messages.live_topics()
     references = [
         row["reference"] for row in messages.rows if row.get("reference") and row["topic"] in live
@@ -209,7 +206,6 @@ def test_a_publish_of_which_a_stored_message_is_missing_is_no_shorter_publish(
     left = [r for r in messages.rows if (r["table"], r.get("offset")) != ("payload", lost)]
     with pytest.raises(DamagedError):
         read_all(Messages(left), None)
-    server.end()
 
 
 def _hashable(message: tuple[str, Any]) -> tuple[str, str]:

@@ -219,12 +219,3 @@ def test_a_stranger_takes_the_snapshot_before_a_damaged_one(tmp_path: Path) -> N
     (tmp_path / "snapshot.2").write_bytes(golden_of_transactions("snapshot")[:-1])
 
     assert read_state(tmp_path).in_progress == {P + 5}
-
-
-def test_the_lists_of_the_golden_snapshot_come_out_of_their_differences() -> None:
-    opened = read_snapshot(golden_snapshot())["open"]
-
-    assert [each["invalid"] for each in opened] == [
-        list(each.transaction.invalids) for each in OPEN
-    ]
-    assert [each["in_progress"] for each in opened] == [[], [P + 10]]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
@@ -170,3 +170,18 @@ def _in_order(reply: bytes) -> bytes:
     head, blank, body = reply.partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")
     return b"\r\n".join([line, *sorted(headers)]) + blank + body
+
+
+async def turns() -> None:
+    """Let the loop run for a while."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until the condition holds."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never held")

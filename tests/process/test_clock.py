@@ -4,16 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust
-from tests.process.hands import NS_PER_MS, Hands
+from tests.process.manual_clock import NS_PER_MS, ManualClock
 
 DAY_MS = 86_400_000
 
 
 def test_it_starts_at_the_wall_clock_and_goes_on_with_the_boot_clock() -> None:
-    hands = Hands(wall_ms=1_000_000, boot_ms=77)
-    clock = hands.clock()
+    manual = ManualClock(wall_ms=1_000_000, boot_ms=77)
+    clock = manual.clock()
 
-    hands.pass_ms(250)
+    manual.pass_ms(250)
 
     assert clock.now_ms() == 1_000_250
 
@@ -21,56 +21,56 @@ def test_it_starts_at_the_wall_clock_and_goes_on_with_the_boot_clock() -> None:
 # Followed blindly, the step would give ids ten years ahead, behind which every later message would
 # have to stand, and would expire everything that is stored.
 def test_a_step_of_the_wall_clock_changes_nothing_at_once() -> None:
-    hands = Hands(wall_ms=1_000_000)
-    clock = hands.clock()
+    manual = ManualClock(wall_ms=1_000_000)
+    clock = manual.clock()
 
-    hands.wall_ns += 3650 * DAY_MS * NS_PER_MS
+    manual.wall_ns += 3650 * DAY_MS * NS_PER_MS
 
     assert clock.now_ms() == 1_000_000
 
 
 def test_a_step_is_followed_by_a_millisecond_in_a_second() -> None:
-    hands = Hands(wall_ms=1_000_000)
-    clock = hands.clock()
-    hands.wall_ns += 3_600_000 * NS_PER_MS
+    manual = ManualClock(wall_ms=1_000_000)
+    clock = manual.clock()
+    manual.wall_ns += 3_600_000 * NS_PER_MS
 
-    hands.pass_ms(60_000)
+    manual.pass_ms(60_000)
 
     assert clock.now_ms() == 1_000_000 + 60_000 + 60_000 // SLEW_DIVISOR
 
 
 def test_a_small_error_is_corrected_and_no_more() -> None:
-    hands = Hands(wall_ms=1_000_000)
-    clock = hands.clock()
-    hands.wall_ns -= 5 * NS_PER_MS
+    manual = ManualClock(wall_ms=1_000_000)
+    clock = manual.clock()
+    manual.wall_ns -= 5 * NS_PER_MS
 
     for _ in range(100):
-        hands.pass_ms(1000)
+        manual.pass_ms(1000)
         clock.now_ms()
 
-    assert clock.now_ms() == hands.wall_ns // NS_PER_MS
+    assert clock.now_ms() == manual.wall_ns // NS_PER_MS
 
 
 def test_reading_it_often_does_not_lose_the_correction() -> None:
-    hands = Hands(wall_ms=1_000_000)
-    clock = hands.clock()
-    hands.wall_ns += 5 * NS_PER_MS
+    manual = ManualClock(wall_ms=1_000_000)
+    clock = manual.clock()
+    manual.wall_ns += 5 * NS_PER_MS
 
     for _ in range(10_000):
-        hands.pass_ms(1)
+        manual.pass_ms(1)
         clock.now_ms()
 
-    assert clock.now_ms() == hands.wall_ns // NS_PER_MS
+    assert clock.now_ms() == manual.wall_ns // NS_PER_MS
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**9), 10**9)), max_size=30))
 def test_it_never_goes_back_whatever_the_wall_clock_does(steps: list[tuple[int, int]]) -> None:
-    hands = Hands(wall_ms=10**12)
-    clock = hands.clock()
+    manual = ManualClock(wall_ms=10**12)
+    clock = manual.clock()
     before = clock.now_ms()
     for passed_ms, jump_ms in steps:
-        hands.pass_ms(passed_ms)
-        hands.wall_ns += jump_ms * NS_PER_MS
+        manual.pass_ms(passed_ms)
+        manual.wall_ns += jump_ms * NS_PER_MS
 
         now = clock.now_ms()
 
@@ -81,9 +81,9 @@ def test_it_never_goes_back_whatever_the_wall_clock_does(steps: list[tuple[int, 
 
 
 def test_a_wall_clock_set_back_counts_once() -> None:
-    hands = Hands(wall_ms=1_000_000)
-    clock = hands.clock()
-    hands.wall_ns -= 10_000 * NS_PER_MS
+    manual = ManualClock(wall_ms=1_000_000)
+    clock = manual.clock()
+    manual.wall_ns -= 10_000 * NS_PER_MS
 
     assert [clock.offset_ms(), clock.offset_ms()] == [-10_000, -10_000]
 

@@ -15,7 +15,7 @@ from messaging.storage.leveldb import LevelDbStore
 from process.components import ComponentLink, Components, Runtime
 from process.data_directories import DataDirectories
 from process.settings import load
-from tests.process.hands import Hands
+from tests.process.manual_clock import ManualClock
 from tuff.disk.event_loop import InThread
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
@@ -35,10 +35,10 @@ def _directories(directory: Path) -> DataDirectories:
 
 
 @asynccontextmanager
-async def rooms_over(
-    directory: Path, hands: Hands, *, log_disk: threading.Event | None = None
+async def components_over(
+    directory: Path, manual: ManualClock, *, log_disk: threading.Event | None = None
 ) -> AsyncIterator[Components]:
-    """The real rooms over a directory and a clock that the test sets; no loop ticks by itself.
+    """The real components over a directory and a clock that the test sets; no loop ticks by itself.
 
     While `log_disk` is not set, the disk of the transaction log answers nothing.
     """
@@ -61,11 +61,11 @@ async def rooms_over(
 
         return lambda function: asyncio.get_running_loop().run_in_executor(pool, run, function)
 
-    rooms = Components(
+    components = Components(
         load(None, SETTINGS),
         _directories(directory),
         Runtime(
-            clock=hands.clock(),
+            clock=manual.clock(),
             elapsed_s=lambda: 0.0,
             new_store_id=lambda: "5" * 32,
             spawn=spawn,
@@ -74,179 +74,189 @@ async def rooms_over(
             background=lambda _name: lambda _work: None,  # memory needs none
         ),
     )
-    await rooms.open()
+    await components.open()
     try:
-        yield rooms
+        yield components
     finally:
-        await rooms.close()
+        await components.close()
         await asyncio.gather(*tasks)
         for pool in pools:
             pool.shutdown()
 
 
-async def published_in_progress(rooms: Components) -> int:
-    opened = await rooms.transactions.starts.start(TransactionType.SHORT, None, "writer")
+async def published_in_progress(components: Components) -> int:
+    opened = await components.transactions.starts.start(TransactionType.SHORT, None, "writer")
     request = PublishRequest(pointer=opened.transaction_id, payloads=[b"held"])
-    await rooms.messaging.publisher.publish(ORDERS, request)
+    await components.messaging.publisher.publish(ORDERS, request)
     return opened.transaction_id
 
 
-async def outcome_of(rooms: Components, pointer: int) -> OpenTransaction | Outcome:
-    return await rooms.transactions.completion.outcome(pointer)
+async def outcome_of(components: Components, pointer: int) -> OpenTransaction | Outcome:
+    return await components.transactions.completion.outcome(pointer)
 
 
-async def reason_of(rooms: Components, pointer: int) -> InvalidReason | None:
-    found = await outcome_of(rooms, pointer)
+async def reason_of(components: Components, pointer: int) -> InvalidReason | None:
+    found = await outcome_of(components, pointer)
     return found.reason if isinstance(found, Outcome) else None
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands(wall_ms=START_MS)
+def manual() -> ManualClock:
+    return ManualClock(wall_ms=START_MS)
 
 
-async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, hands: Hands) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        pointer = await published_in_progress(rooms)
+async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, manual: ManualClock) -> None:
+    async with components_over(tmp_path, manual) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(components)
 
-        hands.pass_ms(29_000)
-        await rooms.tick()
-        before = await reason_of(rooms, pointer)
-        hands.pass_ms(1_100)
-        await rooms.tick()
+        manual.pass_ms(29_000)
+        await components.tick()
+        before = await reason_of(components, pointer)
+        manual.pass_ms(1_100)
+        await components.tick()
 
-        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+        assert (before, await reason_of(components, pointer)) == (
+            None,
+            InvalidReason.BLOCKED_READERS,
+        )
 
 
 # Invalidated one after the other, each with a sync of its own, a thousand clients that vanished
 # together held readers back for eight seconds more than they may, and time-outs came as late.
-async def test_those_who_are_late_together_wait_for_no_disk(tmp_path: Path, hands: Hands) -> None:
+async def test_those_who_are_late_together_wait_for_no_disk(
+    tmp_path: Path, manual: ManualClock
+) -> None:
     disk = threading.Event()
     disk.set()
-    async with rooms_over(tmp_path, hands, log_disk=disk) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        pointers = [await published_in_progress(rooms) for _ in range(3)]
-        hands.pass_ms(30_100)
+    async with components_over(tmp_path, manual, log_disk=disk) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        pointers = [await published_in_progress(components) for _ in range(3)]
+        manual.pass_ms(30_100)
 
         disk.clear()
         try:
             async with asyncio.timeout(TICK_WITHIN_S):
-                await rooms.tick()
+                await components.tick()
         finally:
             disk.set()
 
-        reasons = [await reason_of(rooms, pointer) for pointer in pointers]
+        reasons = [await reason_of(components, pointer) for pointer in pointers]
         assert reasons == [InvalidReason.BLOCKED_READERS] * 3
 
 
-async def test_a_restart_does_not_start_the_time_anew(tmp_path: Path, hands: Hands) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        pointer = await published_in_progress(rooms)
-        hands.pass_ms(20_000)
+async def test_a_restart_does_not_start_the_time_anew(tmp_path: Path, manual: ManualClock) -> None:
+    async with components_over(tmp_path, manual) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(components)
+        manual.pass_ms(20_000)
 
-    async with rooms_over(tmp_path, hands) as rooms:
-        hands.pass_ms(10_100)
-        await rooms.tick()
+    async with components_over(tmp_path, manual) as components:
+        manual.pass_ms(10_100)
+        await components.tick()
 
-        assert await reason_of(rooms, pointer) is InvalidReason.BLOCKED_READERS
+        assert await reason_of(components, pointer) is InvalidReason.BLOCKED_READERS
 
 
 # Counted from the publish alone, an hour that the clock was set back kept readers waiting for an
 # hour and thirty seconds.
 async def test_a_clock_set_back_over_a_restart_frees_readers_in_time(
-    tmp_path: Path, hands: Hands
+    tmp_path: Path, manual: ManualClock
 ) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        pointer = await published_in_progress(rooms)
-    hands.wall_ns -= 3_600_000 * 1_000_000
+    async with components_over(tmp_path, manual) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(components)
+    manual.wall_ns -= 3_600_000 * 1_000_000
 
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.tick()
-        before = await reason_of(rooms, pointer)
-        hands.pass_ms(30_100)
-        await rooms.tick()
+    async with components_over(tmp_path, manual) as components:
+        await components.tick()
+        before = await reason_of(components, pointer)
+        manual.pass_ms(30_100)
+        await components.tick()
 
-        assert (before, await reason_of(rooms, pointer)) == (None, InvalidReason.BLOCKED_READERS)
+        assert (before, await reason_of(components, pointer)) == (
+            None,
+            InvalidReason.BLOCKED_READERS,
+        )
 
 
-async def test_who_commits_in_time_is_left_alone(tmp_path: Path, hands: Hands) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        pointer = await published_in_progress(rooms)
-        await rooms.transactions.completion.commit(pointer, changes=())
+async def test_who_commits_in_time_is_left_alone(tmp_path: Path, manual: ManualClock) -> None:
+    async with components_over(tmp_path, manual) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        pointer = await published_in_progress(components)
+        await components.transactions.completion.commit(pointer, changes=())
 
-        hands.pass_ms(60_000)
-        await rooms.tick()
+        manual.pass_ms(60_000)
+        await components.tick()
 
-        assert await reason_of(rooms, pointer) is None
+        assert await reason_of(components, pointer) is None
 
 
 async def test_transactions_that_wait_for_the_store_id_say_why(
-    tmp_path: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, manual: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_table: LevelDbStore, _batch: object) -> None:
         raise StoreError("the disk is broken")
 
     monkeypatch.setattr(LevelDbStore, "write", fails)
 
-    async with rooms_over(tmp_path, hands) as rooms:
-        reason = rooms.transactions.status.reason
+    async with components_over(tmp_path, manual) as components:
+        reason = components.transactions.status.reason
 
     assert reason.startswith("the message store can't record its id: ")
 
 
-async def test_a_stored_payload_alone_holds_nobody_back(tmp_path: Path, hands: Hands) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.messaging.topics.create(ORDERS, {})
-        opened = await rooms.transactions.starts.start(TransactionType.LONG, None, "writer")
+async def test_a_stored_payload_alone_holds_nobody_back(
+    tmp_path: Path, manual: ManualClock
+) -> None:
+    async with components_over(tmp_path, manual) as components:
+        await components.messaging.topics.create(ORDERS, {})
+        opened = await components.transactions.starts.start(TransactionType.LONG, None, "writer")
         request = PublishRequest(pointer=opened.transaction_id, payloads=[b"not yet"])
-        await rooms.messaging.publisher.store(ORDERS, request)
+        await components.messaging.publisher.store(ORDERS, request)
 
-        hands.pass_ms(60_000)
-        await rooms.tick()
+        manual.pass_ms(60_000)
+        await components.tick()
 
-        assert isinstance(await outcome_of(rooms, opened.transaction_id), OpenTransaction)
+        assert isinstance(await outcome_of(components, opened.transaction_id), OpenTransaction)
 
 
 async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
-    tmp_path: Path, hands: Hands
+    tmp_path: Path, manual: ManualClock
 ) -> None:
     """Else the files that a power cut leaves are called older than the messages beside them."""
     disk = threading.Event()
     disk.set()
-    async with rooms_over(tmp_path, hands, log_disk=disk) as rooms:
-        await rooms.tick()
-        reserved = rooms.transactions.durable.image().highest_reserved
+    async with components_over(tmp_path, manual, log_disk=disk) as components:
+        await components.tick()
+        reserved = components.transactions.durable.image().highest_reserved
 
         disk.clear()
         try:
-            while rooms.transactions.durable.image().highest_reserved == reserved:
-                await rooms.transactions.starts.start(
+            while components.transactions.durable.image().highest_reserved == reserved:
+                await components.transactions.starts.start(
                     TransactionType.SHORT, None, "who needs pointers"
                 )
                 await asyncio.sleep(0)
             # What records first while a block is being reserved, as after a write that failed.
-            await _bridge_of(rooms, hands).tick()
+            await _link_of(components, manual).tick()
         finally:
             disk.set()
 
-        facts = rooms.messaging.recorded_metadata()
+        facts = components.messaging.recorded_metadata()
         assert facts is not None
         assert (facts.store_id, facts.highest_pointer) == (
-            rooms.transactions.durable.store_id,
+            components.transactions.durable.store_id,
             reserved,
         )
 
 
-def _bridge_of(rooms: Components, hands: Hands) -> ComponentLink:
+def _link_of(components: Components, manual: ManualClock) -> ComponentLink:
     return ComponentLink(
-        rooms.messaging,
-        rooms.transactions,
+        components.messaging,
+        components.transactions,
         max_block_s=30,
         keeps_messages=True,
         new_store_id=lambda: "6" * 32,
-        now_ms=lambda: hands.wall_ns // 1_000_000,
+        now_ms=lambda: manual.wall_ns // 1_000_000,
     )

@@ -4,22 +4,15 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import pytest
 
-from tests.process.served import Served, connected, served, talk
+from tests.process.served import Served, connected, talk, turns, until
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 GET = b"GET /v1/echo/a HTTP/1.1\r\n"
 END = GET + b"Host: x\r\nConnection: close\r\n\r\n"
-
-
-@pytest.fixture
-async def both() -> AsyncIterator[Served]:
-    async with served() as made:
-        yield made
 
 
 def post(path: str, fields: bytes, body: bytes = b"") -> bytes:
@@ -70,7 +63,7 @@ async def test_a_broken_chunk_ends_its_request(both: Served) -> None:
     """The request was not answered, and counted as under way until its client disconnected."""
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"))
-        await _until(lambda: both.admission.under_way == 1)
+        await until(lambda: both.admission.under_way == 1)
 
         writer.write(b"zz\r\n")
 
@@ -81,11 +74,11 @@ async def test_a_broken_chunk_ends_its_request(both: Served) -> None:
 async def test_a_broken_chunk_ends_a_request_that_waits_behind_another(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n1\r\n0\r\n\r\n"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
         writer.write(post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"))
-        await _turns()
+        await turns()
         writer.write(b"zz\r\n")
-        await _turns()
+        await turns()
 
         both.routes.go_on.set()
 
@@ -97,11 +90,11 @@ async def test_a_broken_chunk_ends_a_request_that_waits_behind_another(both: Ser
 async def test_garbage_behind_a_whole_request_is_refused_after_its_reply(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n1\r\n0\r\n\r\n"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
         writer.write(post("/v1/slow", CHUNKED, b"1\r\n2\r\n0\r\n\r\n"))
-        await _turns()
+        await turns()
         writer.write(b"garbage\r\n\r\n")
-        await _turns()
+        await turns()
 
         both.routes.go_on.set()
 
@@ -236,7 +229,7 @@ async def test_a_head_without_end_is_refused(both: Served, monkeypatch: pytest.M
     monkeypatch.setattr("process.request_parser.HEAD_BYTES_MAX", 1_000)
     async with connected(both.port) as (reader, writer):
         writer.write(GET)
-        await _turns()
+        await turns()
         writer.write(b"A: " + b"a" * 1_000)
         assert b"longer than 1000 bytes" in await reader.read()
 
@@ -263,10 +256,10 @@ async def test_a_head_that_takes_too_long_is_refused(
 async def test_the_time_for_a_head_does_not_run_behind_a_request_under_way(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(HEAD + post("/v1/slow", b"Content-Length: 1\r\n", b"1") + GET)
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
         (connection,) = both.connections
         writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
-        await _until(lambda: bool(connection._held))
+        await until(lambda: bool(connection._held))
         parser = connection._parser
         assert parser is not None
         assert parser.in_head is not None
@@ -285,43 +278,14 @@ async def test_no_request_begins_behind_the_last_reply(
     connection was closing."""
     async with connected(both.port) as (reader, writer):
         writer.write(HEAD + LARGE + post("/v1/slow", b"Content-Length: 1\r\n", b"1"))
-        await _until(lambda: any(each._is_paused for each in both.connections))
+        await until(lambda: any(each._is_paused for each in both.connections))
         (slow,) = both.connections
         slow.close()
 
         assert (await reader.read()).endswith(b"x" * (8 << 20))
-        await _until(lambda: both.count == 0)
+        await until(lambda: both.count == 0)
 
     assert both.routes.asked == []
-
-
-async def test_nothing_is_read_from_a_client_that_sends_more_than_is_held(
-    both: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("process.http_connection.HELD_BYTES_MAX", 10_000)
-    async with connected(both.port) as (reader, writer):
-        writer.write(HEAD + post("/v1/slow", b"Content-Length: 1\r\n", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
-        (held,) = both.connections
-        count, large = 300, post("/v1/echo/a", b"Content-Length: 2000\r\n", bytes(2000))
-        writer.write(large * count + END)
-        assert held._transport is not None
-        await _until(lambda: held._transport is None or not held._transport.is_reading())
-        assert len(held._held) < count * len(large)
-
-        both.routes.go_on.set()
-
-        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == count + 2
-
-
-async def test_an_idle_connection_is_closed(both: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(both.port) as (reader, writer):
-        writer.write(HEAD)
-        await reader.readuntil(b"\r\n\r\n")
-        (idle,) = both.connections
-        monkeypatch.setattr("process.http_connection.KEEP_ALIVE_S", 0.0)
-        idle._rest()
-        assert await reader.read() == b""
 
 
 def _replies(said: bytes) -> list[bytes]:
@@ -335,19 +299,6 @@ def _problems(said: bytes) -> list[tuple[int, str]]:
         assert reply.startswith(b"HTTP/1.1 %d " % problem["status"])
         found.append((problem["status"], problem["code"]))
     return found
-
-
-async def _turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")
 
 
 async def test_a_trailer_behind_the_chunks_changes_no_header_field(both: Served) -> None:

@@ -15,8 +15,8 @@ from process.components import Components
 from process.health import Changes, Check, Status
 from process.logging_setup import LEVELS, LineFormatter
 from process.settings import SettingsError, changed, load
-from tests.process.hands import NS_PER_MS, Hands
-from tests.process.test_components import START_MS, rooms_over
+from tests.process.manual_clock import NS_PER_MS, ManualClock
+from tests.process.test_components import START_MS, components_over
 from tx.files import FileKind, list_files
 
 OK = Check(Status.OK, "well")
@@ -83,35 +83,35 @@ def test_what_is_wrong_at_the_start_is_told_and_what_is_well_is_not(events: list
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands(wall_ms=START_MS)
+def manual() -> ManualClock:
+    return ManualClock(wall_ms=START_MS)
 
 
 async def test_a_service_that_is_stopped_and_started_is_told_at_once(
-    tmp_path: Path, hands: Hands, events: list[str]
+    tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
+    async with components_over(tmp_path, manual) as components:
         assert events == []
-        await rooms.transactions.stop_service()
-        await rooms.transactions.start_service()
+        await components.transactions.stop_service()
+        await components.transactions.start_service()
 
         stopped, started = events
         assert "transactions changed from ok to degraded: stopped: the transaction s" in stopped
         assert "transactions changed from degraded to ok" in started
-        await rooms.drain()
+        await components.drain()
     assert events == [stopped, started]  # and the stop of the server is none of these
 
 
 async def test_damaged_transaction_files_are_told_with_their_file(
-    tmp_path: Path, hands: Hands, events: list[str]
+    tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
-    async with rooms_over(tmp_path, hands):
+    async with components_over(tmp_path, manual):
         pass
     logs = [path for path, kind in list_files(tmp_path / "snapshots") if kind is FileKind.LOG]
     logs[-1].write_bytes(b"no log")
 
-    async with rooms_over(tmp_path, hands) as rooms:
-        await rooms.tick()
+    async with components_over(tmp_path, manual) as components:
+        await components.tick()
         [event] = events
         assert event.startswith("WARNING health of transactions changed from ok to degraded: down:")
         assert f"{logs[-1].name} is damaged at byte 0" in event
@@ -119,34 +119,34 @@ async def test_damaged_transaction_files_are_told_with_their_file(
 
 
 async def test_missing_transaction_files_are_told(
-    tmp_path: Path, hands: Hands, events: list[str]
+    tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
-    async with rooms_over(tmp_path, hands):
+    async with components_over(tmp_path, manual):
         pass
     shutil.rmtree(tmp_path / "snapshots")
 
-    async with rooms_over(tmp_path, hands):
+    async with components_over(tmp_path, manual):
         [event] = events
         assert "holds no transaction files, though the message store beside it" in event
 
 
 async def test_a_message_store_that_is_gone_is_told_once(
-    tmp_path: Path, hands: Hands, events: list[str]
+    tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
-    async with rooms_over(tmp_path, hands):
+    async with components_over(tmp_path, manual):
         pass
     shutil.rmtree(tmp_path / "messages")
 
-    async with rooms_over(tmp_path, hands) as rooms:
+    async with components_over(tmp_path, manual) as components:
         for _ in range(3):
-            await rooms.tick()
+            await components.tick()
         storage = [event for event in events if "health of storage" in event]
         assert len(storage) == 1
         assert storage[0].startswith("ERROR health of storage changed from ok to down:")
 
 
-async def clock_of(rooms: Components) -> tuple[str, str]:
-    routes = {route.path: route for route in rooms._routes()}
+async def clock_of(components: Components) -> tuple[str, str]:
+    routes = {route.path: route for route in components._routes()}
     from tuff.protocol.exchange import Request
 
     reply = await routes["/health/ready"].handler(Request({}, (), None, (), b""))
@@ -158,43 +158,43 @@ async def clock_of(rooms: Components) -> tuple[str, str]:
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, JUMP_MS_MIN])
 async def test_a_clock_that_is_set_while_the_server_runs_is_told(
-    tmp_path: Path, hands: Hands, events: list[str], jump_ms: int
+    tmp_path: Path, manual: ManualClock, events: list[str], jump_ms: int
 ) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        assert (await clock_of(rooms))[0] == "ok"
-        hands.wall_ns += jump_ms * NS_PER_MS
-        await rooms.tick()
-        await rooms.tick()
+    async with components_over(tmp_path, manual) as components:
+        assert (await clock_of(components))[0] == "ok"
+        manual.wall_ns += jump_ms * NS_PER_MS
+        await components.tick()
+        await components.tick()
 
-        status, detail = await clock_of(rooms)
+        status, detail = await clock_of(components)
         assert status == "degraded"
         assert ("ahead of" if jump_ms > 0 else "behind") in detail
         [event] = events
         assert "health of clock changed from ok to degraded: the wall clock was set" in event
-        hands.wall_ns -= jump_ms * NS_PER_MS
-        await rooms.tick()
+        manual.wall_ns -= jump_ms * NS_PER_MS
+        await components.tick()
         assert events[1].startswith("INFO health of clock changed from degraded to ok")
 
 
 async def test_a_clock_that_is_a_little_off_is_no_jump(
-    tmp_path: Path, hands: Hands, events: list[str]
+    tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
-    async with rooms_over(tmp_path, hands) as rooms:
-        hands.wall_ns += (JUMP_MS_MIN - 1) * NS_PER_MS
-        await rooms.tick()
+    async with components_over(tmp_path, manual) as components:
+        manual.wall_ns += (JUMP_MS_MIN - 1) * NS_PER_MS
+        await components.tick()
     assert events == []
 
 
 async def test_a_server_that_did_not_stop_cleanly_is_told_by_the_next(
-    tmp_path: Path, hands: Hands, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, manual: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with rooms_over(tmp_path / "one", hands) as rooms:
+    async with components_over(tmp_path / "one", manual) as components:
         await asyncio.to_thread(shutil.copytree, tmp_path / "one", tmp_path / "two")
-        del rooms
-    async with rooms_over(tmp_path / "one", hands):
+        del components
+    async with components_over(tmp_path / "one", manual):
         assert "shutdown was not clean" not in caplog.text
-    async with rooms_over(tmp_path / "two", hands):
+    async with components_over(tmp_path / "two", manual):
         [line] = re.findall(r".*shutdown was not clean.*", caplog.text)
         assert "0 transactions are still in progress" in line
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -11,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from process import http_connection
-from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk
+from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, until
 
 END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LEAVE = b"HEAD /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n"
+# From the first request that is not plain on, a connection parses.
+EITHER_WAY = pytest.mark.parametrize("first", [b"", LEAVE], ids=["plain", "parsed"])
 JSON = b"Content-Type: application/json\r\n"
-
-
-@pytest.fixture
-async def both() -> AsyncIterator[Served]:
-    async with served() as made:
-        yield made
 
 
 def post(path: str, body: bytes, fields: bytes = b"") -> bytes:
@@ -199,7 +194,7 @@ async def test_requests_in_one_segment_are_answered_in_their_order(both: Served)
 async def test_a_request_behind_one_under_way_waits_for_it(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
 
         writer.write(post("/v1/slow", b"2") + END)
         for _ in range(20):
@@ -211,18 +206,19 @@ async def test_a_request_behind_one_under_way_waits_for_it(both: Served) -> None
         assert said.index(b'"slow":"1"') < said.index(b'"slow":"2"')
 
 
+@EITHER_WAY
 async def test_a_client_that_sends_more_than_is_held_is_not_read(
-    both: Served, monkeypatch: pytest.MonkeyPatch
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(http_connection, "HELD_BYTES_MAX", 10_000)
     async with connected(both.port) as (reader, writer):
-        writer.write(post("/v1/slow", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        writer.write(first + post("/v1/slow", b"1"))
+        await until(lambda: both.routes.asked == [b"1"])
         (held,) = both.connections
 
         count, large = 300, post("/v1/echo/a", b"x" * REQUEST_BYTES_MAX)
         writer.write(large * count + END)
-        await _until(lambda: not held._transport.is_reading())
+        await until(lambda: not held._transport.is_reading())
         assert len(held._held) < count * len(large)
         both.routes.go_on.set()
 
@@ -233,15 +229,15 @@ async def test_a_client_that_sends_more_than_is_held_is_not_read(
 async def test_a_client_that_does_not_read_gets_no_more_replies(both: Served) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(get("/v1/large") * 3)
-        await _until(lambda: any(each._is_paused for each in both.connections))
+        await until(lambda: any(each._is_paused for each in both.connections))
         (slow,) = both.connections
         while slow._held:  # what came at first is served; the rest comes while it is paused
             await reader.readexactly(1 << 20)
-        await _until(lambda: slow._is_paused)
+        await until(lambda: slow._is_paused)
         for _ in range(20):
             writer.write(get("/v1/large"))
             await asyncio.sleep(0)
-        await _until(lambda: len(slow._held) == 20 * len(get("/v1/large")))
+        await until(lambda: len(slow._held) == 20 * len(get("/v1/large")))
         assert slow._transport.get_write_buffer_size() < 2 * (8 << 20)
 
         for _ in range(3):  # it goes on when the client does
@@ -263,29 +259,29 @@ async def test_a_bug_is_answered_and_logged_and_the_connection_goes_on(
 async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> None:
     async with connected(both.port) as (_, writer):
         writer.write(post("/v1/slow", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
         writer.close()
-        await _until(lambda: both.count == 0)
+        await until(lambda: both.count == 0)
         assert both.admission.under_way == 1
 
         both.routes.go_on.set()
 
-        await _until(lambda: both.admission.under_way == 0)
+        await until(lambda: both.admission.under_way == 0)
 
 
-@pytest.mark.parametrize("first", [b"", LEAVE], ids=["plain", "parsed"])
+@EITHER_WAY
 async def test_a_read_ends_when_its_client_disconnects(
     both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr("process.dispatch._GIVEN_UP", {"POST /v1/slow"})
     async with connected(both.port) as (_, writer):
         writer.write(first + post("/v1/slow", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
         assert both.admission.under_way == 1
 
         writer.close()
 
-        await _until(lambda: both.admission.under_way == 0)
+        await until(lambda: both.admission.under_way == 0)
     assert not both.routes.go_on.is_set()
 
 
@@ -293,7 +289,7 @@ async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Se
     port = both.port
     async with connected(port) as (reader, writer), connected(port) as (idle_reader, _):
         writer.write(post("/v1/slow", b"1") + post("/v1/slow", b"2"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
 
         closing = asyncio.ensure_future(both.listener.close(within_s=60))
         assert await idle_reader.read() == b""
@@ -310,7 +306,7 @@ async def test_a_close_cancels_a_request_that_does_not_end(
     monkeypatch.setattr("process.listener.CLOSE_S_MIN", 0.01)
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/slow", b"1"))
-        await _until(lambda: both.routes.asked == [b"1"])
+        await until(lambda: both.routes.asked == [b"1"])
 
         await both.listener.close(within_s=0)
 
@@ -318,12 +314,13 @@ async def test_a_close_cancels_a_request_that_does_not_end(
         assert both.admission.under_way == 0
 
 
+@EITHER_WAY
 async def test_an_idle_connection_is_closed_and_one_with_a_request_is_not(
-    both: Served, monkeypatch: pytest.MonkeyPatch
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     async with connected(both.port) as (reader, writer):
-        writer.write(post("/v1/slow", b"1"))
-        await _until(lambda: both.admission.under_way == 1)
+        writer.write(first + post("/v1/slow", b"1"))
+        await until(lambda: both.routes.asked == [b"1"])
         (held,) = both.connections
         monkeypatch.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
         held._rest()
@@ -340,7 +337,7 @@ async def test_a_plain_body_whose_rest_does_not_come_is_refused(
 ) -> None:
     async with connected(both.port) as (reader, writer):
         writer.write(post("/v1/echo/a", b"xyz")[:-1])
-        await _until(lambda: any(each._needed for each in both.connections))
+        await until(lambda: any(each._needed for each in both.connections))
         (held,) = both.connections
         monkeypatch.setattr(http_connection, "UPLOAD_QUIET_S_MAX", 0.01)
         with monkeypatch.context() as patched:
@@ -359,7 +356,7 @@ async def test_a_plain_body_that_comes_slowly_is_taken(
     request_bytes = post("/v1/echo/a", b"xyz")
     async with connected(both.port) as (reader, writer):
         writer.write(request_bytes[:-1])
-        await _until(lambda: any(each._needed for each in both.connections))
+        await until(lambda: any(each._needed for each in both.connections))
         (held,) = both.connections
         with monkeypatch.context() as patched:
             patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
@@ -422,11 +419,3 @@ def _halves(request_bytes: bytes) -> list[bytes]:
     middle = (start + len(request_bytes)) // 2
     pieces = [request_bytes[:start], request_bytes[start:middle], request_bytes[middle:]]
     return [piece for piece in pieces if piece]
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")

@@ -2,25 +2,19 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from process import http_connection
 from process.http_connection import HttpConnection, SlowReader
-from tests.process.served import Served, served
+from tests.process.served import Served, until
 
 LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE_BYTES = 8 << 20
 PIECE_BYTES = 1 << 18
 RECEIVED_BYTES = 1 << 16  # that the kernel takes for the client, so that the server sees it read
-
-
-@pytest.fixture
-async def both() -> AsyncIterator[Served]:
-    async with served() as made:
-        yield made
 
 
 @pytest.fixture(params=["plain", "parsed"])
@@ -41,7 +35,7 @@ class Way:
 
     async def unread(self) -> SlowReader:
         """What is watched of the only connection, once its client is behind."""
-        await _until(lambda: any(map(_is_watched, self._connections)))
+        await until(lambda: any(map(_is_watched, self._connections)))
         (connection,) = self._connections
         assert connection._slow_reader is not None
         return connection._slow_reader
@@ -61,7 +55,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(
                 watched.look()
             return way.count == 0
 
-        await _until(is_given_up)
+        await until(is_given_up)
         assert "its client did not read" in caplog.text
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await reader.readexactly(LARGE_BYTES)
@@ -74,11 +68,11 @@ async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.Monke
         watched = await way.unread()
         for _ in range(3):
             await reader.readexactly(PIECE_BYTES)
-            await _until(lambda: watched._count() < watched._left_bytes)
+            await until(lambda: watched._count() < watched._left_bytes)
             watched.look()
 
         await reader.readexactly(LARGE_BYTES - 3 * PIECE_BYTES)
-        await _until(lambda: watched._timer is None)
+        await until(lambda: watched._timer is None)
         assert way.count == 1
 
 
@@ -124,11 +118,3 @@ async def behind(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 
 def _is_watched(connection: HttpConnection) -> bool:
     return connection._slow_reader is not None and connection._slow_reader._timer is not None
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")

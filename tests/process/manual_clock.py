@@ -5,7 +5,7 @@ from process.clock import SteadyClock
 NS_PER_MS = 1_000_000
 
 
-class Hands:
+class ManualClock:
     """Two clocks that a test sets."""
 
     def __init__(self, *, wall_ms: int, boot_ms: int = 0) -> None:

@@ -179,15 +179,6 @@ class Dispatcher:
         return problem_reply(InternalError(detail))
 
 
-class Found(NamedTuple):
-    """A route that matched. Metrics name it by `operation`: the names in a path would make a series
-    each."""
-
-    operation: str
-    handler: Handler
-    parameters: Mapping[str, str]
-
-
 class Resource(NamedTuple):
     """All routes of the path that matched, by their method."""
 
@@ -231,14 +222,7 @@ class RouteTree:
         node.names, node.path = tuple(names), route.path
         node.handlers[route.method] = route.handler
 
-    def find(self, method: str, path: str) -> Found | None:
-        """The route of a method and an unescaped path, which begins with `/`; None without one."""
-        resource = self.resource(path.split("/")[1:])
-        if resource is None or (handler := resource.handlers.get(method)) is None:
-            return None
-        return Found(f"{method} {resource.path}", handler, resource.parameters)
-
-    def resource(self, segments: Sequence[str]) -> Resource | None:
+    def find(self, segments: Sequence[str]) -> Resource | None:
         """The routes of a path, by its segments without escapes; None without one."""
         values: list[str] = []
         node = _descend(self._root, segments, values)

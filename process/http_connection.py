@@ -652,7 +652,7 @@ class _Call:
         self._service = service
         self._exchange = exchange
         self._target = target
-        self._resource = service.tree.resource(target.segments)
+        self._resource = service.tree.find(target.segments)
         self._found: Handler | None = None
         operation = UNMATCHED
         if self._resource is not None and exchange.method in self._methods():

@@ -6,17 +6,19 @@ the counts per topic and the lags of named positions are read from the component
 
 import platform
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
 from tuff.disk.event_loop import FutureTask, SharedTimeout
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tuff.protocol.ids import TopicId
 from tuff.version import __version__
 from tx.durable_state import ServiceState
 from tx.manager import TransactionManager
@@ -42,25 +44,8 @@ class Gauge:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicFigures:
-    """What was published to one topic since the start."""
-
-    namespace: str
-    topic: str
-    messages: int
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PositionFigures:
-    """The lag of one named position, and when it was recorded, as Unix time."""
-
-    namespace: str
-    topic: str
-    name: str
-    behind_s: float
-    updated_at_s: float
+# A topic, the messages that were published to it since the start, and the bytes of their payloads.
+TopicFigures = tuple[TopicId, int, int]
 
 
 async def _no_positions() -> tuple[()]:
@@ -130,7 +115,7 @@ class Metrics:
         self._by_status: dict[tuple[str, int], Distribution] = {}
         self._gauges: tuple[Gauge, ...] = ()
         self._topics: Callable[[], Iterable[TopicFigures]] = tuple
-        self._positions: Callable[[], Awaitable[Iterable[PositionFigures]]] = _no_positions
+        self._positions: Callable[[], Awaitable[Iterable[PositionLag]]] = _no_positions
 
     def observe(self, name: str, value: float) -> None:
         """Add one observation to the distribution of that name."""
@@ -147,7 +132,7 @@ class Metrics:
         self,
         gauges: Iterable[Gauge],
         topics: Callable[[], Iterable[TopicFigures]],
-        positions: Callable[[], Awaitable[Iterable[PositionFigures]]],
+        positions: Callable[[], Awaitable[Iterable[PositionLag]]],
     ) -> None:
         """Read these figures at every scrape."""
         self._gauges = tuple(gauges)
@@ -203,8 +188,8 @@ def watch(
     of_disks = [gauge for store, disk in disks.items() for gauge in _of_disk(store, disk)]
     metrics.watch(
         [*gauges(messaging, transactions, clock), *on_the_way, *of_disks, _build_info()],
-        partial(topic_figures, messaging),
-        partial(position_figures, messaging),
+        messaging.topics.figures,
+        partial(position_lags, messaging),
     )
 
 
@@ -342,30 +327,14 @@ def _held(transactions: TransactionManager) -> list[Gauge]:
     ]
 
 
-def topic_figures(messaging: MessagingService) -> Iterator[TopicFigures]:
-    """What was published to each topic since the start."""
-    for topic, messages, payload_bytes in messaging.topics.figures():
-        yield TopicFigures(topic.namespace, topic.name, messages, payload_bytes)
-
-
-async def position_figures(messaging: MessagingService) -> Sequence[PositionFigures]:
+async def position_lags(messaging: MessagingService) -> Sequence[PositionLag]:
     """The lag of named positions; none while the message store is down or hangs."""
     try:
-        lags = await _soon(
+        return await _soon(
             messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX)
         )
     except (StorageUnavailableError, TimeoutError):
         return ()
-    return [
-        PositionFigures(
-            lag.topic.namespace,
-            lag.topic.name,
-            lag.name,
-            behind_s=lag.behind_ms / 1000,
-            updated_at_s=lag.updated_at_ms / 1000,
-        )
-        for lag in lags
-    ]
 
 
 async def _soon(work: Coroutine[Any, Any, T]) -> T:

@@ -72,7 +72,8 @@ class Remembered(dict[bytes, Answer]):
 
 
 class Asked(NamedTuple):
-    """The route of a request line, its parameters and query."""
+    """The route of a request line, its parameters and query. Metrics name the route by `operation`:
+    the names in a path would make a series each."""
 
     operation: str
     handler: Handler
@@ -116,12 +117,12 @@ class Lines:
         plain = _LINE.fullmatch(line)
         if plain is None:
             return None
-        method, path, query = plain.groups()
-        found = self._tree.find(method.decode(), path.decode())
-        if found is None:
+        method, path, query = plain[1].decode(), plain[2].decode(), plain[3]
+        resource = self._tree.find(path.split("/")[1:])
+        if resource is None or (handler := resource.handlers.get(method)) is None:
             return None
         pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
-        return Asked(*found, pairs)
+        return Asked(f"{method} {resource.path}", handler, resource.parameters, pairs)
 
     def _read_numbered(self, line: bytes) -> _Numbered | None:
         """None, unless the number is the only parameter of the route."""

@@ -16,12 +16,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
     POSITIONS_SHOWN_MAX,
     Distribution,
     Distributions,
     Gauge,
-    PositionFigures,
     TopicFigures,
 )
 
@@ -38,7 +38,7 @@ def exposition(
     distributions: Iterable[Distributions],
     gauges: Iterable[Gauge],
     topics: Iterable[TopicFigures],
-    positions: Iterable[PositionFigures],
+    positions: Iterable[PositionLag],
 ) -> bytes:
     """What `/metrics` answers."""
     registry = CollectorRegistry()
@@ -81,14 +81,14 @@ def _of_topics(topics: Iterable[TopicFigures]) -> Iterator[Metric]:
     payload_bytes = CounterMetricFamily(
         "tuff_topic_bytes", "Payload bytes published to a topic since the start.", labels=labels
     )
-    for figures in topics:
-        messages.add_metric([figures.namespace, figures.topic], figures.messages)
-        payload_bytes.add_metric([figures.namespace, figures.topic], figures.payload_bytes)
+    for topic, message_count, size_bytes in topics:
+        messages.add_metric([topic.namespace, topic.name], message_count)
+        payload_bytes.add_metric([topic.namespace, topic.name], size_bytes)
     yield messages
     yield payload_bytes
 
 
-def _of_positions(positions: Iterable[PositionFigures]) -> Iterator[Metric]:
+def _of_positions(positions: Iterable[PositionLag]) -> Iterator[Metric]:
     labels = ["namespace", "topic", "position"]
     shown = f"of the first {POSITIONS_SHOWN_MAX} by topic and name"
     behind = GaugeMetricFamily(
@@ -101,9 +101,9 @@ def _of_positions(positions: Iterable[PositionFigures]) -> Iterator[Metric]:
         f"When a named position was recorded, as Unix time, {shown}.",
         labels=labels,
     )
-    for figures in positions:
-        values = [figures.namespace, figures.topic, figures.name]
-        behind.add_metric(values, figures.behind_s)
-        updated.add_metric(values, figures.updated_at_s)
+    for lag in positions:
+        values = [lag.topic.namespace, lag.topic.name, lag.name]
+        behind.add_metric(values, lag.behind_ms / 1000)
+        updated.add_metric(values, lag.updated_at_ms / 1000)
     yield behind
     yield updated

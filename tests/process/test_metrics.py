@@ -7,9 +7,13 @@ from functools import partial
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from messaging.retention.holds_and_positions import PositionLag
 from process import metrics
-from process.metrics import Gauge, Metrics, PositionFigures, TopicFigures, position_figures
+from process.metrics import Gauge, Metrics, position_lags
 from tests.messaging.world import AUDIT, World, publish
+from tuff.protocol.ids import TopicId
+
+TOPIC = TopicId("default", "t")
 
 
 async def no_positions() -> tuple[()]:
@@ -54,12 +58,13 @@ async def test_figures_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     held = [1.0]
 
-    async def positions() -> Sequence[PositionFigures]:
-        return [PositionFigures("default", "t", "report", behind_s=held[0], updated_at_s=9)]
+    async def positions() -> Sequence[PositionLag]:
+        behind_ms = round(held[0] * 1000)
+        return [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)]
 
     metrics.watch(
         [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, counts_up=True)],
-        lambda: [TopicFigures("default", "t", messages=2, payload_bytes=7)],
+        lambda: [(TOPIC, 2, 7)],
         positions,
     )
     await _samples(metrics)
@@ -108,12 +113,12 @@ async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(
         await service.topics.create(AUDIT, {})
         published = await publish(service, b"a")
         await service.holds_and_positions.set_position(AUDIT, "report", published.first)
-        told = await position_figures(service)
+        shown = await position_lags(service)
         with monkeypatch.context() as patched:
             patched.setattr(metrics, "POSITIONS_WITHIN_S", 0.0)
             patched.setattr(service.store, "in_thread_read", lambda _: asyncio.Future())
-            hung = await position_figures(service)
-    down = await position_figures(service)
+            hung = await position_lags(service)
+    down = await position_lags(service)
 
-    assert [(each.name, each.behind_s) for each in told] == [("report", 0)]
+    assert [(each.name, each.behind_ms) for each in shown] == [("report", 0)]
     assert (hung, down) == ((), ())

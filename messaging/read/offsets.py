@@ -2,9 +2,9 @@
 
 `TopicOffsets` is called on the event loop; the functions below it read the store and block.
 
-A part is found by size: the engine says how many bytes of rows its files hold between two keys, and
-the offsets in between are bisected by that. The newest rows, which the files do not hold yet, are
-walked over, and so is a small range. Parts end where a row ends, so that no payload group is cut.
+The bounds of the parts are bisected by size: the engine says how many bytes its files contain
+between two keys. The newest rows, which are not in files yet, are scanned, and so is a small range.
+A part ends where a row ends, so that no payload group is cut.
 """
 
 from bisect import bisect_left
@@ -69,28 +69,9 @@ class Offsets:
     blocked_by: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """The id of the first message this reader would be handed, or of the damaged record at which it
-    would be refused; None where there is neither. `go_on_from`: the number of the id from which to
-    look on, where so many rows had to be passed over that the rest is left for another step."""
-
-    id: MessageId | None
-    go_on_from: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """`end`: the last message such that it and all before it are decided; `held_by`: the pointer of
-    the first that is not."""
-
-    end: MessageId | None
-    held_by: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One part: behind `start`, None for the beginning of the topic, up to and with `end`."""
+    """One part: after `start`, or from the beginning of the topic if it is None, through `end`."""
 
     start: MessageId | None
     end: MessageId
@@ -108,20 +89,20 @@ class TopicOffsets:
     async def offsets(
         self, topic: TopicId, *, isolation: Isolation = Isolation.ALL, tx: int | None = None
     ) -> Offsets:
-        """The topic's extent for a reader. With `tx` every live row is looked at."""
+        """Where the topic begins and ends for this reader. With `tx` every live row is read."""
         poll = Poll(isolation=isolation, tx=tx)
         found, record = require_topic(self._store, self._state, topic)
         query = self._query(found, record, poll, 0)
         undecided_from = self._undecided_from(found, record, query, poll)
         earliest = await self._earliest(found, record, query)
-        ends = await self._store.read(partial(ending, query=query, undecided_from=undecided_from))
+        end, held_by = await self._store.read(
+            partial(ending, query=query, undecided_from=undecided_from)
+        )
         return Offsets(
             generation=record.generation,
             earliest=earliest,
-            end=ends.end,
-            blocked_by=None
-            if ends.held_by is None
-            else self._state.transactions.holder(ends.held_by),
+            end=end,
+            blocked_by=None if held_by is None else self._state.transactions.holder(held_by),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
@@ -130,18 +111,24 @@ class TopicOffsets:
         return await self._earliest(found, record, self._query(found, record, Poll(), 0))
 
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
-        """In steps, among which others have their turn on the threads that read."""
+        """In steps of limited size, so that other reads get the thread in between."""
         while True:
-            begins = await self._store.read(partial(beginning, query=query))
-            if begins.go_on_from is None:
-                return begins.id
+            try:
+                result = await self._store.read(partial(first, query=query))
+            except DamagedRecordError as error:
+                # It may have been a message, and a reader from there gets this error.
+                return MessageId.from_hex(str(error.members["id"]))
+            if result.messages:
+                return MessageId.from_bytes(result.messages.last_id)
+            if result.finished:
+                return None
             require_generation(topic, record.generation)
-            query = replace(query, start=begins.go_on_from)
+            query = replace(query, start=int.from_bytes(result.next_id, "big") + 1)
 
     async def splits(
         self, topic: TopicId, *, start: MessageId | None, end: MessageId | None, count: int
     ) -> tuple[int, list[Split]]:
-        """The topic's generation, and parts of about equal size of what lies behind `start` up to
+        """The topic's generation, and parts of about equal size from `start`, exclusive, through
         `end`."""
         found, record = require_topic(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
@@ -159,7 +146,7 @@ class TopicOffsets:
         nothing = Offset(query.high_water_mark.timestamp_ms + 1, 0)
         if query.snapshot is None:
             return nothing
-        # A fresh snapshot decides whatever has left the index; an older one may not.
+        # In a new snapshot, all rows are decided that have left the index; not so in an older one.
         if poll.isolation is not Isolation.COMMITTED:
             return Offset(0, 0)
 
@@ -170,36 +157,18 @@ class TopicOffsets:
         return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
 
 
-def beginning(store: Store, query: Query) -> Beginning:
-    """Where the messages from the start on begin, as far as one step tells. Raises: StoreError."""
-    try:
-        result = first(store, query)
-    except DamagedRecordError as error:
-        # A message may have stood there, and a reader from there gets this error.
-        return Beginning(id=MessageId.from_hex(str(error.members["id"])))
-    if result.messages:
-        return Beginning(id=MessageId.from_bytes(result.messages.last_id))
-    if result.finished:
-        return Beginning(id=None)
-    return Beginning(id=None, go_on_from=int.from_bytes(result.next_id, "big") + 1)
-
-
-def ending(store: Store, query: Query, *, undecided_from: Offset) -> Ending:
-    """Where a topic ends for a reader. Rows before `undecided_from` are known to be decided.
-
-    Raises:
-        StoreError: the engine can't read.
-    """
+def ending(
+    store: Store, query: Query, *, undecided_from: Offset
+) -> tuple[MessageId | None, int | None]:
+    """The last message such that it and all before it are decided, and the pointer of the first row
+    that is not. Rows before `undecided_from` are known to be decided. Raises: StoreError."""
     offset, row = _first_undecided(store, query, max(undecided_from, first_live(query)))
-    return Ending(
-        end=_last_before(store, query, offset),
-        held_by=None if row is None else row.tx_pointer,
-    )
+    return _last_before(store, query, offset), None if row is None else row.tx_pointer
 
 
 def newest_id(store: Store, query: Query) -> MessageId | None:
-    """The `end` of a topic for a reader without a snapshot, for whom every row is decided: one step
-    back from the end. None where nothing is live. Raises: StoreError."""
+    """The `end` of a topic for a reader without a snapshot, for which every row is decided. None if
+    nothing is live. Raises: StoreError."""
     return _last_before(store, query, offset_after(query.high_water_mark))
 
 
@@ -209,7 +178,7 @@ def first_live(query: Query) -> Offset:
 
 
 def _first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, MessageRow | None]:
-    """The first offset that is not decided: that of a held row, of a damaged one, or the end."""
+    """The first offset that is not decided: that of a held or damaged row, or the end."""
     end = offset_after(query.high_water_mark)
     if start < end:
         keys = message_key(query.prefix, start), message_key(query.prefix, end)
@@ -233,13 +202,13 @@ def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
     with closing(store.scan(*keys, reverse=True)) as rows:
         for key, value in rows:
             offset, row = offset_in(key), _decoded(key, value)
-            if offset < stop:  # else it can't be read, and only may begin before
+            if offset < stop:  # else it is a damaged record, which may begin before
                 return past_group(offset) if row is None else _id_of(store, query, offset, row)
     return None
 
 
 def _id_of(store: Store, query: Query, offset: Offset, row: MessageRow) -> MessageId:
-    """The id of the last message of a decided row; an offset past the row if that was skipped."""
+    """The id of the last message of a decided row; an id past the row if the row is skipped."""
     if _verdict(query, offset, row) is not Verdict.ACCEPT:
         return past_group(offset)
     if row.reference is None:
@@ -270,30 +239,24 @@ def _decoded(key: bytes, value: bytes) -> MessageRow | None:
 
 
 SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
-WALKED_BYTES_MAX = 1 << 20  # bytes in files; no more than a few thousand rows, walked in some ms
-WALKED_ROWS_MAX = (
-    200_000  # rows; what an engine keeps beside its files, read in a third of a second
-)
-PART_BYTES_MIN = 4_096  # bytes; an engine's files know sizes no finer
-PAYLOAD_BYTES = 256  # bytes; what a stored payload counts for, since its size would have to be read
+SCANNED_BYTES_MAX = 1 << 20  # bytes in files; a few thousand rows, scanned in some ms
+SCANNED_ROWS_MAX = 200_000  # rows; what an engine keeps in memory, read in a third of a second
+PART_BYTES_MIN = 4_096  # bytes; the sizes of an engine's files are no finer
+PAYLOAD_BYTES = 256  # bytes; the estimate for a stored payload, whose size would have to be read
 BROUGHT_COUNT_MAX = 1 << 20  # stored payloads; a damaged count must not outweigh all other rows
-TOLERANCE = 16  # a cut is right to this part of a part; finer takes more questions to the engine
+TOLERANCE = 16  # a bound may be off by a part's size divided by this; finer asks the engine more
 
 _INNER_BITS = 8 * OFFSET_SIZE  # of an id, behind its offset
 _INNER_MASK = (1 << _INNER_BITS) - 1
 _COUNT_SIZE = 4  # bytes; the last of a reference row
-_NOTHING_INSIDE = Offset(0, 0)  # where the payload of a row stands that brings no stored ones
+_NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
 
 
 def split(
     store: Store, query: Query, *, start: MessageId | None, end: MessageId | None, count: int
 ) -> list[Split]:
-    """At most `count` parts that follow each other, from `start`, exclusive, to `end`, or as far as
-    anything is served; none where there is no row. The query has the same range in its own terms.
-
-    Raises:
-        StoreError: the engine can't read.
-    """
+    """At most `count` adjacent parts, from `start`, exclusive, through `end` or the high-water
+    mark; none if there is no row. The query has the same range. Raises: StoreError."""
     last = min(query.high_water_mark, query.through.offset)
     first = _first_offset(store, query, last)
     if first is None:
@@ -305,7 +268,7 @@ def split(
 
 
 def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
-    """Where the first row stands of which the range may have a message."""
+    """The offset of the first row with a message in the range, or of one that may be damaged."""
     number = first_number(query)
     offset, inside = Offset.from_int(number >> _INNER_BITS), Offset.from_int(number & _INNER_MASK)
     if offset > last:
@@ -314,18 +277,18 @@ def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
     try:
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
-                # What can't be read and may be of the range need not have its key in there.
+                # The key of a damaged record that may begin in the range can be behind the range.
                 if offset_in(key) != offset or not _is_behind(key, value, inside):
                     return min(offset_in(key), last)
         with closing(scan_reporting_corruption(store, *keys)) as records:
-            deque(records, maxlen=0)  # nothing was found, unless damage hides it
+            deque(records, maxlen=0)  # raises if corruption may hide rows
     except StoreDamagedError:
-        return offset  # a reader is to come here, and be told
+        return offset  # a reader of this part gets the error
     return None
 
 
 def _is_behind(key: bytes, value: bytes, inside: Offset) -> bool:
-    """Whether nothing of the row at the start is left, when the start lies inside of it."""
+    """Whether a start inside a row is behind the last message of the row."""
     try:
         brings = MessageRow.from_bytes(key, value).reference
     except DamagedRowError:
@@ -335,13 +298,13 @@ def _is_behind(key: bytes, value: bytes, inside: Offset) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """How the bytes of a range lie. Offsets are numbers here. Up to `walked_from` the engine's
-    files tell; the rows from there on stand in `rows`, with the bytes up to the end of each in
-    `sums`."""
+    """The distribution of bytes over a range. Offsets are numbers here. Up to `scanned_from` sizes
+    come from the engine's files. `rows` are the offsets of later rows, and `sums` the bytes up to
+    the end of each."""
 
     in_files: Callable[[int], int]
     first: int
-    walked_from: int
+    scanned_from: int
     filed_bytes: int
     rows: list[int]
     sums: list[int]
@@ -359,30 +322,30 @@ def _scale(store: Store, prefix: bytes, *, first: int, stop: int) -> _Scale:
         )
         return store.approximate_size(*keys)
 
-    walked_from = first
-    if size(first, stop) > WALKED_BYTES_MAX:
-        walked_from = _bisect(lambda number: size(number, stop) == 0, first, stop)
-    rows, sums = _walk(store, prefix, walked_from, stop)
+    scanned_from = first
+    if size(first, stop) > SCANNED_BYTES_MAX:
+        scanned_from = _bisect(lambda number: size(number, stop) == 0, first, stop)
+    rows, sums = _scanned(store, prefix, scanned_from, stop)
     return _Scale(
         in_files=lambda number: size(first, number),
         first=first,
-        walked_from=walked_from,
-        filed_bytes=size(first, walked_from) if walked_from > first else 0,
+        scanned_from=scanned_from,
+        filed_bytes=size(first, scanned_from) if scanned_from > first else 0,
         rows=rows,
         sums=sums,
     )
 
 
-def _walk(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int], list[int]]:
-    """The offsets of rows, and the bytes of the rows up to and with each; where there are too many,
-    or damage, those up to there."""
+def _scanned(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int], list[int]]:
+    """The offsets of rows, and the bytes of the rows through each; up to corruption, or
+    `SCANNED_ROWS_MAX`."""
     numbers: list[int] = []
     sizes: list[int] = []
     keys = message_key(prefix, Offset.from_int(start)), message_key(prefix, Offset.from_int(stop))
     with suppress(StoreDamagedError), closing(store.scan(*keys)) as rows:
-        for key, value in islice(rows, WALKED_ROWS_MAX):
+        for key, value in islice(rows, SCANNED_ROWS_MAX):
             if offset_number(key) >= stop:
-                break  # it can't be read, and only may have rows of the range
+                break  # a damaged record, which may begin in the range
             numbers.append(offset_number(key))
             sizes.append(len(key) + len(value) + _brought_bytes(value))
     return numbers, list(accumulate(sizes))
@@ -391,12 +354,12 @@ def _walk(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int]
 def _brought_bytes(value: bytes) -> int:
     if not value[0] & IS_REFERENCE:
         return 0
-    # Not checked: of a damaged row nothing is used but this weight.
+    # Without a check of the row: the count of a damaged one is used as a weight only.
     return PAYLOAD_BYTES * min(int.from_bytes(value[-_COUNT_SIZE:], "big"), BROUGHT_COUNT_MAX)
 
 
 def _cuts(scale: _Scale, count: int) -> Iterator[int]:
-    """Ascending offsets at which parts begin, without the first part's."""
+    """The offsets at which parts begin, ascending, without that of the first."""
     total = scale.size_bytes
     if scale.filed_bytes:
         count = min(count, total // PART_BYTES_MIN)
@@ -409,15 +372,15 @@ def _cuts(scale: _Scale, count: int) -> Iterator[int]:
 
 
 def _cut(scale: _Scale, size_bytes: int, passed: int, *, tolerance: int) -> int | None:
-    """The offset before which so many bytes lie, about."""
+    """The offset before which there are about so many bytes; None: no row is left."""
     if size_bytes > scale.filed_bytes:
-        # The row that the sum falls into goes to the part in which more than half of it lies.
+        # A row across the bound belongs to the part that has more than half of it.
         row = bisect_left(scale.sums, size_bytes - scale.filed_bytes)
         before = scale.sums[row - 1] if row else 0
         is_mostly_before = 2 * (size_bytes - scale.filed_bytes - before) > scale.sums[row] - before
         row += is_mostly_before
         return scale.rows[row] if row < len(scale.rows) else None
-    low, high = passed, scale.walked_from
+    low, high = passed, scale.scanned_from
     while high - low > 1:
         middle = (low + high) // 2
         size = scale.in_files(middle)
@@ -428,7 +391,7 @@ def _cut(scale: _Scale, size_bytes: int, passed: int, *, tolerance: int) -> int 
 
 
 def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The first number from which on it holds; it does at `high`."""
+    """The first number for which it holds; it holds for `high`, and above the first."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

@@ -53,9 +53,9 @@ _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """What a read delivers. `next_id`, as an exclusive start, leads to exactly what this reader has
-    not been handed; `blocked_by` is the id of the transaction that holds it back, while that is in
-    progress."""
+    """What a read delivers. `next_id`, as an exclusive start, continues with exactly what this
+    reader has not received; `blocked_by` is the id of the transaction that holds it back, while
+    that is in progress."""
 
     messages: Messages
     generation: int
@@ -155,26 +155,26 @@ class Polls:
         deadline_s = loop.time() + poll.wait_s
         asked = number = start_number(poll.start, inclusive=poll.inclusive)
         live_from = Offset(0, 0)
-        is_expired = was_caught_up = goes_on = False
+        is_expired = was_caught_up = is_unfinished = False
         while True:
             waiter.clear()
             self._store.require_up()
             record = require_generation(topic, generation)
-            query = _begun_anew(
+            query = _restarted(
                 query_of(self._state, self._settings, topic, record, poll, number), asked, live_from
             )
             number, live_from = query.start, query.live_from
-            # One that was caught up is woken by all that comes: it misses nothing while it waits.
+            # A poll that was caught up is woken by each new row: it misses nothing while it waits.
             is_expired = is_expired or (not was_caught_up and self._is_expired(poll, query))
-            # The store may be ahead of memory by a batch: a read that began there goes on there.
-            result = None if goes_on else self._state.tail_cache.read(query)
+            # The store may be ahead of memory by a batch: a read that began there continues there.
+            result = None if is_unfinished else self._state.tail_cache.read(query)
             if result is None:
                 result = await self._store.read(partial(read, query=query))
                 self._state.tail_cache.keep(query, result)
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
-            goes_on = not result.finished and not result.messages
-            if goes_on:
+            is_unfinished = not result.finished and not result.messages
+            if is_unfinished:
                 continue
             if result.messages or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
                 return self._result(record, result, is_expired=is_expired)
@@ -187,7 +187,7 @@ class Polls:
             await self._wait(waiter, alarm_s, result)
 
     def _is_vain(self, poll: Poll, query: Query, result: ReadResult) -> bool:
-        """Whether waiting can't help."""
+        """Whether the poll is to be answered at once, since waiting brings no message."""
         through = query.through
         if self._is_stopping or result.next_id >= through.to_bytes():
             return True
@@ -195,12 +195,13 @@ class Polls:
             return True
         if not poll.is_fixed or result.held_by is None:
             return False
-        # Ended, and in the index still: its rows are about to be marked, and the reader goes on.
+        # A transaction that ended and is still in the index: once its rows are marked, the reader
+        # continues.
         return not (self._holder(result.held_by) or self._state.index.ranges(result.held_by))
 
     def _left_s(self, rule: TopicRule, held: HeldRow) -> float:
-        """In how many seconds this row expires, and holds readers back no more. No wake-up comes
-        for that: time passes, and no transaction ends."""
+        """In how many seconds this row expires, and no longer holds readers back. Nothing wakes the
+        reader then, since no transaction ends."""
         expires_ms = rule.expires_ms(held.offset, own_ttl_s=held.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
@@ -218,7 +219,7 @@ class Polls:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
     def _is_expired(self, poll: Poll, query: Query) -> bool:
-        """Whether what this reader is to be handed next may have expired before it came."""
+        """Whether messages may have expired that this reader has not received."""
         if time_in(query.start) > query.live_from.timestamp_ms:
             return False  # as nearly always
         start = poll.start
@@ -229,8 +230,8 @@ class Polls:
             return False
         if not isinstance(start, MessageId) or poll.inclusive:
             return True
-        # An id that stands before a row, or is that of a message which is a row by itself, is one
-        # that a reply handed out: that reader missed nothing if no row came until later.
+        # A reply contained this id if it is right before a row, or that of a message which is a row
+        # by itself. Such a reader missed nothing if no row was written before `live_from`.
         at_row = MessageId(*number.offset)
         if number.to_int() - at_row.to_int() > 1:
             return True
@@ -264,7 +265,7 @@ def query_of(
     Raises: TransactionsUnavailableError, and what `TransactionView.snapshot_of` raises.
     """
     # The snapshot first and the rows second: a row that became durable in between is newer than
-    # the snapshot and held, and not taken for one that this reader may pass by.
+    # the snapshot and holds the reader back, which otherwise would pass over it.
     snapshot = _snapshot(state.transactions, poll)
     limit_max = settings.poll_limit_max
     now_ms = state.expiry_ms()
@@ -299,26 +300,26 @@ def _snapshot(transactions: TransactionView, poll: Poll) -> Transaction | None:
     return transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
 
 
-def _begun_anew(query: Query, asked: int, live_from: Offset) -> Query:
-    """From where was asked for at first, if messages may be there again that had expired when the
-    reader looked last: by a longer time to live, or a clock set back."""
+def _restarted(query: Query, asked: int, live_from: Offset) -> Query:
+    """The query from the start of the poll, if messages that had expired at its last read may be
+    live again: by a longer time to live, or a clock that was set back."""
     return replace(query, start=asked) if query.live_from < live_from else query
 
 
 class TransactionReaders:
-    """Those polls by the pointer that they name. Lives on the event loop."""
+    """The polls that read in a transaction, by its pointer. Lives on the event loop."""
 
     def __init__(self) -> None:
         self._waiters: dict[int, dict[asyncio.Event, None]] = {}
 
     @property
     def pointers(self) -> Collection[int]:
-        """Every pointer that one of them names."""
+        """The pointers in whose snapshots polls read now."""
         return self._waiters.keys()
 
     @contextmanager
     def joined(self, pointer: int | None, waiter: asyncio.Event) -> Iterator[None]:
-        """Meanwhile the poll with this waiter is one of them, if it names a pointer."""
+        """Register the waiter of a poll meanwhile, if the poll names a pointer."""
         if pointer is None:
             yield
             return
@@ -332,7 +333,7 @@ class TransactionReaders:
                 del self._waiters[pointer]
 
     def wake(self, pointers: Iterable[int]) -> None:
-        """These ended: let every poll that reads in one of them look again."""
+        """These transactions ended: wake the polls that read in them."""
         if not self._waiters:
             return  # as nearly always
         for pointer in pointers:

@@ -89,13 +89,13 @@ def visibility(pointer: int | None, snapshot: Transaction | None) -> Verdict:
         return Verdict.SKIP
     if snapshot.is_visible(pointer):
         return Verdict.ACCEPT
-    # A transaction that hides its own pointer has decided: no ending would ever show this reader
+    # A transaction that hides its own pointer has decided: however it ends, this reader never sees
     # the row.
     return Verdict.SKIP if snapshot.is_own(pointer) else Verdict.HOLD
 
 
 def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
-    """The number of the first id that a start lets through; a time is the start of its ms."""
+    """The number of the first id to deliver; a time stands for the start of its millisecond."""
     if start is None:
         return 0
     if isinstance(start, MessageId):
@@ -109,26 +109,26 @@ def time_in(number: int) -> int:
 
 
 def first_number(query: Query) -> int:
-    """The number of the first id that the reader may be handed, whatever rows there are."""
+    """The number of the first id that the reader may receive, whatever rows there are."""
     return max(query.start, query.log_start.to_int(), MessageId(*query.live_from).to_int())
 
 
 def next_at_first(query: Query, number: int) -> bytes:
-    """Where a reader goes on that was handed nothing, when it began to read at this number."""
-    # Never behind what is served because of the time alone: should the clock go back, the next
-    # message gets an id that lies before what is live now, and this reader must be handed it.
+    """Where a reader continues that began at this number and received nothing."""
+    # Time alone must not move a reader past the high-water mark: if the clock goes back, the next
+    # message gets an id before what is live now, and this reader must receive it.
     passed = max(query.start, min(number, past_group(query.high_water_mark).to_int() + 1)) - 1
     return min(max(0, passed), LAST_NUMBER).to_bytes(MESSAGE_ID_SIZE, "big")
 
 
 def next_at_end(query: Query, number: int) -> bytes:
-    """The same, when nothing is left after it up to what is served, or up to `through`."""
-    # Every later row gets an id behind what is served, whatever the clock does. Left behind at
-    # what was live when it looked, the reader would be told soon that it is too late.
+    """The same, if no message is left up to the high-water mark, or up to `through`."""
+    # Every later row gets an id behind the high-water mark, whatever the clock does. A reader that
+    # stayed at the first live offset would soon get Tuff-Expired.
     end = min(past_group(query.high_water_mark), query.through)
     return max(next_at_first(query, number), end.to_bytes())
 
 
 def before_row(offset: Offset) -> bytes:
-    """The last id before a row: as an exclusive start, it leads to all that the row brings."""
+    """The last id before a row; as an exclusive start, it delivers everything of the row."""
     return (MessageId(*offset).to_int() - 1).to_bytes(MESSAGE_ID_SIZE, "big")

@@ -202,10 +202,10 @@ def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore)
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
-    extent = ending(store, ask(**live), undecided_from=FIRST)
-    cut = ending(store, ask(high_water_mark=place(RUN_FROM), **live), undecided_from=FIRST)
+    end, _ = ending(store, ask(**live), undecided_from=FIRST)
+    cut, _ = ending(store, ask(high_water_mark=place(RUN_FROM), **live), undecided_from=FIRST)
 
-    assert extent.end == cut.end == MessageId(*place(RUN_FROM - 1))
+    assert end == cut == MessageId(*place(RUN_FROM - 1))
 
 
 def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
@@ -213,13 +213,13 @@ def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
 ) -> None:
     fill(store, without_sizes)
 
-    extent = ending(
+    end, _ = ending(
         store,
         ask(high_water_mark=place(RUN_TO), live_from=place(0)),
         undecided_from=Offset(NOW_MS, 0),
     )
 
-    assert extent.end == past_group(place(RUN_TO))
+    assert end == past_group(place(RUN_TO))
 
 
 def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStore) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import WALKED_BYTES_MAX, Split, split
+from messaging.read.offsets import SCANNED_BYTES_MAX, Split, split
 from messaging.read.scan import read
 from messaging.read.visibility import start_number
 from messaging.storage.engine import Rows, Store, StoreDamagedError
@@ -140,7 +140,7 @@ def test_a_large_topic_is_cut_evenly_by_what_the_files_hold(tmp_path: Path) -> N
     with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
         keys = (message_key(PREFIX, Offset(at, 0)) for at in (0, NOW_MS))
-        assert table.approximate_size(*keys) > WALKED_BYTES_MAX
+        assert table.approximate_size(*keys) > SCANNED_BYTES_MAX
 
         found = parts(table, count=11)
         read_count = table.read_count

@@ -104,7 +104,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "rows that the files do not hold yet count for nothing",
         "messaging/read/offsets.py",
-        "    rows, sums = _walk(store, prefix, walked_from, stop)\n",
+        "    rows, sums = _scanned(store, prefix, scanned_from, stop)\n",
         "    rows, sums = [], []\n",
         ("tests/messaging/test_splits.py::test_rows_that_are_walked_over_are_dealt_out_evenly",),
     ),

@@ -206,8 +206,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the earliest message is looked for in one step",
         "messaging/read/offsets.py",
-        "    if result.finished:\n",
-        "    if not result.messages:\n",
+        "            if result.finished:\n",
+        "            if not result.messages:\n",
         (
             "tests/messaging/test_offsets.py::test_the_earliest_message_is_found_behind_any_number_of_expired_ones",
         ),

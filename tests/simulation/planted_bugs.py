@@ -470,7 +470,7 @@ BUGS = (
     planted(
         "read-switches-from-the-store-to-the-tail-cache",
         "messaging/read/poll.py",
-        "result = None if goes_on else self._state.tail_cache.read(query)",
+        "result = None if is_unfinished else self._state.tail_cache.read(query)",
         "result = self._state.tail_cache.read(query)",
         "read-that-began-in-the-store-went-on-in-memory",
     ),

@@ -7,10 +7,10 @@ it means the same, stands in `equivalent.py` with the reason.
 
 pytest loads all tests once. A first run notes which test calls which function; after that each mutant
 is put into a fork, in place of the function's code, and the tests that call the function run in it,
-those named like the module first. A mutant of the server that survives them meets half a minute of
-tests over HTTP, with a server that loads a copy of the tree with the mutant. That is what `--quick`
-does; without it come all other tests with a server, and a round of the simulation. The tree itself is
-never changed.
+those named like the module first. A mutant of the server that survives them meets short tests over HTTP,
+whose servers load a copy of the tree with the mutant. That is what `--quick` does; without it come
+all tests with processes of their own, and a round of the simulation. The tree itself is never
+changed.
 """
 
 import argparse
@@ -199,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=300, help="how many mutants")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", default="", metavar="TEXT", help="modules whose path has it")
-    parser.add_argument("--quick", action="store_true", help="without slow servers, more seeds")
+    parser.add_argument("--quick", action="store_true", help="without other processes, more seeds")
     parser.add_argument("--baseline", type=Path, help="where to keep which test calls what")
     return parser
 

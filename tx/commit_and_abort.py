@@ -453,11 +453,7 @@ def abort_edit(
 
 def may_be_aborted(outcome: Outcome) -> bool:
     """Whether an abort turns this invalid transaction into an aborted one."""
-    return (
-        outcome.state is EndedState.INVALID
-        and outcome.is_short
-        and outcome.reason is not InvalidReason.LOST_IN_CRASH
-    )
+    return outcome.is_short and outcome.reason is not InvalidReason.LOST_IN_CRASH
 
 
 def _check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:

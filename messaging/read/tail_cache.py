@@ -250,13 +250,9 @@ class TailCache:
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._tails: dict[bytes, _TopicTail] = {}  # by the prefix of their keys
-        self._filled: OrderedDict[bytes, _TopicTail] = (
-            OrderedDict()
-        )  # the one that grew last comes last
-        self._since = pack_offset(
-            *BEFORE_ALL
-        )  # a topic without a tail got no rows behind this offset
-        self._size_bytes = 0
+        # The one that grew last comes last.
+        self._filled: OrderedDict[bytes, _TopicTail] = OrderedDict()
+        self.begin(BEFORE_ALL)
 
     @property
     def size_bytes(self) -> int:
@@ -267,7 +263,7 @@ class TailCache:
         """Forget everything, and hold what becomes durable behind this offset."""
         self._tails.clear()
         self._filled.clear()
-        self._since = pack_offset(*since)
+        self._since = pack_offset(*since)  # a topic without a tail got no rows behind this offset
         self._size_bytes = 0
 
     def take(

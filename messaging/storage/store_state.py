@@ -184,10 +184,12 @@ class StoreState:
     cache, metadata and last batch.
 
     `may_delete` returns whether the clock can be trusted so far that messages may expire for good.
-    `transactions` is set when the component opens.
+    `transactions` is set when the component opens, and `fill` sets what the store says.
     """
 
     transactions: TransactionView
+    high_water_mark: Offset  # readers see no row behind this offset
+    _batch_number: int
 
     def __init__(
         self,
@@ -202,7 +204,6 @@ class StoreState:
         self.sequencer = Sequencer()
         self.tail_cache = TailCache(bytes_max=tail_bytes_max)
         self.idle_intervals = IdleIntervals()
-        self.high_water_mark = BEFORE_ALL  # readers see no row behind this offset
         self.last_batch = LastBatch()
         self._attempted = LastBatch()  # that of the newest batch, whether or not it was written
         self.metadata = StoreMetadata()
@@ -210,7 +211,6 @@ class StoreState:
         self.now_ms = now_ms
         self.may_delete = may_delete
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
-        self._batch_number = 0
         self.seen_lsn: int | None = None  # of the transactions, durably
         self.recovered_mark_ms: int | None = None  # recorded clock of the opened store; None if new
 

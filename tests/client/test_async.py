@@ -58,13 +58,26 @@ async def test_a_commit_makes_rows_and_messages_visible_at_once(
 
     async with loop_client.transaction(AsyncShelf("a", record, changes=[b"row"])) as tx:
         await tx.publish(topic, "one", "two")
-        await tx.checkpoint()
         assert list(await tx.poll(topic)) == []
 
     read = await loop_client.poll(topic, isolation="committed")
     assert [message.payload for message in read] == [b"one", b"two"]
     assert record.steps[-1] == "a.post_commit"
     assert (await loop_client.transactions.outcome(record.pointer)).client == "tasks"
+
+
+async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
+    loop_client: tuff.AsyncClient,
+) -> None:
+    record = Record()
+
+    async with loop_client.transaction(AsyncShelf("a", record)) as tx:
+        first = tx.transaction.write_pointer
+        await tx.checkpoint()
+        second = tx.transaction.write_pointer
+
+    assert first < second
+    assert f"a.update_tx {second}" in record.steps
 
 
 async def test_the_transaction_calls_answer_what_they_answer_a_thread(

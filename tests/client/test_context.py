@@ -86,6 +86,16 @@ def test_a_context_without_changes_and_messages_commits_read_only(
     assert record.steps == ["start", "commit read-only"]
 
 
+def test_a_context_with_a_checkpoint_never_commits_read_only(
+    client: tuff.Client, record: Record
+) -> None:
+    """The server refuses that, and would be asked twice."""
+    with client.transaction() as tx:
+        tx.checkpoint()
+
+    assert record.steps == ["start", "checkpoint", "commit"]
+
+
 def test_an_error_in_the_body_rolls_everybody_back_and_aborts(
     context: TransactionContext, record: Record
 ) -> None:

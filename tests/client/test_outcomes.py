@@ -8,7 +8,7 @@ import pytest
 import tuff
 from tests.client.recording import NestingShelf, Record, Service, Shelf
 from tuff.blocking.context import TransactionContext
-from tuff.client_errors import ConnectionLostError, OutcomeUnknownError
+from tuff.client_errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
@@ -81,6 +81,17 @@ def test_a_commit_refused_by_the_server_rolls_back_without_asking_again(
     record.fail["commit"] = BadRequestError("no")
 
     with pytest.raises(BadRequestError):
+        run(context)
+
+    assert record.steps == [*WRITTEN, "commit", *ROLLED_BACK, "abort"]
+
+
+def test_a_commit_that_a_closed_client_never_sent_did_not_happen(
+    context: TransactionContext, record: Record
+) -> None:
+    record.fail = {"commit": ClientClosedError(), "invalidate": ClientClosedError()}
+
+    with pytest.raises(ClientClosedError):
         run(context)
 
     assert record.steps == [*WRITTEN, "commit", *ROLLED_BACK, "abort"]

@@ -85,6 +85,19 @@ def test_it_ends_where_a_transaction_does_not_start(
     assert pauses == []
 
 
+def test_it_ends_while_it_asks_where_the_topic_ends(
+    server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
+) -> None:
+    with losing(server.url) as (url, losses):
+        with tuff.Client(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
+            subscriber = client.subscriber(topic, never, positions=positions, start="latest")
+            losses.hold("offsets", subscriber.stop)
+
+            assert subscriber.step() == 0
+
+        assert losses.seen[-1] != "poll"
+
+
 async def test_it_ends_within_a_poll_that_waits_on_a_loop(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:

@@ -163,6 +163,23 @@ def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
         dead_letters(client, topic)
 
 
+def test_a_step_that_loses_the_server_tells_it(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    positions: tuff.TablePositions,
+    counter: Counter,
+) -> None:
+    client.publish(topic, "a")
+    counter.poison[b"a"] = tuff.UnavailableError("away")
+    client._driver._pause = lambda *_: counter.poison.clear()
+    subscriber = client.subscriber(topic, counter.process, positions=positions, wait=0)
+
+    with pytest.raises(tuff.UnavailableError, match="away"):
+        subscriber.step()
+
+    assert counter.batches == [[b"a"]]
+
+
 def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_reason(
     client: tuff.Client,
     topic: tuff.TopicId,
@@ -424,23 +441,41 @@ def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_end
     assert service.polls == [(30, None), (30, "00" * 19 + "01"), (10, "00" * 19 + "02")]
 
 
-def test_pauses_begin_anew_once_the_server_has_answered(positions: tuff.TablePositions) -> None:
+def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[float]:
+    """Have steps in which the server answers or does not; how long was waited between them."""
     client = tuff.Client(transport=Quiet(), client_id="tests", retries=0)
     pauses: list[float] = []
     client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
     orders = tuff.TopicId("shop", "orders")
     subscriber = client.subscriber(orders, lambda *_: None, positions=positions)
-    answers = iter([False, False, True, False, True])
+    left = list(answers)
 
     def step() -> Iterator[int]:
-        if not next(answers):
+        if not left.pop(0):
             raise tuff.UnavailableError("away")
-        if len(pauses) == 3:
+        if not left:
             subscriber.stop()
         yield from ()
 
     subscriber._consumption._one_step = step
     subscriber.run()
+    return pauses
+
+
+def test_pauses_begin_anew_once_the_server_has_answered(positions: tuff.TablePositions) -> None:
+    pauses = run_with(positions, [False, False, True, False, True])
 
     fulls = [0.5, 1, 0.5]
     assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
+
+
+def test_each_time_that_the_server_is_away_is_logged_once_with_its_end(
+    positions: tuff.TablePositions, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tuff")
+
+    run_with(positions, [False, False, True, False, True])
+
+    who = "the subscriber of shop:orders"
+    away, back = f"{who} waits for the server: away", f"{who} continues: the server answers again"
+    assert caplog.messages == [away, back, away, back]

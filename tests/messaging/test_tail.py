@@ -452,6 +452,66 @@ async def test_all_tails_together_keep_within_their_bound() -> None:
         assert max(held) > 0
 
 
+def grow(tail_cache: TailCache, number: int, place: Offset, size_bytes: int) -> None:
+    """Publish a message of this size to the topic of this number."""
+    prefix = PREFIX + b"%d" % number
+    key = message_key(prefix, place)
+    values = inline_values([key], [b"x" * size_bytes], pointer=None)
+    run = NewRows(prefix, [key], values, is_plain=True)
+    tail_cache.take({}, [run], high_water_mark=place)
+
+
+def held(tail_cache: TailCache, place: Offset) -> list[int]:
+    """The topics of which the message at this offset is in memory."""
+    asked = query(start=MessageId(*place).to_int(), high_water_mark=place)
+    prefixes = [PREFIX + b"%d" % number for number in range(6)]
+    found = [tail_cache.read(replace(asked, prefix=prefix)) for prefix in prefixes]
+    return [number for number, each in enumerate(found) if each is not None and each.items]
+
+
+def test_the_tail_that_grew_least_lately_is_forgotten_first() -> None:
+    tail_cache = TailCache(bytes_max=8_000)
+    place = Offset(950_000, 2)
+    for number in range(4):
+        grow(tail_cache, number, Offset(950_000, 1), 1_500)
+    grow(tail_cache, 0, place, 10)
+    grow(tail_cache, 1, place, 10)
+    grow(tail_cache, 3, place, 10)
+
+    for number in (4, 5):
+        grow(tail_cache, number, place, 1_500)
+
+    assert held(tail_cache, place) == [1, 3, 4, 5]
+
+
+def test_tails_that_were_forgotten_together_count_no_more() -> None:
+    tail_cache = TailCache(bytes_max=8_000)
+    place = Offset(950_000, 2)
+    grow(tail_cache, 0, Offset(950_000, 1), 1_500)
+    tail_cache.begin(Offset(950_000, 1))
+
+    for number in range(1, 6):
+        grow(tail_cache, number, place, 1_500)
+
+    assert held(tail_cache, place) == [2, 3, 4, 5]
+
+
+async def test_a_row_before_a_tail_that_is_rolled_back_does_not_get_into_it() -> None:
+    world = World()
+    async with world.running() as service:
+        await service.topics.create(TOPICS[0], {})
+        await publish(service, b"rolled back", pointer=world.transactions.start(7))
+        start = (await publish(service, b"a")).first
+    async with world.running() as service:
+        await publish(service, b"b")
+        await service.rows.mark_rolled_back([7])
+
+        from_store = await polled(service, Poll(start=start))
+        from_memory = await polled(service, Poll(start=start))
+
+    assert from_store == from_memory == [b"a", b"b"]
+
+
 async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
     world, scan_count = watched()
     async with world.running() as service:

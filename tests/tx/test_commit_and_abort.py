@@ -257,6 +257,21 @@ async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
     assert (kept, removed) == ((0, [tx.transaction_id]), (1, []))
 
 
+async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    ending = asyncio.ensure_future(service.completion.invalidate(tx.transaction_id))
+    await turns()
+
+    showing = asyncio.ensure_future(service.invalid_list.shown())
+    await turns()
+
+    assert not showing.done()
+    service.disk.release()
+    await ending
+    assert (await showing).pointers == [tx.transaction_id]
+
+
 async def test_a_commit_with_publish_writes_rows_then_its_record(service: Service) -> None:
     tx = await service.begin()
     checkpointed = await service.starts.checkpoint(tx.transaction_id)

@@ -260,6 +260,21 @@ async def test_files_say_of_which_store_they_are_before_they_are_recovered(tmp_p
     assert (before, found) == (None, STORE_ID)
 
 
+async def test_files_that_can_not_be_read_say_of_no_store(tmp_path: Path) -> None:
+    name_too_long = tmp_path / ("x" * 300)
+
+    assert await Service(name_too_long).durable.stored_id() is None
+
+
+async def test_a_clean_stop_leaves_a_snapshot_of_everything(service: Service) -> None:
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.begin()
+
+    await service.manager.close()
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
 async def test_unknown_files_are_left_alone(service: Service) -> None:
     for name in ("README.md", "snapshot.tmp", "txlog.1.tmp", "snapshot.x", "txlog.99.bak"):
         (service.directory / name).write_text("mine")

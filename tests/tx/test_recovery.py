@@ -15,7 +15,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState
 from tx.recovery import StoreMark
-from tx.settings import BLOCK_COUNT_MIN, TransactionSettings
+from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 
 
 async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
@@ -409,6 +409,39 @@ async def test_the_state_of_a_service_that_is_down_is_not_given_out(service: Ser
     for read in (service.durable.image, lambda: service.durable.logged_count):
         with pytest.raises(TransactionsUnavailableError, match="for this test"):
             read()
+
+
+async def test_files_that_can_not_be_opened_are_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "tx").write_text("a file in place of the directory")
+    service = await Service(tmp_path / "tx").open()
+    assert service.manager.status.state is ServiceState.DOWN
+    (tmp_path / "tx").unlink()
+
+    await service.later(RETRY_INTERVAL_MS)
+
+    assert service.manager.status.state is ServiceState.RUNNING
+    await service.kill()
+
+
+async def test_once_it_was_up_a_recovery_is_tried_again_as_soon_as_the_first_time(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tx").write_text("a file in place of the directory")
+    service = await Service(tmp_path / "tx").open()
+    await service.later(RETRY_INTERVAL_MS)
+    (tmp_path / "tx").unlink()
+    await service.later(2 * RETRY_INTERVAL_MS)
+    assert service.manager.status.state is ServiceState.RUNNING
+    service.disk.fails = True
+    opened = await service.begin()
+    with pytest.raises(TransactionsUnavailableError):
+        await service.completion.abort(opened.transaction_id)
+    service.disk.fails = False
+
+    await service.later(RETRY_INTERVAL_MS)
+
+    assert service.manager.status.state is ServiceState.RUNNING
+    await service.kill()
 
 
 async def test_a_stopped_service_stays_stopped_after_its_log_failed(service: Service) -> None:

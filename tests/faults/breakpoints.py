@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -23,9 +23,9 @@ from tests.faults.history import (
     Attempt,
     Outcome,
     Poll,
+    Recorder,
     Requests,
     View,
-    attempt_of,
     payloads,
 )
 from tests.faults.workload_messages import (
@@ -158,9 +158,7 @@ class Breaking:
             "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
             "requestId": f"after {self._number}",
         }
-        run = attempt_of(
-            5, requests, Outcome.UNKNOWN, invoked=time.monotonic_ns(), completed=None, body=body
-        )
+        run = Recorder(5).ended(Outcome.UNKNOWN, requests, body=body)
         until(
             lambda: client.post(f"{TRANSACTIONS}/run", body).status == 200,
             within_s=GOES_ON_WITHIN_S,
@@ -195,20 +193,20 @@ class Breaking:
     def _publish(
         self, client: Client, arm: Callable[[], None], *, who: int = 1
     ) -> tuple[Attempt, str]:
-        requests, invoked = self._requests(who)[:1], time.monotonic_ns()
+        requests, recorder = self._requests(who)[:1], Recorder(who)
         arm()
-        told, is_done = asked(lambda: topic_of(client, HERE).publish(*requests[0][1]))
-        return _attempt(who, requests, invoked, is_done=is_done), told
+        told, outcome = asked(lambda: topic_of(client, HERE).publish(*requests[0][1]))
+        return recorder.ended(outcome, requests), told
 
     def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
-        invoked, tx, requests = time.monotonic_ns(), begin(client), self._requests(2)
+        recorder, tx, requests = Recorder(2), begin(client), self._requests(2)
         body: dict[str, object] = {
             "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
             "changes": [f"key {self._number}"],
         }
         arm()
-        told, is_done = asked(lambda: tx.commit(**body))
-        return _attempt(2, requests, invoked, is_done=is_done, pointer=tx.id, body=body), told
+        told, outcome = asked(lambda: tx.commit(**body))
+        return recorder.ended(outcome, requests, pointer=tx.id, body=body), told
 
     def _published(self, client: Client, who: int) -> tuple[Tx, Requests]:
         tx, requests = begin(client), self._requests(who)
@@ -217,52 +215,27 @@ class Breaking:
         return tx, requests
 
     def _abort(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
-        invoked, (tx, requests) = time.monotonic_ns(), self._published(client, 3)
+        recorder, (tx, requests) = Recorder(3), self._published(client, 3)
         arm()
-        told, is_done = asked(tx.abort)
-        return (
-            _attempt(3, requests, invoked, is_done=is_done, as_told=Outcome.FAIL, pointer=tx.id),
-            told,
-        )
+        told, outcome = asked(tx.abort, success=Outcome.FAIL)
+        return recorder.ended(outcome, requests, pointer=tx.id), told
 
     def _snapshot(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
-        invoked, (tx, requests) = time.monotonic_ns(), self._published(client, 4)
+        recorder, (tx, requests) = Recorder(4), self._published(client, 4)
         arm()
         told, _ = asked(lambda: client.post(f"{TRANSACTIONS}/snapshot"))
         is_alive = self._broken.server.process.poll() is None
-        is_done = is_alive and asked(tx.commit)[1]
-        return _attempt(4, requests, invoked, is_done=is_done, pointer=tx.id), told
+        outcome = asked(tx.commit)[1] if is_alive else Outcome.UNKNOWN
+        return recorder.ended(outcome, requests, pointer=tx.id), told
 
 
-def _attempt(
-    client: int,
-    requests: Requests,
-    invoked: int,
-    *,
-    is_done: bool,
-    as_told: Outcome = Outcome.OK,
-    pointer: str | None = None,
-    body: Mapping[str, object] | None = None,
-) -> Attempt:
-    outcome = as_told if is_done else Outcome.UNKNOWN
-    return attempt_of(
-        client,
-        requests,
-        outcome,
-        invoked=invoked,
-        completed=time.monotonic_ns(),
-        pointer=pointer,
-        body=body,
-    )
-
-
-def asked(call: Callable[[], Reply]) -> tuple[str, bool]:
-    """What the client was told, and whether that was a success."""
+def asked(call: Callable[[], Reply], *, success: Outcome = Outcome.OK) -> tuple[str, Outcome]:
+    """What the client was told, and what that means for its attempt."""
     try:
         reply = call()
     except LOST:
-        return "nothing", False
-    return ("done", True) if reply.status == 200 else (str(reply.json["code"]), False)
+        return "nothing", Outcome.UNKNOWN
+    return ("done", success) if reply.status == 200 else (str(reply.json["code"]), Outcome.UNKNOWN)
 
 
 def main(arguments: Sequence[str]) -> int:

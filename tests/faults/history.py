@@ -7,7 +7,8 @@ once in a history, so that whoever shows it tells who wrote it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -133,31 +134,42 @@ def payloads(client: int, number: int, request: int, count: int) -> tuple[str, .
     return tuple(f"{client}.{number}.{request}.{part}" for part in range(count))
 
 
-def attempt_of(
-    client: int,
-    requests: Requests,
-    outcome: Outcome,
-    *,
-    invoked: int,
-    completed: int | None,
-    pointer: str | None = None,
-    body: Mapping[str, object] | None = None,
-) -> Attempt:
-    """An attempt that published this, with a transaction if it has a pointer or a body."""
-    completed = None if outcome is Outcome.UNKNOWN else completed
-    return Attempt(
-        client=str(client),
-        invoked=invoked,
-        completed=completed,
-        outcome=outcome,
-        actions=tuple(
-            Publish(topic=topic, values=sent, invoked=invoked, completed=completed)
+class Recorder:
+    """Records an attempt that begins now; `clock` gives the times of the history."""
+
+    def __init__(self, client: object, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._client = str(client)
+        self._clock = clock
+        self._invoked = clock()
+
+    def ended(
+        self,
+        outcome: Outcome,
+        requests: Requests = (),
+        *,
+        actions: Iterable[Action] = (),
+        pointer: str | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Attempt:
+        """The attempt, which ended now: `actions`, and then a publish for each of the requests.
+
+        One that publishes has a transaction if it has a pointer or a body.
+        """
+        completed = None if outcome is Outcome.UNKNOWN else self._clock()
+        publishes = (
+            Publish(topic=topic, values=sent, invoked=self._invoked, completed=completed)
             for topic, sent in requests
-        ),
-        is_transaction=pointer is not None or body is not None,
-        pointer=pointer,
-        body=body,
-    )
+        )
+        return Attempt(
+            client=self._client,
+            invoked=self._invoked,
+            completed=completed,
+            outcome=outcome,
+            actions=(*actions, *publishes),
+            is_transaction=not requests or pointer is not None or body is not None,
+            pointer=pointer,
+            body=body,
+        )
 
 
 History = Sequence[Attempt]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.faults.disk import Shim, failing
 from tests.faults.history import Attempt, load
-from tests.faults.workload_powercut import NAMESPACE, TOPICS, asked_at
+from tests.faults.workload_powercut import NAMESPACE, TOPICS, last_time_at
 from tests.http.calls import Topic
 from tests.http.client import ok
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProcess, serve
@@ -47,7 +47,7 @@ class Recording:
 
     def count_at(self, position: int) -> int:
         """How much of the history had been told when the trace was so long."""
-        now = asked_at(position)
+        now = last_time_at(position)
         told = sum(each.completed is not None and each.completed <= now for each in self.history)
         return told + sum(each.pointer is not None and each.invoked <= now for each in self.history)
 

@@ -25,7 +25,7 @@ from tests.faults.history import (
 )
 from tests.faults.powercut_disk import NOT_READ
 from tests.faults.powercut_run import Recording
-from tests.faults.workload_powercut import NAMESPACE, TOPICS, asked_at, row_value
+from tests.faults.workload_powercut import NAMESPACE, TOPICS, last_time_at, row_value
 from tests.scripts.world import Clock, Life
 from tuff.disk.locks import LOCK_FILE
 from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
@@ -136,7 +136,7 @@ class Judge:
         await life.recover()
         try:
             assert not life.why_down(), life.why_down()
-            now = asked_at(position)
+            now = last_time_at(position)
             reads = [await life.read(View.COMMITTED, invoked=now + 1)]
             await life.end_open()
             history = [

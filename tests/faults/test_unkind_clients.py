@@ -2,12 +2,11 @@
 
 import json
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.history import Attempt, Outcome, Requests, View, attempt_of, payloads
+from tests.faults.history import Attempt, Outcome, Recorder, Requests, View, payloads
 from tests.faults.workload_messages import (
     TOPICS,
     check_outcomes,
@@ -52,31 +51,21 @@ def entries(client: Client, requests: Requests) -> list[dict[str, object]]:
     return [entry(topic_of(client, name), *sent) for name, sent in requests]
 
 
-def attempt(
-    client: int, requests: Requests, invoked: int, outcome: Outcome, *,
-    pointer: str | None = None, body: dict[str, object] | None = None,
-) -> Attempt:  # fmt: skip
-    return attempt_of(
-        client, requests, outcome, invoked=invoked, completed=time.monotonic_ns(),
-        pointer=pointer, body=body,
-    )  # fmt: skip
-
-
 def _hung_up(server: ServerProcess, client: Client, number: int) -> Attempt:
     kind, requests = number % 3, requests_of(number % 3, number)
-    invoked = time.monotonic_ns()
+    recorder = Recorder(kind)
     if kind == 0:
         sent = requests[0][1]
         hang_up(server, f"{topic_of(client, TOPICS[0]).path}/publish", {"messages": sent})
-        return attempt(kind, (requests[0],), invoked, Outcome.UNKNOWN)
+        return recorder.ended(Outcome.UNKNOWN, requests[:1])
     body: dict[str, object] = {"publish": entries(client, requests)}
     if kind == 1:
         body["requestId"] = f"hang up {number}"
         hang_up(server, f"{TRANSACTIONS}/run", body)
-        return attempt(kind, requests, invoked, Outcome.UNKNOWN, body=body)
+        return recorder.ended(Outcome.UNKNOWN, requests, body=body)
     tx = begin(client)
     hang_up(server, f"{tx.path}/commit", body)
-    return attempt(kind, requests, invoked, Outcome.UNKNOWN, pointer=tx.id, body=body)
+    return recorder.ended(Outcome.UNKNOWN, requests, pointer=tx.id, body=body)
 
 
 def test_who_hangs_up_leaves_nothing_half_done(running: ServerProcess) -> None:
@@ -94,7 +83,7 @@ def test_who_hangs_up_leaves_nothing_half_done(running: ServerProcess) -> None:
 
 
 def _attempt_under_stops(client: Client, worker: int, number: int) -> Attempt:
-    requests, invoked = requests_of(worker, number), time.monotonic_ns()
+    requests, recorder = requests_of(worker, number), Recorder(worker)
     started = until(lambda: _answered(client.post(TRANSACTIONS)), within_s=20)
     assert started is not None
     pointer = started.json["transactionId"]
@@ -105,7 +94,7 @@ def _attempt_under_stops(client: Client, worker: int, number: int) -> Attempt:
     reply = client.post(f"{TRANSACTIONS}/{pointer}/commit", body)
     assert reply.status in {200, 503}, reply
     outcome = Outcome.OK if reply.status == 200 else Outcome.UNKNOWN
-    return attempt(worker, requests, invoked, outcome, pointer=pointer, body=body)
+    return recorder.ended(outcome, requests, pointer=pointer, body=body)
 
 
 def _answered(reply: Reply) -> Reply | None:
@@ -127,9 +116,9 @@ def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) ->
     def publish() -> list[Attempt]:
         done: list[Attempt] = []
         while not all(job.done() for job in jobs):
-            sent, invoked = payloads(9, len(done), 0, 1), time.monotonic_ns()
+            sent, recorder = payloads(9, len(done), 0, 1), Recorder(9)
             ok(topic_of(resolving, TOPICS[2]).publish(*sent))
-            done.append(attempt(9, ((TOPICS[2], sent),), invoked, Outcome.OK))
+            done.append(recorder.ended(Outcome.OK, ((TOPICS[2], sent),)))
         return done
 
     with ThreadPoolExecutor(7) as threads:

@@ -1,8 +1,10 @@
 """What clients record of their work is enough for the checker to find each kind of loss."""
 
+from itertools import count
+
 import pytest
 
-from tests.faults.history import BEGINNING, Attempt, Outcome, Poll, View, attempt_of
+from tests.faults.history import BEGINNING, Attempt, Outcome, Poll, Recorder, View
 from tests.faults.workload_messages import require_no_violation
 
 OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
@@ -14,7 +16,7 @@ A, B, C = ("01", "a"), ("02", "b"), ("03", "c")
 def published(outcome: Outcome, *sent: str, began: int = 0, **topics: tuple[str, ...]) -> Attempt:
     """An attempt with a transaction that publishes to the topic t and to others."""
     requests = (("t", sent), *topics.items())
-    return attempt_of(0, requests, outcome, invoked=began, completed=began + 1, pointer="7")
+    return Recorder("c", count(began).__next__).ended(outcome, requests, pointer="7")
 
 
 def shown(
@@ -28,7 +30,7 @@ def shown(
         )
         for topic, each in {"t": found, **topics}.items()
     )  # fmt: skip
-    return Attempt(client="r", invoked=began, completed=began + 1, outcome=OK, actions=tuple(polls))
+    return Recorder("r", count(began).__next__).ended(OK, actions=polls)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,7 @@ def test_a_transaction_is_on_all_of_its_topics_or_on_none() -> None:
 
 
 def test_a_run_that_was_cut_off_may_leave_rows_and_its_repetition_is_there_once() -> None:
-    run = attempt_of(
-        0, (("t", ("a",)),), UNKNOWN, invoked=0, completed=None, body={"requestId": "1"}
-    )
+    run = Recorder("c", count().__next__).ended(UNKNOWN, (("t", ("a",)),), body={"requestId": "1"})
     place = "02".rjust(40, "0")
     repeated = run.ended(OK, completed=9, ids=[(place, place)])
 

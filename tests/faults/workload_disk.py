@@ -7,9 +7,8 @@ from tests.faults.history import (
     Attempt,
     Outcome,
     Poll,
-    Requests,
+    Recorder,
     View,
-    attempt_of,
     payloads,
 )
 from tests.faults.workload_messages import poll_of, require_no_violation
@@ -48,14 +47,15 @@ class Writer:
         return self
 
     def publish(self) -> bool:
-        sent, invoked = payloads(0, len(self._attempts), 0, 2), time.monotonic_ns()
+        sent, recorder = payloads(0, len(self._attempts), 0, 2), Recorder(0)
         done = told(topics_of(self.client)[0].publish(*sent), "storage_unavailable")
-        self._record(0, ((PUBLISHED, sent),), invoked, done=done)
+        outcome = Outcome.OK if done else Outcome.UNKNOWN
+        self._attempts.append(recorder.ended(outcome, ((PUBLISHED, sent),)))
         return done
 
     def commit(self) -> bool:
         """A commit with publish, if a transaction can be started at all."""
-        invoked, started = time.monotonic_ns(), self.client.post(TRANSACTIONS)
+        recorder, started = Recorder(1), self.client.post(TRANSACTIONS)
         if started.status != 201:
             return told(started, "transactions_unavailable")
         pointer = started.json["transactionId"]
@@ -69,25 +69,9 @@ class Writer:
             done = False
         else:
             done = told(reply, "storage_unavailable", "transactions_unavailable")
-        self._record(1, ((COMMITTED, sent),), invoked, done=done, pointer=pointer)
-        return done
-
-    def _record(
-        self,
-        client: int,
-        requests: Requests,
-        invoked: int,
-        *,
-        done: bool,
-        pointer: str | None = None,
-    ) -> None:
         outcome = Outcome.OK if done else Outcome.UNKNOWN
-        completed = time.monotonic_ns()
-        self._attempts.append(
-            attempt_of(
-                client, requests, outcome, invoked=invoked, completed=completed, pointer=pointer
-            )
-        )
+        self._attempts.append(recorder.ended(outcome, ((COMMITTED, sent),), pointer=pointer))
+        return done
 
     def account(self, client: Client) -> None:
         """Compare what was told with what this server's readers find; what is open is ended. How a
@@ -98,19 +82,13 @@ class Writer:
 
 
 def _read_all(client: Client) -> Attempt:
-    invoked = time.monotonic_ns()
+    recorder = Recorder("reader")
     polls: list[Poll] = []
     for topic in topics_of(client):
         reply = ok(topic.poll(isolation="committed"))
         polls.append(poll_of(topic.name, View.COMMITTED, BEGINNING, reply))
         assert polls[-1].at_end, reply
-    return Attempt(
-        client="reader",
-        invoked=invoked,
-        completed=time.monotonic_ns(),
-        outcome=Outcome.OK,
-        actions=tuple(polls),
-    )
+    return recorder.ended(Outcome.OK, actions=polls)
 
 
 def _resolved(client: Client, attempt: Attempt) -> Attempt:

@@ -18,9 +18,9 @@ from tests.faults.history import (
     Outcome,
     Poll,
     Publish,
+    Recorder,
     Requests,
     View,
-    attempt_of,
     payloads,
 )
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
@@ -66,7 +66,7 @@ class Worker:
         self._here = TOPICS[number // len(works) % 3]
         self._there = TOPICS[(number // len(works) + 1) % 3]
         self._next = dict(first_places)
-        self._began = 0
+        self._recorder = Recorder(number)
 
     def work(self) -> None:
         try:
@@ -78,7 +78,7 @@ class Worker:
             self._client.close()
 
     def _work_once(self) -> bool:
-        self._began = time.monotonic_ns()
+        self._recorder = Recorder(self._id)
         return self._work()
 
     def _enter(
@@ -91,16 +91,9 @@ class Worker:
         polls: tuple[Poll, ...] = (),
     ) -> bool:
         """Whether the client still has a server to talk to."""
-        made = attempt_of(
-            self._id,
-            requests,
-            outcome,
-            invoked=self._began,
-            completed=time.monotonic_ns(),
-            pointer=pointer,
-            body=body,
+        self._shared.attempts.append(
+            self._recorder.ended(outcome, requests, actions=polls, pointer=pointer, body=body)
         )
-        self._shared.attempts.append(replace(made, actions=(*polls, *made.actions)))
         return outcome is not UNKNOWN
 
     def _sent(self, request: int, count: int) -> tuple[str, ...]:
@@ -237,27 +230,15 @@ class Follower:
 
     def _read(self, topic: Topic) -> bool:
         body = {"startFrom": self._next[topic.name], "inclusive": False, "limit": 500}
-        invoked = time.monotonic_ns()
+        recorder = Recorder(f"reader of {self._view.value}")
         reply = topic.poll(body, isolation=self._view.value, wait=0.02)
         if reply.status == 503:
             raise ConnectionError(problem_of(reply)["detail"])
-        ok(reply)
-        self._note(topic.name, invoked, reply)
-        self._next[topic.name] = str(reply.header("Tuff-Next"))
-        return reply.header("Tuff-Caught-Up") == "true"
-
-    def _note(self, name: str, invoked: int, reply: Reply) -> None:
-        if reply.json or str(reply.header("Tuff-Next")) != self._next[name]:
-            poll = poll_of(name, self._view, self._next[name], reply)
-            self._shared.history.append(
-                Attempt(
-                    client=f"reader of {self._view.value}",
-                    invoked=invoked,
-                    completed=time.monotonic_ns(),
-                    outcome=Outcome.OK,
-                    actions=(poll,),
-                )
-            )
+        poll = poll_of(topic.name, self._view, self._next[topic.name], ok(reply))
+        if poll.found or poll.until != poll.after:
+            self._shared.history.append(recorder.ended(OK, actions=[poll]))
+        self._next[topic.name] = poll.until
+        return poll.at_end
 
 
 def poll_of(topic: str, view: View, after: str, *replies: Reply) -> Poll:
@@ -277,7 +258,7 @@ def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = No
 
     Raises: AssertionError: a transaction blocks it, though all are resolved.
     """
-    invoked, polls = time.monotonic_ns(), []
+    recorder, polls = Recorder(f"last reader of {view.value}"), []
     for name in TOPICS:
         start = BEGINNING if after is None else after[name]
         replies: list[Reply] = []
@@ -288,13 +269,7 @@ def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = No
             blocked = replies[-1].header("Tuff-Blocked-By")
             assert blocked is None, f"{name} is blocked by {blocked} though all is resolved"
         polls.append(poll_of(name, view, start, *replies))
-    return Attempt(
-        client=f"last reader of {view.value}",
-        invoked=invoked,
-        completed=time.monotonic_ns(),
-        outcome=OK,
-        actions=tuple(polls),
-    )
+    return recorder.ended(OK, actions=polls)
 
 
 def resolved(client: Client, attempt: Attempt) -> Attempt:

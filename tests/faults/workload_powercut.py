@@ -1,16 +1,17 @@
 """Workload: clients of a traced server, and a table in the same trace; a program of their own.
 
 They work until so many units are done or their server is gone, each at its own kind of work, and
-record what they were told. Their clock is the length of the trace (`asked_at`, `told_at`).
+record what they were told. Their clock is the length of the trace.
 """
 
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException
+from itertools import count
 from pathlib import Path
 
 import tuff
@@ -20,9 +21,9 @@ from tests.faults.history import (
     Attempt,
     Outcome,
     Poll,
+    Recorder,
     Requests,
     View,
-    attempt_of,
     line_of,
     payloads,
 )
@@ -33,18 +34,14 @@ from tuff.protocol.transaction import Transaction
 NAMESPACE = "cut"
 TOPICS = ("p0", "p1")
 REFUSED_S = 0.01  # between two units of which the first was refused
+TICKS = 1 << 20  # times while the trace does not grow; no run makes so many calls
 LARGE_BYTES = 9_000  # bytes; some pages of a file
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
 
 
-def told_at(position: int) -> int:
-    """The time of whoever had been answered when the trace was so long."""
-    return 2 * position
-
-
-def asked_at(position: int) -> int:
-    """The time of a call that began when the trace was so long: behind all answers of then."""
-    return 2 * position + 1
+def last_time_at(position: int) -> int:
+    """The time before which all has happened that had when the trace was so long."""
+    return (position + 1) * TICKS - 1
 
 
 class GaveUpError(Exception):
@@ -53,23 +50,23 @@ class GaveUpError(Exception):
 
 @dataclass(slots=True)
 class Shared:
-    """What the threads share; the lock guards the file."""
+    """What the threads share; the lock guards the file, and the ticks."""
 
     port: int
     trace: Path
     history: Path
     stop: int
     lock: threading.Lock = field(default_factory=threading.Lock)
+    ticks: Iterator[int] = field(default_factory=count)
     is_over: bool = False
 
     def position(self) -> int:
         return self.trace.stat().st_size
 
-    def asked(self) -> int:
-        return asked_at(self.position())
-
-    def told(self) -> int:
-        return told_at(self.position())
+    def time(self) -> int:
+        """A new one at each call, ordered by the length of the trace."""
+        with self.lock:
+            return self.position() * TICKS + next(self.ticks)
 
     def enter(self, attempt: Attempt) -> None:
         with self.lock, self.history.open("a") as file:
@@ -127,39 +124,37 @@ class Worker:
         outcome: Outcome,
         requests: Requests,
         steps: list[Callable[[], Reply]],
+        recorder: Recorder,
         *,
-        invoked: int,
         pointer: str | None = None,
         body: Mapping[str, object] | None = None,
     ) -> None:
         """Take all steps, and record the attempt, whatever became of them."""
-        completed, found = None, Outcome.UNKNOWN
+        found = Outcome.UNKNOWN
         try:
             for step in steps:
                 self._asked(step())
-            completed, found = self._shared.told(), outcome
+            found = outcome
         finally:
-            self._shared.enter(
-                attempt_of(
-                    self._id, requests, found, invoked=invoked, completed=completed,
-                    pointer=pointer, body=body,
-                )
-            )  # fmt: skip
+            self._shared.enter(recorder.ended(found, requests, pointer=pointer, body=body))
 
-    def _begin(self) -> tuple[Tx, int]:
-        """A transaction, and when its client had its pointer."""
+    def _recorder(self) -> Recorder:
+        return Recorder(self._id, self._shared.time)
+
+    def _begin(self) -> tuple[Tx, Recorder]:
+        """A transaction, and a recorder since its client had its pointer."""
         reply = self._asked(self._client.post(TRANSACTIONS, {"client": f"worker {self._id}"}))
-        return Tx(self._client, reply.json), self._shared.asked()
+        return Tx(self._client, reply.json), self._recorder()
 
     def _plain(self) -> None:
         topic, sent = self._topic(self._unit), self._sent(0, 1 + self._unit % 3)
         publish: list[Callable[[], Reply]] = [lambda: topic.publish(*self._large(sent))]
-        self._do(Outcome.OK, ((topic.name, sent),), publish, invoked=self._shared.asked())
+        self._do(Outcome.OK, ((topic.name, sent),), publish, self._recorder())
         self._look(topic)
 
     def _look(self, topic: Topic) -> None:
         """A reader of all rows; of what it is shown, the last message is recorded."""
-        invoked = self._shared.asked()
+        recorder = self._recorder()
         last = self._asked(topic.poll({"limit": 500})).json[-1]
         message = (last["id"], last["payload"].partition("|")[0])
         before = f"{int(last['id'], 16) - 1:0{len(BEGINNING)}x}"
@@ -167,15 +162,10 @@ class Worker:
             topic=topic.name, view=View.ALL, found=(message,), after=before, until=last["id"],
             at_end=False,
         )  # fmt: skip
-        self._shared.enter(
-            Attempt(
-                client=f"reader {self._id}", invoked=invoked, completed=self._shared.told(),
-                outcome=Outcome.OK, actions=(poll,),
-            )
-        )  # fmt: skip
+        self._shared.enter(recorder.ended(Outcome.OK, actions=[poll]))
 
     def _published(self) -> None:
-        tx, invoked = self._begin()
+        tx, recorder = self._begin()
         here, there = self._topic(self._unit), self._topic(self._unit + 1)
         inline, stored = self._sent(0, 2), self._sent(1, 2)
         ending, outcome = {
@@ -189,7 +179,7 @@ class Worker:
             ending,
         ]
         requests = ((here.name, inline), (there.name, stored))
-        self._do(outcome, requests, steps, invoked=invoked, pointer=tx.id)
+        self._do(outcome, requests, steps, recorder, pointer=tx.id)
         if self._unit % 7 == 0:
             self._asked(self._client.post(f"{TRANSACTIONS}/snapshot"))
 
@@ -203,16 +193,16 @@ class Worker:
         return requests, entries
 
     def _with_commit(self) -> None:
-        tx, invoked = self._begin()
+        tx, recorder = self._begin()
         requests, entries = self._final()
         body = {"publish": entries, "changes": [f"key {self._id}.{self._unit}"]}
-        self._do(Outcome.OK, requests, [lambda: tx.commit(**body)], invoked=invoked, pointer=tx.id)
+        self._do(Outcome.OK, requests, [lambda: tx.commit(**body)], recorder, pointer=tx.id)
 
     def _run(self) -> None:
         requests, entries = self._final()
         body = {"publish": entries, "requestId": f"{self._id}.{self._unit}"}
         run: list[Callable[[], Reply]] = [lambda: self._client.post(f"{TRANSACTIONS}/run", body)]
-        self._do(Outcome.OK, requests, run, invoked=self._shared.asked(), body={})
+        self._do(Outcome.OK, requests, run, self._recorder(), body={})
 
 
 class Unwilling:
@@ -276,29 +266,30 @@ class TableWorker:
     def _put(self, client: tuff.Client, table: tuff.TransactionalTable) -> None:
         [sent] = payloads(self._id, self._unit, 0, 1)
         rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
-        completed, outcome, pointer, invoked = None, Outcome.UNKNOWN, None, 0
+        outcome, pointer = Outcome.UNKNOWN, None
+        recorder = Recorder(self._id, self._shared.time)
         self._unwilling.refuses = self._unit % 4 == 1
         try:
             with client.transaction(table, self._unwilling) as tx:
-                pointer, invoked = str(tx.transaction.transaction_id), self._shared.asked()
+                pointer = str(tx.transaction.transaction_id)
+                recorder = Recorder(self._id, self._shared.time)
                 for key, value in rows:
                     table.put(key.encode(), value.encode())
                 tx.publish(tuff.TopicId(NAMESPACE, TOPICS[0]), sent)
                 if self._unit % 4 == 3:
                     _fail()
-            completed, outcome = self._shared.told(), Outcome.OK
+            outcome = Outcome.OK
             self._has_committed = True
         except ZeroDivisionError:
-            completed, outcome = self._shared.told(), Outcome.FAIL
+            outcome = Outcome.FAIL
             self._has_taken_back = self._has_taken_back or self._unwilling.refuses
         finally:
             if pointer is not None:
-                made = attempt_of(
-                    self._id, ((TOPICS[0], (sent,)),), outcome, invoked=invoked,
-                    completed=completed, pointer=pointer,
-                )  # fmt: skip
                 appends = (Append(key, row_value(key, value)) for key, value in rows)
-                self._shared.enter(replace(made, actions=(*appends, *made.actions)))
+                requests = ((TOPICS[0], (sent,)),)
+                self._shared.enter(
+                    recorder.ended(outcome, requests, actions=appends, pointer=pointer)
+                )
 
 
 def _fail() -> None:

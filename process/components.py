@@ -408,7 +408,7 @@ class Components:
 
 
 class ComponentLink:
-    """Tells each component what it must know of the other. Lives on the event loop."""
+    """Gives each component what it needs of the other. Lives on the event loop."""
 
     def __init__(
         self,

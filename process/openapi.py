@@ -784,7 +784,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )  # fmt: skip
 
 
-# A connection above `server.max_connections` is told so whatever it asks for. Below that bound
+# A connection above `server.max_connections` is refused whatever it requests. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
 _WHILE_CLOSED = ("shutting_down", "starting")
@@ -828,7 +828,7 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
 }
 
-# Codes that are answered in 429 and 503 come with it; health tells by its own 503 how things are.
+# Codes that are answered in 429 and 503 come with it; health has a 503 of its own.
 _RETRY_AFTER: Schema = {
     "Retry-After": {
         "schema": {"type": "integer", "minimum": 0},

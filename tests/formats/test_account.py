@@ -1,4 +1,4 @@
-"""A stranger reads what a real server left, stopped or killed, and finds what the API said."""
+"""The independent reader finds in the files of a server, stopped or killed, what the API said."""
 
 import base64
 import time

@@ -139,7 +139,7 @@ def test_the_server_writes_the_archive_of_the_page(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", named("archive"))
-def test_by_the_page_a_spoilt_archive_is_refused_as_the_server_refuses_it(example: Example) -> None:
+def test_a_corrupt_archive_is_refused_by_the_page_and_by_the_server(example: Example) -> None:
     data = example.parts["bytes"]
     spoilt = [data[:length] for length in range(len(data))]
     spoilt += [data[:at] + bytes((data[at] ^ 4,)) + data[at + 1 :] for at in range(len(data))]

@@ -1,4 +1,4 @@
-"""A snapshot of every form is byte for byte what it was; and a stranger reads all golden files.
+"""The golden bytes of a snapshot, and all golden files by the independent reader.
 
 Logs and edits are held by tests/tx/test_formats.py, rows by tests/messaging/test_rows.py.
 """
@@ -141,15 +141,15 @@ def golden_snapshot() -> bytes:
     return bytes.fromhex(SNAPSHOT.read_text("ascii"))
 
 
-def test_a_snapshot_is_written_as_it_ever_was() -> None:
+def test_a_snapshot_is_written_as_the_golden_bytes() -> None:
     assert pack_snapshot(SNAPSHOT_HEADER, IMAGE).hex() == golden_snapshot().hex()
 
 
-def test_a_snapshot_is_read_as_it_ever_was() -> None:
+def test_the_golden_snapshot_is_read_as_the_same_values() -> None:
     assert server_read_snapshot("snapshot.1", golden_snapshot()) == (SNAPSHOT_HEADER, IMAGE)
 
 
-def test_a_stranger_reads_the_golden_files_of_transactions() -> None:
+def test_the_independent_reader_reads_the_golden_transaction_files() -> None:
     golden = json.loads(TRANSACTION_GOLDEN.read_text("utf-8"))
 
     read = read_log(bytes.fromhex(golden["log"]))
@@ -161,7 +161,7 @@ def test_a_stranger_reads_the_golden_files_of_transactions() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_stranger_reads_the_golden_rows_of_messages(name: str) -> None:
+def test_the_independent_reader_reads_the_golden_rows(name: str) -> None:
     row, golden = ROWS[name], json.loads(ROW_GOLDEN.read_text("utf-8"))
 
     found = read_row(KEYS[type(row)], bytes.fromhex(golden[name]))
@@ -172,7 +172,9 @@ def test_a_stranger_reads_the_golden_rows_of_messages(name: str) -> None:
         assert found["payload"] in {row.payload, None}
 
 
-def test_a_stranger_replays_the_golden_log_to_the_state_of_the_server(tmp_path: Path) -> None:
+def test_the_independent_reader_replays_the_golden_log_to_the_state_of_the_server(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "snapshot.1").write_bytes(beginning())
     (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
 
@@ -184,7 +186,9 @@ def test_a_stranger_replays_the_golden_log_to_the_state_of_the_server(tmp_path: 
     assert (mine.blocks, mine.highest_reserved, mine.is_clean) == ([], P + 64, True)
 
 
-def test_a_stranger_takes_the_golden_snapshot_for_the_state_of_the_server(tmp_path: Path) -> None:
+def test_the_independent_reader_reads_the_golden_snapshot_to_the_state_of_the_server(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "snapshot.2").write_bytes(golden_snapshot())
     (tmp_path / "txlog.1").write_bytes(empty_log())
 
@@ -213,7 +217,7 @@ def require_same(mine: State, recovered: Recovered | None) -> None:
     }
 
 
-def test_a_stranger_takes_the_snapshot_before_a_damaged_one(tmp_path: Path) -> None:
+def test_the_independent_reader_takes_the_snapshot_before_a_corrupt_one(tmp_path: Path) -> None:
     (tmp_path / "snapshot.1").write_bytes(beginning())
     (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
     (tmp_path / "snapshot.2").write_bytes(golden_of_transactions("snapshot")[:-1])

@@ -64,7 +64,7 @@ def test_the_reason_why_a_server_gave_up_is_passed_on() -> None:
         read(pack_head() + pack_part(*PARTS[0]) + pack_failure("the disk failed"))
 
 
-def test_a_later_version_is_told_from_damage() -> None:
+def test_a_newer_version_is_not_reported_as_corruption() -> None:
     with pytest.raises(NewerArchiveError, match="version 2"):
         read(WHOLE[:8] + b"\x00\x02" + WHOLE[10:])
 

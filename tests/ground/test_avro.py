@@ -98,7 +98,7 @@ def read(schema: Schema, data: bytes) -> object:
     return datum
 
 
-def test_the_worked_bytes_of_the_protocol_are_read() -> None:
+def test_the_example_bytes_of_the_protocol_are_read() -> None:
     assert decode_publish_request(bytes.fromhex("0204026104626300")) == PublishRequest(
         pointer=None, payloads=[b"a", b"bc"]
     )
@@ -109,7 +109,7 @@ def test_the_worked_bytes_of_the_protocol_are_read() -> None:
     ) == RollbackDetail(1, Offset(1_480_000_000_000, 5), Offset(1_480_000_000_000, 6))
 
 
-def test_the_worked_bytes_of_the_protocol_are_written() -> None:
+def test_the_example_bytes_of_the_protocol_are_written() -> None:
     detail = RollbackDetail(1, Offset(1_480_000_000_000, 5), Offset(1_480_000_000_000, 6))
 
     assert encode_rollback_detail(detail).hex() == "000280c0feed92560a80c0feed92560c"

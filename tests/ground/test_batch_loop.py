@@ -11,7 +11,7 @@ from tuff.disk.event_loop import Arrivals, BatchLoop
 
 
 class SlowDisk:
-    """Keeps every batch it is handed, and is done with one when it is told so."""
+    """Keeps every batch, and ends a write when the test says so."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -90,7 +90,7 @@ async def test_a_batch_waits_no_longer_than_its_bound() -> None:
     await running
 
 
-async def test_what_was_put_aside_goes_out_when_somebody_needs_it() -> None:
+async def test_an_item_that_was_put_aside_is_written_with_the_next_item() -> None:
     disk = SlowDisk()
     writer = BatchLoop(disk.write, batch_count_max=100, arrivals=Arrivals())
     running = asyncio.ensure_future(writer.run())

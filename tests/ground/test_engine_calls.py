@@ -1,4 +1,4 @@
-"""Closing waits for those who are in, and lets nobody in after them."""
+"""A close waits for the calls in flight, and refuses later ones."""
 
 from threading import Event, Thread
 
@@ -8,7 +8,7 @@ from tuff.disk.locks import CallsInFlight
 
 
 class TooLateError(Exception):
-    """What those meet who come after the closing."""
+    """A call came after the close."""
 
 
 def test_closing_waits_for_the_calls_under_way() -> None:
@@ -41,7 +41,7 @@ def test_closing_waits_for_the_calls_under_way() -> None:
     assert steps == ["left", "closed"]
 
 
-def test_only_the_first_to_close_is_told_so() -> None:
+def test_only_the_first_close_returns_true() -> None:
     users = CallsInFlight(closed=TooLateError)
 
     assert [users.close(), users.close()] == [True, False]

@@ -66,7 +66,7 @@ def test_the_reply_has_the_type_of_the_request_unless_accept_names_one(
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff", b"NaN", b"[Infinity]", b"[" * 100_000, b'{"a":1}x']
 )
-def test_what_is_no_json_is_refused_and_never_an_accident(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused_in_a_sentence(body: bytes) -> None:
     with pytest.raises(BadRequestError, match="the body is not JSON"):
         parse_json(body)
 
@@ -158,7 +158,7 @@ def test_a_body_that_nests_deeply_is_refused_in_a_sentence(depth: int) -> None:
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**64), 10**30, 10**400])
-def test_a_number_of_more_than_64_bits_is_none_of_ours(number: int) -> None:
+def test_a_number_of_more_than_64_bits_is_refused(number: int) -> None:
     value = read_object(b'{"a":%d}' % number, "application/json", members={"a"}, what="it")["a"]
 
     with pytest.raises(BadRequestError):

@@ -59,7 +59,7 @@ def test_a_write_that_dies_before_the_rename_leaves_the_old_content(
     assert path.read_bytes() == b"old"
 
 
-def test_what_a_dead_write_left_is_no_hindrance(tmp_path: Path) -> None:
+def test_the_temporary_file_of_an_interrupted_write_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "state.tmp").write_bytes(b"half of an ear")
 
     write_file(tmp_path / "state", b"new")

@@ -48,7 +48,7 @@ def test_values_bytes_hex_and_numbers_have_one_order(one: MessageId, other: Mess
 
 
 @given(IDS, IDS)
-def test_nothing_the_row_could_bring_lies_past_its_group(one: MessageId, other: MessageId) -> None:
+def test_no_id_of_a_group_is_after_past_group(one: MessageId, other: MessageId) -> None:
     end = past_group(one.offset)
 
     assert one <= end

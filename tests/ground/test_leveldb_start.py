@@ -79,7 +79,7 @@ def test_only_the_first_manifest_alone_is_no_database(tmp_path: Path) -> None:
         database_of(tmp_path)
 
 
-def test_tables_without_current_are_not_begun_anew(tmp_path: Path) -> None:
+def test_tables_without_current_are_not_replaced_by_an_empty_database(tmp_path: Path) -> None:
     log, _ = written(tmp_path / "data")
     (tmp_path / "data" / "CURRENT").unlink()
     before = log.read_bytes()

@@ -9,65 +9,65 @@ from tuff.disk.event_loop import FutureTask, LightTask, SharedTimeout
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 
 
-class Told:
-    """How it ended."""
+class Ends:
+    """How tasks ended."""
 
     def __init__(self) -> None:
-        self.ends: list[tuple[str, object]] = []
+        self.all: list[tuple[str, object]] = []
 
     def begin(self, work: Any) -> LightTask[Any]:
-        steps = LightTask(
+        task = LightTask(
             work,
-            returned=lambda result: self.ends.append(("returned", result)),
-            failed=lambda error: self.ends.append(("failed", type(error))),
+            returned=lambda result: self.all.append(("returned", result)),
+            failed=lambda error: self.all.append(("failed", type(error))),
         )
-        steps.go_on()
-        return steps
+        task.go_on()
+        return task
 
 
 async def _sum_of(*futures: "asyncio.Future[int]") -> int:
     return sum([await future for future in futures])
 
 
-async def test_what_waits_for_nothing_ends_at_once() -> None:
-    told = Told()
+async def test_a_task_that_waits_for_nothing_ends_at_once() -> None:
+    ends = Ends()
 
-    told.begin(_sum_of())
+    ends.begin(_sum_of())
 
-    assert told.ends == [("returned", 0)]
+    assert ends.all == [("returned", 0)]
 
 
-async def test_it_goes_on_when_what_it_waits_for_is_done() -> None:
-    told, loop = Told(), asyncio.get_running_loop()
+async def test_a_task_goes_on_when_the_future_it_waits_for_is_done() -> None:
+    ends, loop = Ends(), asyncio.get_running_loop()
     first, second = loop.create_future(), loop.create_future()
-    told.begin(_sum_of(first, second))
+    ends.begin(_sum_of(first, second))
     second.set_result(2)
     await asyncio.sleep(0)
-    assert told.ends == []
+    assert ends.all == []
 
     first.set_result(1)
     await asyncio.sleep(0)
 
-    assert told.ends == [("returned", 3)]
+    assert ends.all == [("returned", 3)]
 
 
-async def test_it_lets_others_go_first() -> None:
-    told = Told()
+async def test_a_sleep_of_zero_waits_for_the_next_round_of_the_loop() -> None:
+    ends = Ends()
 
     async def yielding() -> str:
         await asyncio.sleep(0)
         return "done"
 
-    told.begin(yielding())
-    assert told.ends == []
+    ends.begin(yielding())
+    assert ends.all == []
     await asyncio.sleep(0)
-    assert told.ends == [("returned", "done")]
+    assert ends.all == [("returned", "done")]
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
-async def test_an_error_ends_it(error: type[BaseException]) -> None:
-    told, future = Told(), asyncio.get_running_loop().create_future()
-    told.begin(_sum_of(future))
+async def test_an_error_or_a_cancellation_ends_a_task(error: type[BaseException]) -> None:
+    ends, future = Ends(), asyncio.get_running_loop().create_future()
+    ends.begin(_sum_of(future))
 
     if error is ValueError:
         future.set_exception(ValueError("no"))
@@ -75,11 +75,11 @@ async def test_an_error_ends_it(error: type[BaseException]) -> None:
         future.cancel()
     await asyncio.sleep(0)
 
-    assert told.ends == [("failed", error)]
+    assert ends.all == [("failed", error)]
 
 
-async def test_who_is_given_up_cleans_up_and_tells_nobody() -> None:
-    told, future = Told(), asyncio.get_running_loop().create_future()
+async def test_a_task_that_is_given_up_cleans_up_and_calls_neither_function() -> None:
+    ends, future = Ends(), asyncio.get_running_loop().create_future()
     cleaned: list[bool] = []
 
     async def careful() -> None:
@@ -88,61 +88,61 @@ async def test_who_is_given_up_cleans_up_and_tells_nobody() -> None:
         finally:
             cleaned.append(True)
 
-    steps = told.begin(careful())
-    steps.give_up()
+    task = ends.begin(careful())
+    task.give_up()
     future.set_result(None)
     await asyncio.sleep(0)
 
-    assert (cleaned, told.ends) == ([True], [])
+    assert (cleaned, ends.all) == ([True], [])
 
 
-async def test_what_needs_a_task_is_told_so() -> None:
-    told = Told()
+async def test_a_coroutine_that_needs_an_asyncio_task_raises() -> None:
+    ends = Ends()
 
     async def timed() -> None:
         async with asyncio.timeout(1):
             await asyncio.sleep(0)
 
     def outside_of_a_task() -> None:
-        told.begin(timed())
+        ends.begin(timed())
 
     asyncio.get_running_loop().call_soon(outside_of_a_task)
     await asyncio.sleep(0)
 
-    assert told.ends == [("failed", RuntimeError)]
+    assert ends.all == [("failed", RuntimeError)]
 
 
-async def test_a_promise_is_what_the_steps_end_with() -> None:
+async def test_the_future_of_a_task_gets_its_result() -> None:
     loop = asyncio.get_running_loop()
     first = loop.create_future()
-    promised = FutureTask(_sum_of(first), refusals=TuffError)
-    promised.go_on()
-    assert not promised.done.done()
+    task = FutureTask(_sum_of(first), refusals=TuffError)
+    task.go_on()
+    assert not task.done.done()
 
     first.set_result(3)
 
-    assert await promised.done == 3
+    assert await task.done == 3
 
 
-async def test_steps_go_on_when_nobody_waits_for_their_promise() -> None:
-    loop, ends, complaints = asyncio.get_running_loop(), [], []
+async def test_a_task_goes_on_when_its_future_is_cancelled() -> None:
+    loop, results, complaints = asyncio.get_running_loop(), [], []
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
 
     async def work(first: "asyncio.Future[int]") -> int:
-        ends.append(await first)
-        if ends[-1] == 2:
+        results.append(await first)
+        if results[-1] == 2:
             raise ValueError
-        return ends[-1]
+        return results[-1]
 
     for number in (1, 2):
         first = loop.create_future()
-        promised = FutureTask(work(first), refusals=TuffError)
-        promised.go_on()
-        promised.done.cancel()
+        task = FutureTask(work(first), refusals=TuffError)
+        task.go_on()
+        task.done.cancel()
         first.set_result(number)
         await asyncio.sleep(0)
 
-    assert ends == [1, 2]
+    assert results == [1, 2]
     assert complaints == []
 
 
@@ -160,9 +160,9 @@ async def test_what_is_raised_when_the_caller_has_given_up_is_logged(
         raise error
 
     first = asyncio.get_running_loop().create_future()
-    promised = FutureTask(work(first), refusals=TuffError)
-    promised.go_on()
-    promised.done.cancel()
+    task = FutureTask(work(first), refusals=TuffError)
+    task.go_on()
+    task.done.cancel()
     first.set_result(1)
     await asyncio.sleep(0)
 
@@ -171,13 +171,13 @@ async def test_what_is_raised_when_the_caller_has_given_up_is_logged(
     assert type(error).__name__ in record.getMessage()
 
 
-async def test_patience_ends_what_takes_too_long_and_nothing_else() -> None:
+async def test_a_timeout_ends_only_the_futures_that_are_late() -> None:
     loop = asyncio.get_running_loop()
-    patience = SharedTimeout(0.0, too_late=lambda: TimeoutError("too late"))
+    timeout = SharedTimeout(0.0, too_late=lambda: TimeoutError("too late"))
     done, slow, slower = (loop.create_future() for _ in range(3))
     done.set_result(1)
     for each in (done, slow, slower):
-        patience.watch(each)
+        timeout.watch(each)
 
     for each in (slow, slower):
         with pytest.raises(TimeoutError, match="too late"):
@@ -186,13 +186,13 @@ async def test_patience_ends_what_takes_too_long_and_nothing_else() -> None:
     assert done.result() == 1
 
 
-async def test_patience_lets_go_of_what_is_done() -> None:
+async def test_a_timeout_keeps_no_future_that_is_done() -> None:
     loop = asyncio.get_running_loop()
-    patience = SharedTimeout(3600.0, too_late=TimeoutError)
+    timeout = SharedTimeout(3600.0, too_late=TimeoutError)
 
     for _ in range(100):
         future = loop.create_future()
-        patience.watch(future)
+        timeout.watch(future)
         future.set_result(None)
 
-    assert len(patience._waiting) == 1
+    assert len(timeout._waiting) == 1

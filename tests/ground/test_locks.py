@@ -87,7 +87,7 @@ def test_another_process_is_refused_with_the_directory_and_the_owner(tmp_path: P
     )
 
 
-def test_who_only_looks_is_not_taken_for_the_owner_of_before(tmp_path: Path) -> None:
+def test_a_reader_of_the_directory_is_not_reported_as_its_last_owner(tmp_path: Path) -> None:
     DirectoryLock(tmp_path).close()
 
     with kept_from_owners(tmp_path), pytest.raises(DirectoryLockedError) as refused:
@@ -100,7 +100,7 @@ def test_who_only_looks_is_not_taken_for_the_owner_of_before(tmp_path: Path) -> 
     DirectoryLock(tmp_path).close()
 
 
-def test_who_looks_is_refused_with_the_owner(tmp_path: Path) -> None:
+def test_a_reader_of_an_owned_directory_is_refused_with_the_owner(tmp_path: Path) -> None:
     with (
         another_process_holds(tmp_path) as holder,
         pytest.raises(DirectoryLockedError, match=f"in use by process {holder.pid};"),

@@ -19,7 +19,7 @@ def test_the_document_follows_the_rules_of_openapi_3_1() -> None:
     assert [error.message for error in OpenAPIV31SpecValidator(document()).iter_errors()] == []
 
 
-def test_a_document_with_a_hole_would_be_found() -> None:
+def test_the_validator_finds_a_missing_parameter() -> None:
     holed = json.loads(json.dumps(document()))
     address = "/v1/transactions/{transaction}"
     holed["paths"] = {address: {"get": holed["paths"][address]["get"]}}
@@ -44,7 +44,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
     )
 
 
-def test_it_is_the_same_at_each_call_and_nobody_can_spoil_it_for_the_next() -> None:
+def test_each_call_returns_a_new_equal_document() -> None:
     first = document()
     first["paths"] = {}
 
@@ -101,7 +101,7 @@ def test_the_avro_schemas_read_the_worked_bytes(name: str, digits: str, datum: o
     assert body.read() == b""
 
 
-def test_every_refusal_that_passes_says_when_to_try_again() -> None:
+def test_every_429_and_503_has_retry_after() -> None:
     """No response named the header, though every such reply has it."""
     for endpoint, responses in _responses():
         for status, response in responses.items():
@@ -122,7 +122,7 @@ def test_every_refusal_that_passes_says_when_to_try_again() -> None:
         ("beginEpoch", "409", "sink_epoch_open", {"epoch"}),
     ],
 )  # fmt: skip
-def test_what_stands_beside_a_code_is_described(
+def test_the_members_beside_a_code_are_described(
     name: str, status: str, code: str, members: set[str]
 ) -> None:
     responses = dict(_responses())[name]
@@ -141,7 +141,7 @@ def test_what_stands_beside_a_code_is_described(
         ("invalid_timeout", "reason", "an undocumented member"),
     ],
 )
-def test_a_refusal_of_which_the_document_does_not_speak_fails_a_test(
+def test_an_undocumented_refusal_fails_the_contract_check(
     code: str, member: str | None, what: str | None
 ) -> None:
     body = {"type": "about:blank", "title": "T", "status": 400, "detail": "d", "code": code}
@@ -185,7 +185,7 @@ def test_a_call_that_needs_a_part_of_the_server_says_so(name: str, code: str) ->
     assert code in dict(_responses())[name]["503"]["description"]
 
 
-def test_a_run_needs_a_body_that_publishes() -> None:
+def test_the_body_of_a_run_is_required_and_has_publish() -> None:
     found: Any = document()
 
     run = found["paths"]["/v1/transactions/run"]["post"]["requestBody"]

@@ -84,6 +84,6 @@ def test_an_absurd_length_is_damage_and_reserves_no_memory() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_never_an_error(data: bytes) -> None:
+def test_any_bytes_are_frames_or_damage(data: bytes) -> None:
     for found in read_frames(data):
         assert isinstance(found, Frame | Damage)

@@ -258,7 +258,7 @@ def test_a_checkpoint_keeps_the_snapshot_and_remembers_every_pointer_but_the_fir
 @pytest.mark.parametrize(
     ("in_progress", "bound"), [((), 998), ((995,), 994), ((995, 997), 994), ((999,), 998)]
 )
-def test_the_upper_bound_is_below_whoever_had_not_ended_and_not_above_the_read_pointer(
+def test_the_upper_bound_is_below_every_transaction_in_progress_and_not_above_the_read_pointer(
     in_progress: tuple[int, ...], bound: int
 ) -> None:
     transaction = Transaction(

@@ -59,14 +59,14 @@ async def test_the_oldest_call_that_is_under_way_is_known(one: WorkerThreads) ->
     assert watched.oldest_s() == 0
 
 
-async def test_results_and_errors_come_back_to_whoever_asked(one: WorkerThreads) -> None:
+async def test_results_and_errors_are_returned_to_the_caller(one: WorkerThreads) -> None:
     with pytest.raises(LeftError, match="so it goes"):
         await one.run(fail)
     assert await one.run(lambda: 7) == 7
     assert await one.run(threading.get_ident) != threading.get_ident()
 
 
-async def test_one_thread_does_one_thing_after_the_other(one: WorkerThreads) -> None:
+async def test_one_thread_runs_calls_in_their_order(one: WorkerThreads) -> None:
     done: list[int] = []
 
     await asyncio.gather(*(one.run(lambda n=n: done.append(n)) for n in range(100)))  # type: ignore[misc] # bound now
@@ -74,7 +74,7 @@ async def test_one_thread_does_one_thing_after_the_other(one: WorkerThreads) -> 
     assert done == list(range(100))
 
 
-async def test_as_many_run_at_once_as_there_are_threads() -> None:
+async def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
     workers = WorkerThreads(3, start=start)
     together = threading.Barrier(3)
 
@@ -84,7 +84,7 @@ async def test_as_many_run_at_once_as_there_are_threads() -> None:
     workers.close()
 
 
-async def test_what_was_given_up_before_it_began_is_not_begun(one: WorkerThreads) -> None:
+async def test_a_call_that_is_cancelled_before_it_begins_does_not_run(one: WorkerThreads) -> None:
     may_end, done = threading.Event(), []
     first = one.run(lambda: may_end.wait(60))
     second = one.run(lambda: done.append("second"))
@@ -97,7 +97,9 @@ async def test_what_was_given_up_before_it_began_is_not_begun(one: WorkerThreads
     assert done == ["third"]
 
 
-async def test_what_is_given_up_while_it_runs_goes_on_and_hurts_nobody(one: WorkerThreads) -> None:
+async def test_a_call_that_is_cancelled_while_it_runs_ends_without_an_error(
+    one: WorkerThreads,
+) -> None:
     has_begun, may_end, done = threading.Event(), threading.Event(), []
     wrong: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
@@ -116,7 +118,7 @@ async def test_what_is_given_up_while_it_runs_goes_on_and_hurts_nobody(one: Work
     assert wrong == []
 
 
-async def test_closing_waits_for_what_was_handed_over() -> None:
+async def test_close_waits_for_all_calls() -> None:
     workers = WorkerThreads(2, start=start)
     done: list[int] = []
     futures = [workers.run(lambda: done.append(1)) for _ in range(20)]
@@ -127,7 +129,7 @@ async def test_closing_waits_for_what_was_handed_over() -> None:
     await asyncio.gather(*futures)
 
 
-async def test_an_error_leaves_nothing_for_the_garbage_collector(one: WorkerThreads) -> None:
+async def test_an_error_leaves_no_cycle_for_the_garbage_collector(one: WorkerThreads) -> None:
     gc.disable()
     try:
         future = one.run(fail)

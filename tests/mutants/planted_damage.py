@@ -195,8 +195,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            self._changes.note(self._checks())\n",
         "            pass\n",
         (
-            f"{_LOGS}::test_damaged_transaction_files_are_told_with_their_file",
-            f"{_LOGS}::test_a_service_that_is_stopped_and_started_is_told_at_once",
+            f"{_LOGS}::test_corrupt_transaction_files_are_logged_with_the_name_of_the_file",
+            f"{_LOGS}::test_a_stop_and_a_start_of_the_service_are_logged_at_once",
         ),
     ),
     Mutant(
@@ -204,6 +204,6 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "process/components.py",
         "        if (jumped := jump(offset_ms)) is not None:\n",
         "        if (jumped := jump(offset_ms)) is None and False:\n",
-        (f"{_LOGS}::test_a_clock_that_is_set_while_the_server_runs_is_told[3600000]",),
+        (f"{_LOGS}::test_a_step_of_the_wall_clock_is_logged[3600000]",),
     ),
 )

@@ -124,7 +124,7 @@ async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, manual: Man
 
 # Invalidated one after the other, each with a sync of its own, a thousand clients that vanished
 # together held readers back for eight seconds more than they may, and time-outs came as late.
-async def test_those_who_are_late_together_wait_for_no_disk(
+async def test_late_transactions_are_invalidated_without_waiting_for_the_disk(
     tmp_path: Path, manual: ManualClock
 ) -> None:
     disk = threading.Event()
@@ -145,7 +145,7 @@ async def test_those_who_are_late_together_wait_for_no_disk(
         assert reasons == [InvalidReason.BLOCKED_READERS] * 3
 
 
-async def test_a_restart_does_not_start_the_time_anew(tmp_path: Path, manual: ManualClock) -> None:
+async def test_max_block_counts_across_a_restart(tmp_path: Path, manual: ManualClock) -> None:
     async with components_over(tmp_path, manual) as components:
         await components.messaging.topics.create(ORDERS, {})
         pointer = await published_in_progress(components)
@@ -180,7 +180,9 @@ async def test_a_clock_set_back_over_a_restart_frees_readers_in_time(
         )
 
 
-async def test_who_commits_in_time_is_left_alone(tmp_path: Path, manual: ManualClock) -> None:
+async def test_a_transaction_that_commits_in_time_is_not_invalidated(
+    tmp_path: Path, manual: ManualClock
+) -> None:
     async with components_over(tmp_path, manual) as components:
         await components.messaging.topics.create(ORDERS, {})
         pointer = await published_in_progress(components)
@@ -206,7 +208,7 @@ async def test_transactions_that_wait_for_the_store_id_say_why(
     assert reason.startswith("the message store can't record its id: ")
 
 
-async def test_a_stored_payload_alone_holds_nobody_back(
+async def test_a_stored_payload_alone_holds_no_reader_back(
     tmp_path: Path, manual: ManualClock
 ) -> None:
     async with components_over(tmp_path, manual) as components:

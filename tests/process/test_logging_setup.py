@@ -76,7 +76,7 @@ def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
     ]
 
 
-def test_what_is_wrong_at_the_start_is_told_and_what_is_well_is_not(events: list[str]) -> None:
+def test_a_problem_at_the_start_is_logged_and_a_good_state_is_not(events: list[str]) -> None:
     Changes().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
 
     assert events == ["WARNING health of clock changed from ok to degraded: it is behind"]
@@ -87,7 +87,7 @@ def manual() -> ManualClock:
     return ManualClock(wall_ms=START_MS)
 
 
-async def test_a_service_that_is_stopped_and_started_is_told_at_once(
+async def test_a_stop_and_a_start_of_the_service_are_logged_at_once(
     tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
     async with components_over(tmp_path, manual) as components:
@@ -102,7 +102,7 @@ async def test_a_service_that_is_stopped_and_started_is_told_at_once(
     assert events == [stopped, started]  # and the stop of the server is none of these
 
 
-async def test_damaged_transaction_files_are_told_with_their_file(
+async def test_corrupt_transaction_files_are_logged_with_the_name_of_the_file(
     tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
     async with components_over(tmp_path, manual):
@@ -118,7 +118,7 @@ async def test_damaged_transaction_files_are_told_with_their_file(
         assert "`tuff salvage`" in event
 
 
-async def test_missing_transaction_files_are_told(
+async def test_missing_transaction_files_are_logged(
     tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
     async with components_over(tmp_path, manual):
@@ -130,7 +130,7 @@ async def test_missing_transaction_files_are_told(
         assert "holds no transaction files, though the message store beside it" in event
 
 
-async def test_a_message_store_that_is_gone_is_told_once(
+async def test_a_missing_message_store_is_logged_once(
     tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
     async with components_over(tmp_path, manual):
@@ -157,7 +157,7 @@ async def clock_of(components: Components) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, JUMP_MS_MIN])
-async def test_a_clock_that_is_set_while_the_server_runs_is_told(
+async def test_a_step_of_the_wall_clock_is_logged(
     tmp_path: Path, manual: ManualClock, events: list[str], jump_ms: int
 ) -> None:
     async with components_over(tmp_path, manual) as components:
@@ -185,7 +185,7 @@ async def test_a_clock_that_is_a_little_off_is_no_jump(
     assert events == []
 
 
-async def test_a_server_that_did_not_stop_cleanly_is_told_by_the_next(
+async def test_a_start_after_an_unclean_stop_is_logged(
     tmp_path: Path, manual: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

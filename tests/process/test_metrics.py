@@ -42,7 +42,7 @@ async def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
     assert (shown[f"{name}_count"], shown[f"{name}_sum"]) == (5, 100_008)
 
 
-async def test_requests_are_told_apart_by_operation_and_kind_of_answer() -> None:
+async def test_requests_are_counted_by_operation_and_class_of_status() -> None:
     metrics = Metrics()
     metrics.observe_request("GET /a", 200, 0.5)
     metrics.observe_request("GET /a", 204, 0.5)
@@ -94,7 +94,7 @@ async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown
     assert text.count("# TYPE tuff_room gauge") == 1
 
 
-async def test_the_process_tells_of_itself_by_the_usual_names() -> None:
+async def test_the_process_has_the_usual_metrics() -> None:
     shown = await _samples(Metrics())
 
     usual = {

@@ -88,7 +88,7 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("messaging.cleanup_interval=nan", "messaging.cleanup_interval"),
     ],
 )
-def test_what_is_not_possible_is_named(assignment: str, named: str) -> None:
+def test_an_impossible_setting_is_named(assignment: str, named: str) -> None:
     with pytest.raises(SettingsError) as refused:
         load(None, [assignment])
 

@@ -72,7 +72,7 @@ def read_parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         kind, content = body[:1], body[1:]
         if kind == bytes((_FAILURE,)):
             sentence = content.decode("utf-8", "replace")
-            raise ArchiveError(f"who wrote it gave up: {sentence}")
+            raise ArchiveError(f"its writer gave up: {sentence}")
         if kind == bytes((_END,)):
             break
         yield body[0], content

@@ -283,7 +283,7 @@ class FutureTask(LightTask[T]):
         elif self.done.done():
             name = type(error).__name__
             if isinstance(error, self._refusals):
-                log.debug("the caller has given up, and would be told %s: %s", name, error)
+                log.debug("the caller has given up, and does not get %s: %s", name, error)
             else:
                 log.error("the caller has given up, and %s was raised", name, exc_info=error)
         else:

@@ -305,7 +305,7 @@ class TransactionConflictError(TransactionError):
 
     @property
     def client(self) -> str | None:
-        """Who ran that transaction; None if the server did not name it."""
+        """The client of that transaction; None if the server did not name it."""
         other = self.members.get("conflictingClient")
         return other if isinstance(other, str) else None
 

@@ -50,7 +50,7 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Route(NamedTuple):
-    """Who answers a method of a path. A `{name}` in the path matches one whole segment."""
+    """The handler of a method of a path. A `{name}` in the path matches one whole segment."""
 
     method: str
     path: str

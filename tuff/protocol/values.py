@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """As `dataclass(frozen=True, slots=True)`, but for what happens at run time to who sets a
-    field."""
+    """As `dataclass(frozen=True, slots=True)`, but code that sets a field is not refused at run
+    time."""
     return dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
 
 

@@ -6,6 +6,7 @@ from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import (
     AUDIT,
+    COMMITTED,
     NOON_MS,
     World,
     payloads,
@@ -17,8 +18,6 @@ from tests.messaging.world import (
 from tuff.protocol.errors import TransactionCommittedError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation
-
-COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 async def test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer(
@@ -66,8 +65,7 @@ async def test_marking_never_writes_a_row_again_that_is_gone(
 async def test_the_index_survives_a_restart_until_the_outcome_is_told(world: World) -> None:
     world.transactions.start(7)
     world.transactions.start(8)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"x", pointer=7)
         await publish(service, b"y", pointer=8)
         await service.publisher.store(AUDIT, request(b"z", pointer=8))
@@ -126,8 +124,7 @@ async def test_a_held_reader_wakes_when_the_transaction_ends(
     poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
     waiting = await settle_down(service.polls.poll(AUDIT, poll))
 
-    world.transactions.end(7, world.transactions.committed)
-    service.rows.settle([7])
+    world.commit(service, 7)
     service.rows.wake_readers([7])
 
     assert payloads(await waiting) == [b"x"]
@@ -142,8 +139,7 @@ async def test_a_held_reader_goes_on_when_the_rows_are_marked(
     poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
     waiting = await settle_down(service.polls.poll(AUDIT, poll))
 
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
     service.rows.wake_readers([7])
 
     assert payloads(await waiting) == [b"next"]
@@ -158,8 +154,7 @@ async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_en
     waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
     assert not waiting.done()
 
-    world.transactions.end(7, world.transactions.committed)
-    service.rows.settle([7])
+    world.commit(service, 7)
     service.rows.wake_readers([7])
 
     result = await waiting

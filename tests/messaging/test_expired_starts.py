@@ -8,13 +8,11 @@ from dataclasses import replace
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, World, publish, request
+from tests.messaging.world import AUDIT, COMMITTED, World, publish, request
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Isolation
 
 TTL_MS = 100_000  # the fixture's topic
 OTHER = TopicId("default", "other")
-COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 async def publish_elsewhere(service: MessagingService) -> None:
@@ -161,8 +159,7 @@ async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
 
 
 async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": str(TTL_MS // 1000)})
+    async with world.running(audit={"ttl": str(TTL_MS // 1000)}) as service:
         await service.topics.create(OTHER, {})
         await publish_elsewhere(service)
         begun = await service.polls.poll(AUDIT, COMMITTED)

@@ -143,8 +143,7 @@ async def test_a_group_is_held_with_its_stored_payloads(
     world.clock.now_ms += 90_000
     brought = await publish(service, pointer=pointer)
     await service.holds_and_positions.hold(AUDIT, "job", brought.first, max_age_ms=AGE_MS)
-    world.transactions.end(pointer, world.transactions.committed)
-    service.rows.settle([pointer])
+    world.commit(service, pointer)
 
     world.clock.now_ms += 900_000
     await service.cleaner.run_pass()
@@ -174,8 +173,7 @@ async def test_truncation_beyond_a_hold_is_refused_with_its_name(
 
 
 async def test_holds_and_positions_survive_a_restart_and_die_with_the_topic(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         published = await publish(service, b"a")
         await hold(service)
         await service.holds_and_positions.set_position(AUDIT, "reader", published.first)
@@ -244,8 +242,7 @@ async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl
 ) -> None:
     """HBase lets rows go by a time of their own, which must be late enough."""
     world.settings = MessagingSettings(default_ttl=100, max_ttl=100, hold_max_s=60.0)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"first")
         for _ in range(5):
             await hold(service, max_age_ms=40_000)
@@ -284,8 +281,7 @@ async def test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_alr
 ) -> None:
     """A reader that was told a message is expired, and another that is handed it a moment later,
     would have seen two orders."""
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         world.clock.now_ms += TTL_MS - 1
         setting = await settle_down_until_decided(service, change(service))
@@ -312,8 +308,7 @@ async def settle_down_until_decided(
 async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
     table = FlakyTable(MemoryStore(world.rows))
     world.open_store = lambda: table
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         table.writes_left = 0
 
@@ -328,8 +323,7 @@ async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
 
 
 async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         await hold(service)
     (key,) = [key for key in world.rows if key.startswith(HOLDS)]
@@ -343,8 +337,7 @@ async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world:
 
 
 async def test_a_damaged_position_is_set_anew(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
     (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
     world.rows[key] = world.rows[key][:-1] + b"?"

@@ -6,12 +6,10 @@ import asyncio
 import pytest
 
 from messaging.read import tail_cache
-from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.protocol.requests import Isolation, PublishRequest
+from tests.messaging.world import AUDIT, COMMITTED, World, polled, publish, request
+from tuff.protocol.requests import PublishRequest
 
-COMMITTED = Poll(isolation=Isolation.COMMITTED)
 LARGE_COUNT = 12  # rows; more than may be changed one by one
 
 
@@ -53,8 +51,7 @@ async def test_a_large_publish_that_is_marked_is_read_from_the_store(
     await publish(service, b"stays")
     assert await polled(service) == [*large, b"stays"]
 
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
 
     assert changed == []
     assert await polled(service, COMMITTED) == [b"stays"]

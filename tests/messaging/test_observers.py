@@ -130,8 +130,7 @@ async def test_what_can_not_be_recorded_is_not_handed_over(world: Observed) -> N
     """A server that died between the two would otherwise show holes."""
     flaky = FlakyTable(RegionTable(world.rows, world.regions))
     world.open_store = lambda: flaky
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         flaky.writes_left = 0
 
         with pytest.raises(UnavailableError):
@@ -153,8 +152,7 @@ async def test_a_directory_that_can_not_be_written_keeps_nobody_from_sweeping(
 async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_removed(
     world: Observed,
 ) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"old")
         world.clock.now_ms += 100_000
         await service.cleaner.run_pass()

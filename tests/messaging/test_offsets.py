@@ -50,8 +50,7 @@ async def test_the_earliest_message_is_found_behind_any_number_that_were_rolled_
     for _ in range(5 * PASSED_MAX):
         await publish(service, b"undone", pointer=7)
     live = await publish(service, b"live")
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
 
     offsets = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
 

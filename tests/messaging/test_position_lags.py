@@ -79,8 +79,7 @@ async def test_a_topic_costs_one_step_in_the_store_and_those_without_positions_n
                 yield row
 
     world.open_store = lambda: Counted(world.rows)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await service.topics.create(other, {})
         await publish(service, *[b"a"] * 50)
         for name in ("one", "two", "three"):

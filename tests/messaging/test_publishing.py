@@ -11,6 +11,7 @@ from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from tests.messaging.world import (
     AUDIT,
+    COMMITTED,
     NOON_MS,
     World,
     payloads,
@@ -31,11 +32,9 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.requests import Isolation, PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
 T = TypeVar("T")
-
-COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 async def test_messages_of_a_publish_are_neighbours_in_order(service: MessagingService) -> None:
@@ -75,8 +74,7 @@ async def test_a_committed_reader_is_held_by_an_undecided_publish(
     assert (held.blocked_by, held.caught_up) == (7, False)
     assert await polled(service) == [b"before", b"undecided", b"after"]
 
-    world.transactions.end(pointer, world.transactions.committed)
-    service.rows.settle([pointer])
+    world.commit(service, pointer)
     assert await polled(service, COMMITTED) == [b"before", b"undecided", b"after"]
 
 
@@ -207,8 +205,7 @@ async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
     await service.publisher.rollback(AUDIT, second.rollback)
     await service.publisher.rollback(AUDIT, second.rollback)
 
-    world.transactions.end(pointer, world.transactions.committed)
-    service.rows.settle([pointer])
+    world.commit(service, pointer)
     assert await polled(service, COMMITTED) == [b"kept"]
     assert await polled(service) == [b"kept", b"taken back"]
 
@@ -322,8 +319,7 @@ async def test_publishing_without_a_transaction_needs_no_transaction_service(
 
 
 async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
         await service.close()
 
@@ -335,8 +331,7 @@ async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
 
 
 async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         before = await publish(service, b"before")
     world.clock.now_ms -= 50_000
 
@@ -371,8 +366,8 @@ async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) ->
         world.elapsed_s += 0.000_25
         return write()
 
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}):
+        pass
     world.in_thread_write = slow
     async with world.running() as service:
         world.observed.clear()
@@ -387,8 +382,7 @@ async def test_what_was_answered_does_not_count_among_what_waits(
     monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 2)
     monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 3_000)
     pointer = world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         for _ in range(5):
             await publish(service, b"x" * 1_000)
             late = asyncio.ensure_future(publish(service, b"x", pointer=pointer))

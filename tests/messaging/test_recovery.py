@@ -10,6 +10,7 @@ from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import METADATA_KEY, StoreMetadata, frame, topic_key, unframe
 from tests.messaging.world import (
     AUDIT,
+    COMMITTED,
     FlakyTable,
     World,
     polled,
@@ -23,9 +24,6 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Isolation
-
-COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 class FlakyWorld(World):
@@ -58,8 +56,7 @@ def world() -> FlakyWorld:
 async def test_a_failed_write_is_answered_by_what_is_found(
     world: FlakyWorld, takes_effect: bool
 ) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         first = await publish(service, b"before")
         world.fail_write(0, takes_effect=takes_effect)
 
@@ -83,8 +80,7 @@ async def test_whatever_write_fails_what_was_acknowledged_is_there_in_order(
 ) -> None:
     acknowledged: list[bytes] = []
     last = MessageId(0, 0)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         world.fail_write(failing, takes_effect=takes_effect)
         for number in range(8):
             payload = b"%d" % number
@@ -119,8 +115,7 @@ async def test_a_store_that_stays_away_is_down_until_it_is_back(world: FlakyWorl
 async def test_a_store_that_was_closed_between_two_writes_is_opened_again(
     world: FlakyWorld,
 ) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"before")
         await service.store.close("another server has taken it over")
 
@@ -136,8 +131,7 @@ async def test_a_store_that_can_not_even_be_closed_is_opened_again(
     def close() -> None:
         raise StoreError("the disk is gone")
 
-    async with asyncio.timeout(10), world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with asyncio.timeout(10), world.running(audit={}) as service:
         world.fail_write(0, takes_effect=True)
         monkeypatch.setattr(world.table, "close", close)
 
@@ -150,8 +144,7 @@ async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_ba
     world: FlakyWorld,
 ) -> None:
     pointer = world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         world.fail_write(0, takes_effect=True)
         world.is_barred = True
 
@@ -175,8 +168,7 @@ async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_ba
 
 async def test_a_batch_that_is_not_there_is_taken_back_from_memory_too(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=pointer))
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):
@@ -209,8 +201,7 @@ async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: Fla
 
 async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"taken back", pointer=pointer)
         world.transactions.end(pointer, world.transactions.aborted)
         world.fail_write(0, takes_effect=False)
@@ -227,8 +218,8 @@ async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWo
 
 
 async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: FlakyWorld) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}):
+        pass
     key = b"tdefault:audit:"
     world.rows[key] = world.rows[key][:-1] + b"?"
 
@@ -267,8 +258,8 @@ async def test_the_first_batch_says_in_which_format_the_store_is_written(world: 
 
 async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: FlakyWorld) -> None:
     """Its other rows are not looked at: in a newer format they may mean anything."""
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}):
+        pass
     world.rows[METADATA_KEY] = frame(METADATA_KEY, 0, b'{"format":2,"layout":"other"}')
     world.rows[b"t\xff"] = b"a row of another layout"
     before = dict(world.rows)
@@ -294,8 +285,7 @@ async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
 ) -> None:
     """A mark made up from the rows would be written over what the newer version keeps there."""
     world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"x", pointer=7)
     key = next(each for each in world.rows if each.startswith(key))
     world.rows[key] = _with_flag(key, world.rows[key])
@@ -313,8 +303,7 @@ async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
 
 async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None:
     other = TopicId("default", "other")
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await service.topics.create(other, {})
     key = topic_key(AUDIT)
     world.rows[key] = _with_flag(key, world.rows[key])
@@ -346,8 +335,7 @@ def _with_flag(key: bytes, value: bytes) -> bytes:
 
 
 async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         before = await publish(service, b"before")
     del world.rows[b"smark"]
     world.clock.now_ms -= 1000
@@ -360,8 +348,7 @@ async def test_a_lost_mark_is_found_again_from_the_rows(world: FlakyWorld) -> No
 
 async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> None:
     world = World()
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
         await publish(service, b"a", pointer=pointer)
         world.lack_of_space = "only 3 MiB are free"
@@ -381,8 +368,7 @@ async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> N
 
 
 async def test_a_store_is_opened_by_one_at_a_time(world: FlakyWorld) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         world.is_barred = True
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):

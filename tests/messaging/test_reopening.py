@@ -9,7 +9,7 @@ import pytest
 
 from messaging.storage.leveldb import LevelDbOpener
 from messaging.storage.packed_rows import PackedRowStore, first_whole
-from tests.messaging.world import AUDIT, World, polled, publish
+from tests.messaging.world import World, polled, publish
 from tuff.protocol.errors import StorageUnavailableError
 
 
@@ -38,8 +38,7 @@ def leave_nothing(directory: Path) -> None:
 async def test_a_store_that_was_moved_away_is_not_begun_anew(
     world: World, directory: Path, put_there: Callable[[Path], None]
 ) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"first")
         away = directory.rename(directory.with_name("away"))
         put_there(directory)
@@ -60,8 +59,7 @@ async def test_a_store_that_was_moved_away_is_not_begun_anew(
 
 
 async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         shutil.copytree(directory, directory.with_name("copy"))
         await publish(service, b"first")
         away = directory.rename(directory.with_name("away"))
@@ -85,8 +83,7 @@ async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) 
 
 
 async def test_the_next_start_goes_on_with_an_older_copy(world: World, directory: Path) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"in the copy")
         shutil.copytree(directory, directory.with_name("copy"))
         await publish(service, b"lost")
@@ -100,8 +97,7 @@ async def test_the_next_start_goes_on_with_an_older_copy(world: World, directory
 async def test_a_lock_file_that_somebody_removed_is_made_again(
     world: World, directory: Path
 ) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         (directory / "tuff.lock").unlink()
 
         with pytest.raises(StorageUnavailableError, match="proven not to be there"):

@@ -31,8 +31,8 @@ class History:
         self.ttl_s = TTL_S
 
     async def run(self, steps: list[str | int]) -> None:
-        async with self.world.running() as service:
-            await service.topics.create(AUDIT, {"ttl": str(self.ttl_s)})
+        async with self.world.running(audit={"ttl": str(self.ttl_s)}):
+            pass
         lives: list[list[str | int]] = [[]]
         for step in steps:
             if step == "restart":

@@ -118,8 +118,7 @@ async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
         return await in_thread(function)
 
     world.in_thread_write = through_the_gate
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         waiting = await asleep(world, service, left_ms=3)
         gate.clear()
         table.writes_left = 0

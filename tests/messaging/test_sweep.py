@@ -80,8 +80,7 @@ async def test_rows_of_every_older_generation_go(world: World, service: Messagin
 async def test_a_generation_that_was_swept_is_not_walked_over_again() -> None:
     world, scan_count = watched()
     scan_counts = []
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {})
+    async with world.running(audit={}) as service:
         await publish(service, b"x")
         await service.topics.delete(AUDIT)
         for _ in range(2):
@@ -116,8 +115,7 @@ async def test_payloads_stay_while_in_progress_and_until_no_late_publish_can_nee
     await publish(service, pointer=pointer)
     assert await polled(service) == [b"stored"]
 
-    world.transactions.end(pointer, world.transactions.committed)
-    service.rows.settle([pointer])
+    world.commit(service, pointer)
     await service.tick()
     # It outlived the longest transaction that was ever allowed; its message lives 100 s even so.
     world.clock.now_ms = NOON_MS + 5_100_000 - 1
@@ -146,11 +144,9 @@ async def test_payloads_in_progress_stay_while_transactions_are_down(
 async def test_the_longest_transaction_ever_configured_counts(world: World) -> None:
     world.longest_transaction_s = 1000
     world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
-        world.transactions.end(7, world.transactions.committed)
-        service.rows.settle([7])
+        world.commit(service, 7)
         await service.tick()
 
     world.longest_transaction_s = 1
@@ -165,13 +161,11 @@ async def test_the_longest_transaction_ever_configured_counts(world: World) -> N
 
 async def test_a_wait_for_the_reference_counts_after_a_restart_as_well(world: World) -> None:
     world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
         world.clock.now_ms += 5_000_000
         await publish(service, pointer=7)
-        world.transactions.end(7, world.transactions.committed)
-        service.rows.settle([7])
+        world.commit(service, 7)
 
     world.clock.now_ms += 99_999
     async with world.running() as service:
@@ -185,8 +179,7 @@ async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
     """The row that brought it may be one that can't be dropped, or read, at that moment."""
     world.transactions.start(7)
     await service.publisher.store(AUDIT, request(b"stored", pointer=7))
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
     world.clock.now_ms += 200_000
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
@@ -216,8 +209,7 @@ async def test_a_topic_that_is_deleted_during_a_sweep_keeps_its_floor(world: Wor
         return function()
 
     world.in_thread_write = when_told
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"old")
         before = floor_of(world, AUDIT)
         world.clock.now_ms += 200_000
@@ -271,12 +263,10 @@ class HesitantWorld(World):
 async def test_a_sweep_that_left_the_references_leaves_their_payloads(world: World) -> None:
     world = HesitantWorld()
     world.transactions.start(7)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
         await publish(service, pointer=7)
-        world.transactions.end(7, world.transactions.committed)
-        service.rows.settle([7])
+        world.commit(service, 7)
         await service.tick()
         world.clock.now_ms += 1_000_000
 
@@ -295,8 +285,7 @@ async def test_a_row_of_a_newer_version_is_kept(
     world.transactions.start(7)
     await service.publisher.store(AUDIT, request(b"stored", pointer=7))
     await publish(service, b"published")
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
     key = next(key for key in world.rows if key.startswith(tag))
     flags, body = unframe(key, world.rows[key])
     # A flag that a newer version gave to payload rows is one that message rows have here.
@@ -353,8 +342,7 @@ async def test_damaged_rows_are_counted_and_kept(world: World, service: Messagin
 
 
 async def test_a_sweep_survives_a_restart(world: World) -> None:
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running(audit={"ttl": "100"}) as service:
         await service.cleaner.run_pass()
     async with world.running() as service:
         assert service.last_sweep == (NOON_MS, "snapshot.1")

@@ -284,8 +284,7 @@ def test_the_comparison_asks_tails_that_answer() -> None:
 
 async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
     world, scan_count = watched()
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         before = await publish(service, b"a")
         opened = scan_count()
 
@@ -298,8 +297,7 @@ async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
 
 async def test_what_was_written_before_the_start_is_read_from_the_store_once() -> None:
     world, scan_count = watched()
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         await publish(service, b"a")
     async with world.running() as service:
         await publish(service, b"b")
@@ -319,8 +317,7 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
     """Joined to a tail that was cut during the read, it would hide all that lies between."""
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         await publish(service, b"before")
     async with world.running() as service:
         asked = _question(world, service, TOPICS[0])
@@ -355,8 +352,7 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
 async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> None:
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         for number in range(30):
             await publish(service, b"%d" % number)
             if is_read:  # what nobody has read yet is held, and forgotten, in another form
@@ -368,8 +364,7 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
 @pytest.mark.parametrize("pointer", [None, 7])
 async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | None) -> None:
     world = World()
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         world.transactions.start(7)
         first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
@@ -514,8 +509,7 @@ async def test_a_row_before_a_tail_that_is_rolled_back_does_not_get_into_it() ->
 
 async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
     world, scan_count = watched()
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
         numbers = [b"%04d" % number for number in range(2_500)]
         places = [
@@ -537,8 +531,7 @@ async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read
 
 async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come() -> None:
     world = World()
-    async with world.running() as service:
-        await service.topics.create(TOPICS[0], {})
+    async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
         for _ in range(7):
             await publish(service, *[b"x"] * 400, pointer=pointer)

@@ -55,8 +55,7 @@ def created(service: MessagingService) -> tuple[int, Mapping[str, str]]:
 
 async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=77)
-    async with world.running() as service:
-        await service.topics.create(AUDIT, {"owner": "me"})
+    async with world.running(audit={"owner": "me"}) as service:
         assert created(service) == (1, {"ttl": "77", "owner": "me"})
         await service.topics.update(AUDIT, {"ttl": "5"})
         assert created(service) == (1, {"ttl": "5"})
@@ -241,8 +240,7 @@ async def test_offsets_tell_where_a_reader_begins_and_ends(
     assert (committed.end, committed.blocked_by) == (first.last, 7)
     assert (own.end, own.blocked_by) == (last.last, None)
 
-    world.transactions.end(7, world.transactions.aborted)
-    await service.rows.mark_rolled_back([7])
+    await world.abort(service, 7)
     await service.topics.truncate(AUDIT, held.first)
     skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
     assert (skipped.earliest, skipped.end) == (last.first, last.last)

@@ -1,7 +1,7 @@
 """What messaging tests stand on: a clock, a small transaction service, and a running room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -24,12 +24,13 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointers import PointerList, VisibilityState
-from tuff.protocol.requests import PublishRequest
+from tuff.protocol.requests import Isolation, PublishRequest
 from tuff.protocol.transaction import Transaction
 
 T = TypeVar("T")
 NOON_MS = 1_480_000_000_000
 AUDIT = TopicId("default", "audit")
+COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 class Clock:
@@ -249,15 +250,28 @@ class World:
         )
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[MessagingService]:
+    async def running(
+        self, *, audit: Mapping[str, str] | None = None
+    ) -> AsyncIterator[MessagingService]:
+        """A running service; with the topic AUDIT, newly created, if its properties are given."""
         service = self.new_service()
         await service.open(self.transactions)
         writer = asyncio.ensure_future(service.committer.run())
         try:
+            if audit is not None:
+                await service.topics.create(AUDIT, audit)
             yield service
         finally:
             await service.close()
             await writer
+
+    def commit(self, service: MessagingService, pointer: int) -> None:
+        self.transactions.end(pointer, self.transactions.committed)
+        service.rows.settle([pointer])
+
+    async def abort(self, service: MessagingService, pointer: int) -> None:
+        self.transactions.end(pointer, self.transactions.aborted)
+        await service.rows.mark_rolled_back([pointer])
 
 
 def watched() -> tuple[World, Callable[[], int]]:

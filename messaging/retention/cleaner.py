@@ -23,7 +23,7 @@ from messaging.retention.decision import (
     TopicRule,
     decide,
 )
-from messaging.retention.region_observers import RegionObservers, RetentionInput
+from messaging.retention.region_observers import RegionObservers
 from messaging.storage.engine import Store, StoreDamagedError
 from messaging.storage.packed_rows import is_packed, require_packed, row_count, scan_records
 from messaging.storage.rows import (
@@ -78,7 +78,6 @@ class _Rules:
 
     topics: Mapping[bytes, tuple[Topic, TopicRule]]
     state: RetentionState
-    in_progress: frozenset[int]
     may_delete: bool
 
 
@@ -145,7 +144,7 @@ class RetentionCleaner:
         if self._observers is None:
             chunks = [chunk async for chunk in self._swept(rules)]
         elif state is not None and rules.may_delete:
-            await self._observers.publish_state(_retention_input(rules, state))
+            await self._observers.publish_state(_observed_topics(rules), rules.state)
         await self._record(rules, state)
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
@@ -183,7 +182,6 @@ class RetentionCleaner:
                 in_progress=in_progress,
                 invalid=state.invalid if state is not None else (),
             ),
-            in_progress=in_progress,
             may_delete=self._state.may_delete(),
         )
 
@@ -249,19 +247,15 @@ class RetentionCleaner:
             await self._committer.submit(Write(WriteBatch.force, internal=True))
 
 
-def _retention_input(rules: _Rules, state: VisibilityState) -> RetentionInput:
+def _observed_topics(rules: _Rules) -> dict[bytes, TopicRule]:
+    """The rules for region observers, by the prefix of the topics' keys."""
     # A topic with a change that is still being written is left out, and so its messages are kept: a
     # longer time to live may keep messages that have expired by the durable one.
-    return RetentionInput(
-        topics={
-            name: rule.without_holds(now_ms=rules.state.now_ms)
-            for name, (topic, rule) in rules.topics.items()
-            if topic.decided is topic.durable
-        },
-        state=rules.state,
-        in_progress=rules.in_progress,
-        invalid=state.invalid,
-    )
+    return {
+        name: rule.without_holds(now_ms=rules.state.now_ms)
+        for name, (topic, rule) in rules.topics.items()
+        if topic.decided is topic.durable
+    }
 
 
 def _first_kept(rule: TopicRule) -> int:

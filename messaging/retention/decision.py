@@ -5,7 +5,7 @@ The retention pass calls it. The observers of HBase's region servers, in Java, f
 golden cases (tests/golden/retention.json).
 """
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -89,8 +89,8 @@ class RetentionState:
 
     now_ms: int
     longest_transaction_ms: int
-    in_progress: Container[int]
-    invalid: Container[int]
+    in_progress: Collection[int]
+    invalid: Collection[int]
 
 
 def is_older_generation(generation: int, current: int) -> bool:

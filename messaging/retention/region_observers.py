@@ -30,7 +30,6 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.checksum import crc32
 from tuff.disk.files import make_directory, write_file
-from tuff.protocol.pointers import PointerList
 
 STATE_NAME = "state"
 RECORDS = "regions"  # the directory of the records, beside the state
@@ -102,13 +101,7 @@ class RegionRecord:
         )
 
 
-def pack_state(
-    topics: Mapping[bytes, TopicRule],
-    *,
-    state: RetentionState,
-    in_progress: Collection[int],
-    invalid: Collection[int],
-) -> bytes:
+def pack_state(topics: Mapping[bytes, TopicRule], state: RetentionState) -> bytes:
     """The content of the file; topics by the prefix of their keys. Takes time in proportion to the
     topics."""
     body = b"".join(
@@ -116,8 +109,8 @@ def pack_state(
             _TIMES.pack(state.now_ms, state.longest_transaction_ms),
             _COUNT.pack(len(topics)),
             *(_topic(name, rule) for name, rule in sorted(topics.items())),
-            _pointers(in_progress),
-            _pointers(invalid),
+            _pointers(state.in_progress),
+            _pointers(state.invalid),
         )
     )
     return _framed(_STATE_MAGIC, body)
@@ -173,16 +166,6 @@ log = logging.getLogger(__name__)
 FORGOTTEN_MS = 7 * 86_400_000  # ms; records of regions that were split or dropped go after that
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionInput:
-    """The state for region observers, as of one moment; topics by the prefix of their keys."""
-
-    topics: Mapping[bytes, TopicRule]
-    state: RetentionState
-    in_progress: frozenset[int]
-    invalid: PointerList
-
-
 class RegionObservers:
     """Publishes states to the region observers, and reads their records. Lives on the event loop;
     files are read and written in threads."""
@@ -197,21 +180,22 @@ class RegionObservers:
         self._in_thread = store.in_thread_read
         self._cleared: frozenset[int] = frozenset()
 
-    async def publish_state(self, given: RetentionInput) -> None:
-        """Let the regions remove rows by this state, and read which pointers they have cleared.
+    async def publish_state(self, topics: Mapping[bytes, TopicRule], state: RetentionState) -> None:
+        """Let the regions remove rows by this state, and read which pointers they have cleared. The
+        topics are by the prefix of their keys.
 
         Raises:
             UnavailableError (its kinds): the store can't be read or written now.
         """
         # First the store: once a region server has the state, it removes rows, and no later run of
         # this server may show the rows around them.
-        self._state.metadata = replace(self._state.metadata, handed_ms=given.state.now_ms)
+        self._state.metadata = replace(self._state.metadata, handed_ms=state.now_ms)
         await self._committer.submit(Write(WriteBatch.force, internal=True))
         try:
-            await self._in_thread(partial(_write, self._directory, given))
+            await self._in_thread(partial(_write, self._directory, topics, state))
         except OSError as error:
             log.warning("region observers get no newer state: %s", error)
-        await self._look(now_ms=given.state.now_ms)
+        await self._look(now_ms=state.now_ms)
 
     def has_cleared(self, pointer: int) -> bool:
         """Whether no row in any region had this invalid pointer when the records were last read."""
@@ -225,15 +209,9 @@ class RegionObservers:
         self._cleared = cleared_everywhere(regions, records)
 
 
-def _write(directory: Path, given: RetentionInput) -> None:
+def _write(directory: Path, topics: Mapping[bytes, TopicRule], state: RetentionState) -> None:
     make_directory(directory / RECORDS)
-    state = pack_state(
-        given.topics,
-        state=given.state,
-        in_progress=given.in_progress,
-        invalid=given.invalid,
-    )
-    write_file(directory / STATE_NAME, state)
+    write_file(directory / STATE_NAME, pack_state(topics, state))
 
 
 def _regions(store: Store) -> frozenset[str]:

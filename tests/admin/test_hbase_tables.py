@@ -39,7 +39,7 @@ class Beside:
 
     def hand_over(self, now_ms: int) -> None:
         state = RetentionState(now_ms=now_ms, longest_transaction_ms=0, in_progress=(), invalid=())
-        data = pack_state({}, state=state, in_progress=(), invalid=())
+        data = pack_state({}, state)
         (self.directory / STATE_NAME).write_bytes(data)
 
     def record(self, region: Region, *, state_ms: int, ended_ms: int, dropped: int) -> None:

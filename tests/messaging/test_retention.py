@@ -151,7 +151,7 @@ def _rules(topics: dict[bytes, TopicRule]) -> _Rules:
         invalid=ROWS["invalid"],
     )
     named = {name: (Topic(split_topic(name)), rule) for name, rule in topics.items()}
-    return _Rules(named, state, in_progress=frozenset(), may_delete=True)
+    return _Rules(named, state, may_delete=True)
 
 
 def _rule(values: dict[str, Any]) -> TopicRule:

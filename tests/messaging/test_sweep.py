@@ -341,13 +341,6 @@ async def test_damaged_rows_are_counted_and_kept(world: World, service: Messagin
     assert key in world.rows
 
 
-async def test_a_sweep_survives_a_restart(world: World) -> None:
-    async with world.running(audit={"ttl": "100"}) as service:
-        await service.cleaner.run_pass()
-    async with world.running() as service:
-        assert service.last_sweep == (NOON_MS, "snapshot.1")
-
-
 async def test_a_sweep_makes_room_on_a_disk_that_is_nearly_full(
     world: World, service: MessagingService
 ) -> None:

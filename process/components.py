@@ -34,6 +34,7 @@ from process.data_directories import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
+from process.http_connection import HttpService
 from process.listener import Listener
 from process.metrics import watch
 from process.settings import Settings, SettingsError
@@ -144,15 +145,15 @@ class Components:
     def listener(self) -> Listener:
         """A listener that serves every route."""
         server = self._settings.server
-        return Listener(
+        service = HttpService(
             self._routes(),
             backup_stream.routes(self._backups),
             self._dispatcher,
             self._hosts,
-            connections_max=server.max_connections,
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )
+        return Listener(service, connections_max=server.max_connections)
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging

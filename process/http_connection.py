@@ -26,7 +26,7 @@ from process.dispatch import Dispatcher, RouteTree, is_given_up
 from process.plain_requests import Heads, Lines
 from process.request_parser import (
     METHODS,
-    Exchange,
+    ParsedRequest,
     RequestParser,
     Target,
     accept_of,
@@ -45,6 +45,7 @@ from tuff.protocol.exchange import Handler, Reply, Request, Route, problem_reply
 
 log = logging.getLogger(__name__)
 
+SERVER_NAME = "tuff"  # what every reply calls the server
 UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
 PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
 JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
@@ -70,10 +71,7 @@ class ReplyBytes:
     """Turns replies into bytes. `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock:
     the Date field is made anew when a second of it has passed."""
 
-    def __init__(
-        self, *, server: str, now_ms: Callable[[], int], elapsed_s: Callable[[], float]
-    ) -> None:
-        self._server = server
+    def __init__(self, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
         self._dated_s = -1
@@ -110,7 +108,7 @@ class ReplyBytes:
     def _date(self) -> None:
         self._dated_s = int(self._elapsed_s())
         date = formatdate(self._now_ms() / 1000, usegmt=True)
-        self._close = f"Date: {date}\r\nServer: {self._server}\r\n\r\n".encode("ascii")
+        self._close = f"Date: {date}\r\nServer: {SERVER_NAME}\r\n\r\n".encode("ascii")
 
 
 def _start(status: int, content_type: str | None) -> bytes:
@@ -126,20 +124,20 @@ class ReplyStream:
     status = 200
 
     def __init__(
-        self, send: Callable[..., Awaitable[None]], exchange: Exchange, replies: ReplyBytes
+        self, send: Callable[..., Awaitable[None]], parsed: ParsedRequest, replies: ReplyBytes
     ) -> None:
         self._send = send
-        self._exchange = exchange
+        self._parsed = parsed
         self._replies = replies
-        self._is_chunked = exchange.version == "1.1"
+        self._is_chunked = parsed.version == "1.1"
 
     async def start(self, content_type: str, *, within_s: float) -> None:
         """Send the head. Raises: as `write`."""
         if not self._is_chunked:
-            self._exchange.is_kept_alive = False  # the end of the connection is that of the reply
+            self._parsed.is_kept_alive = False  # the end of the connection is that of the reply
         framing = [("Transfer-Encoding", "chunked")] if self._is_chunked else []
-        closing = [] if self._exchange.is_kept_alive else [("Connection", "close")]
-        self._exchange.is_begun = True
+        closing = [] if self._parsed.is_kept_alive else [("Connection", "close")]
+        self._parsed.is_begun = True
         head = self._replies.stream_head(self.status, content_type, [*framing, *closing])
         await self._send(head, within_s=within_s)
 
@@ -171,7 +169,7 @@ class StreamRoute(NamedTuple):
 
 
 class HttpService:
-    """What all connections share. Lives on one event loop."""
+    """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
     def __init__(
         self,
@@ -180,8 +178,8 @@ class HttpService:
         dispatcher: Dispatcher,
         hosts: AllowedHosts,
         *,
-        replies: ReplyBytes,
         max_request_bytes: int,
+        now_ms: Callable[[], int],
     ) -> None:
         routes, streams = list(routes), list(streams)
         self.loop = asyncio.get_running_loop()
@@ -191,7 +189,7 @@ class HttpService:
         self.tree = RouteTree([*routes, *of_streams])
         self.dispatcher = dispatcher
         self.hosts = hosts
-        self.replies = replies
+        self.replies = ReplyBytes(now_ms=now_ms, elapsed_s=self.loop.time)
         self.max_request_bytes = max_request_bytes
         self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
         self.connections = Connections()
@@ -238,10 +236,9 @@ class HttpConnection(asyncio.Protocol):
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
         self._parser: RequestParser | None = None  # from the first request that is not plain
-        self._head_watched: Exchange | None = None  # its head has a time limit that runs
-        self._current: Exchange | None = (
-            None  # parsed, and under way or with its body still to come
-        )
+        self._head_watched: ParsedRequest | None = None  # its head has a time limit that runs
+        # The parsed request that is under way, or whose body is still to come.
+        self._current: ParsedRequest | None = None
         self._work: LightTask[Reply] | LightTask[Reply | ReplyStream] | None = None  # under way
         self._operation = ""  # of the request under way, or of the last one
         self._is_paused = False  # the client does not read its replies
@@ -391,12 +388,12 @@ class HttpConnection(asyncio.Protocol):
             self._head_watched = parser.in_head
             self._loop.call_later(HEAD_S_MAX, self._end_head, parser, parser.in_head)
 
-    def _end_head(self, parser: RequestParser, exchange: Exchange) -> None:
+    def _end_head(self, parser: RequestParser, parsed: ParsedRequest) -> None:
         """Refuse a request whose head takes too long."""
-        if self._transport is None or parser.in_head is not exchange:
+        if self._transport is None or parser.in_head is not parsed:
             return
         if self._held:  # the rest may be there, behind a request under way
-            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, exchange)
+            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, parsed)
             return
         parser.break_off(
             BadRequestError(
@@ -424,27 +421,27 @@ class HttpConnection(asyncio.Protocol):
             # Not from here: a thousand requests in one segment would nest as deep.
             self._loop.call_soon(self._go_on)
 
-    def _begin(self, exchange: Exchange) -> None:
-        self._current = exchange
-        refusal = refusal_of_head(exchange.version, exchange.target, exchange.fields)
+    def _begin(self, parsed: ParsedRequest) -> None:
+        self._current = parsed
+        refusal = refusal_of_head(parsed.version, parsed.target, parsed.fields)
         if refusal is not None:
             self._refuse(refusal)
             return
         try:
-            target = read_target(exchange.target)
+            target = read_target(parsed.target)
         except BadRequestError as error:
             self._refuse(error)
             return
-        call = _Call(self._service, exchange, target)
+        call = _Call(self._service, parsed, target)
         self._operation = call.operation
-        foreign = self._service.hosts.refusal(exchange.fields, authority=target.authority)
+        foreign = self._service.hosts.refusal(parsed.fields, authority=target.authority)
         if foreign is not None:
             self._answer(self._service.dispatcher.refuse(call.operation, foreign))
             return
         work = self._service.dispatcher.answer(call.operation, call.answer, self)
         self._work = LightTask(work, returned=self._answer, failed=self._fail)
         self._work.go_on()
-        if not exchange.is_whole and self._held:
+        if not parsed.is_whole and self._held:
             self._loop.call_soon(self._go_on)
 
     def _refuse(self, refusal: TuffError) -> None:
@@ -460,30 +457,30 @@ class HttpConnection(asyncio.Protocol):
         self._work = None
         if self._transport is None:
             return
-        exchange = self._current
+        parsed = self._current
         if isinstance(answer, Reply):
-            if exchange is not None and exchange.is_begun:
+            if parsed is not None and parsed.is_begun:
                 self.abort()  # a part of another reply is sent, so only closing is possible
                 return
-            self._write(answer, exchange)
-        if exchange is None or not exchange.is_kept_alive or self._is_closing:
+            self._write(answer, parsed)
+        if parsed is None or not parsed.is_kept_alive or self._is_closing:
             self._hang_up()
             return
         self._quiet_s = self._loop.time()
-        if not exchange.is_whole:
-            exchange.is_discarded = True
-            self._loop.call_later(LINGER_S_MAX, self._end_linger, exchange)
+        if not parsed.is_whole:
+            parsed.is_discarded = True
+            self._loop.call_later(LINGER_S_MAX, self._end_linger, parsed)
         # Not from here: a thousand requests in one segment would nest as deep.
         self._loop.call_soon(self._go_on)
 
-    def _write(self, reply: Reply, exchange: Exchange | None) -> None:
+    def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
         assert self._transport is not None
-        if exchange is None or not exchange.is_kept_alive:
+        if parsed is None or not parsed.is_kept_alive:
             reply = reply._replace(headers=(*reply.headers, ("Connection", "close")))
-        elif exchange.version == "1.0":
+        elif parsed.version == "1.0":
             reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
         head = self._service.replies.head(reply)
-        if exchange is not None and exchange.method == "HEAD":
+        if parsed is not None and parsed.method == "HEAD":
             self._transport.write(head)
         else:
             self._transport.writelines((head, reply.body))
@@ -510,8 +507,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
             self._watch_reader()
 
-    def _end_linger(self, exchange: Exchange) -> None:
-        if self._current is exchange and not exchange.is_whole:
+    def _end_linger(self, parsed: ParsedRequest) -> None:
+        if self._current is parsed and not parsed.is_whole:
             self._hang_up()
 
     def _watch_reader(self) -> None:
@@ -539,31 +536,31 @@ class HttpConnection(asyncio.Protocol):
 
     # What a handler calls.
 
-    async def body_of(self, exchange: Exchange) -> bytes:
+    async def body_of(self, parsed: ParsedRequest) -> bytes:
         """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
-        if exchange.error is not None:
-            raise exchange.error
-        if not exchange.is_whole:
-            if exchange.version == "1.1" and "expect" in exchange.fields:
+        if parsed.error is not None:
+            raise parsed.error
+        if not parsed.is_whole:
+            if parsed.version == "1.1" and "expect" in parsed.fields:
                 self._send(_CONTINUE)
-            exchange.waiter = self._loop.create_future()
-            exchange.last_byte_s = self._loop.time()
-            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._look_at_upload, exchange)
-            await exchange.waiter
-        return bytes(exchange.body)
+            parsed.waiter = self._loop.create_future()
+            parsed.last_byte_s = self._loop.time()
+            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._look_at_upload, parsed)
+            await parsed.waiter
+        return bytes(parsed.body)
 
-    def _look_at_upload(self, exchange: Exchange) -> None:
-        if exchange.is_whole or exchange.error is not None or self._transport is None:
+    def _look_at_upload(self, parsed: ParsedRequest) -> None:
+        if parsed.is_whole or parsed.error is not None or self._transport is None:
             return
-        left_s = exchange.last_byte_s + UPLOAD_QUIET_S_MAX - self._loop.time()
+        left_s = parsed.last_byte_s + UPLOAD_QUIET_S_MAX - self._loop.time()
         if left_s > 0:
-            self._loop.call_later(left_s, self._look_at_upload, exchange)
+            self._loop.call_later(left_s, self._look_at_upload, parsed)
             return
-        exchange.is_kept_alive = False
-        exchange.fail(
+        parsed.is_kept_alive = False
+        parsed.fail(
             BadRequestError(
                 f"no byte of the body came for {UPLOAD_QUIET_S_MAX:g} seconds, after "
-                f"{len(exchange.body)} bytes; send it again"
+                f"{len(parsed.body)} bytes; send it again"
             )
         )
 
@@ -648,21 +645,21 @@ class SlowReader:
 class _Call:
     """One parsed request and the route that answers it, if there is one."""
 
-    def __init__(self, service: HttpService, exchange: Exchange, target: Target) -> None:
+    def __init__(self, service: HttpService, parsed: ParsedRequest, target: Target) -> None:
         self._service = service
-        self._exchange = exchange
+        self._parsed = parsed
         self._target = target
         self._resource = service.tree.find(target.segments)
         self._found: Handler | None = None
         operation = UNMATCHED
-        if self._resource is not None and exchange.method in self._methods():
-            self._found = self._resource.handlers["GET" if self._is_head() else exchange.method]
+        if self._resource is not None and parsed.method in self._methods():
+            self._found = self._resource.handlers["GET" if self._is_head() else parsed.method]
             operation = self._resource.path
         # Not the path: the names of topics would make a series of metrics each.
-        self.operation = f"{exchange.method} {operation}"
+        self.operation = f"{parsed.method} {operation}"
 
     def _is_head(self) -> bool:
-        return self._exchange.method == "HEAD"
+        return self._parsed.method == "HEAD"
 
     def _methods(self) -> list[str]:
         assert self._resource is not None
@@ -674,27 +671,27 @@ class _Call:
 
     async def answer(self, connection: HttpConnection) -> Reply | ReplyStream:
         """What the dispatcher calls. Raises: TuffError, ConnectionError."""
-        exchange, target, found = self._exchange, self._target, self._found
-        require_no_coding(exchange.fields)
+        parsed, target, found = self._parsed, self._target, self._found
+        require_no_coding(parsed.fields)
         if self._resource is None:
             raise NotFoundError(
                 f"there is nothing at {target.path}; /openapi.json says what there is"
             )
         if found is None:
             allowed = ", ".join(self._methods())
-            error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {exchange.method}")
+            error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {parsed.method}")
             return problem_reply(error)._replace(headers=(("Allow", allowed),))
         request = Request(
             self._resource.parameters,
             target.query,
-            exchange.fields.get("content-type", [None])[0],
-            accept_of(exchange.fields),
-            await connection.body_of(exchange),
+            parsed.fields.get("content-type", [None])[0],
+            accept_of(parsed.fields),
+            await connection.body_of(parsed),
         )
         stream = self._service.streams.get(self.operation)
         if stream is None:
             return await found(request)
-        sending = ReplyStream(connection.send, exchange, self._service.replies)
+        sending = ReplyStream(connection.send, parsed, self._service.replies)
         await stream(request, sending)
         return sending
 

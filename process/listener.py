@@ -3,15 +3,11 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Iterable
 
-from process.allowed_hosts import AllowedHosts
-from process.dispatch import Dispatcher
-from process.http_connection import HttpConnection, HttpService, ReplyBytes, StreamRoute
+from process.http_connection import HttpConnection, HttpService, ReplyBytes
 from tuff.protocol.errors import OverloadedError
-from tuff.protocol.exchange import RETRY_AFTER_S, Route, problem_reply
+from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
 
-SERVER_NAME = "tuff"  # what every reply calls the server
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
 CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get this long at least
 
@@ -19,29 +15,9 @@ CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get th
 class Listener:
     """The listening socket, with a bound on open connections."""
 
-    def __init__(
-        self,
-        routes: Iterable[Route],
-        streams: Iterable[StreamRoute],
-        dispatcher: Dispatcher,
-        hosts: AllowedHosts,
-        *,
-        connections_max: int,
-        max_request_bytes: int,
-        now_ms: Callable[[], int],
-    ) -> None:
-        elapsed_s = asyncio.get_running_loop().time
-        replies = ReplyBytes(server=SERVER_NAME, now_ms=now_ms, elapsed_s=elapsed_s)
-        self._service = HttpService(
-            routes,
-            streams,
-            dispatcher,
-            hosts,
-            replies=replies,
-            max_request_bytes=max_request_bytes,
-        )
+    def __init__(self, service: HttpService, *, connections_max: int) -> None:
+        self._service = service
         self._connections_max = connections_max
-        self._hosts = hosts
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
@@ -55,7 +31,7 @@ class Listener:
             start_serving=False,  # before it is known which hosts are the server's
         )
         addresses = [each.getsockname() for each in self._server.sockets]
-        self._hosts.bind(host, [address for address, *_ in addresses])
+        self._service.hosts.bind(host, [address for address, *_ in addresses])
         await self._server.start_serving()
         return int(addresses[0][1])
 

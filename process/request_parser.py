@@ -48,7 +48,7 @@ _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")
 HeaderFields = dict[str, list[str]]  # every value of a field, by its name in small letters
 
 
-class Exchange:
+class ParsedRequest:
     """One request as it is read, until it is answered."""
 
     __slots__ = ("body", "error", "fields", "is_begun", "is_discarded", "is_kept_alive", "is_whole",
@@ -91,9 +91,9 @@ class RequestParser:
     def __init__(self, *, max_request_bytes: int, now_s: Callable[[], float]) -> None:
         self._max_request_bytes = max_request_bytes
         self._now_s = now_s
-        self.queue: deque[Exchange] = deque()
+        self.queue: deque[ParsedRequest] = deque()
         self.refusal: TuffError | None = None
-        self._reading: Exchange | None = None  # the request that the parser is in
+        self._reading: ParsedRequest | None = None  # the request that the parser is in
         self._is_head_whole = False
         self._overhead_bytes = 0  # since the first segment of a request, or the last byte of a body
         self._first_line = b""  # begins the bytes in which an error is found
@@ -105,7 +105,7 @@ class RequestParser:
         return self._reading is not None
 
     @property
-    def in_head(self) -> Exchange | None:
+    def in_head(self) -> ParsedRequest | None:
         """The request whose head has begun and is not whole."""
         return None if self._is_head_whole else self._reading
 
@@ -146,11 +146,11 @@ class RequestParser:
 
     def break_off(self, refusal: TuffError) -> None:
         """Answer what was read, then this, and close: where the next request begins is unknown."""
-        exchange, self._reading = self._reading, None
+        parsed, self._reading = self._reading, None
         self.stop()
-        if exchange is not None and self._is_head_whole:
-            exchange.is_kept_alive = False
-            exchange.fail(refusal)  # the client gets it as the answer to that request
+        if parsed is not None and self._is_head_whole:
+            parsed.is_kept_alive = False
+            parsed.fail(refusal)  # the client gets it as the answer to that request
         else:
             self.refusal = refusal
 
@@ -168,7 +168,7 @@ class RequestParser:
     # What llhttp calls.
 
     def on_message_begin(self) -> None:
-        self._reading, self._is_head_whole, self._overhead_bytes = Exchange(), False, 0
+        self._reading, self._is_head_whole, self._overhead_bytes = ParsedRequest(), False, 0
 
     def on_url(self, part: bytes) -> None:
         assert self._reading is not None
@@ -180,26 +180,26 @@ class RequestParser:
             add_field(self._reading.fields, name, value)
 
     def on_headers_complete(self) -> None:
-        exchange, parser = self._reading, self._parser
-        assert exchange is not None
+        parsed, parser = self._reading, self._parser
+        assert parsed is not None
         assert parser is not None
         self._is_head_whole = True
-        exchange.method = parser.get_method().decode("ascii")
-        exchange.version = parser.get_http_version()
-        exchange.is_kept_alive = parser.should_keep_alive() and exchange.method != "CONNECT"
-        exchange.last_byte_s = self._now_s()
-        self.queue.append(exchange)
+        parsed.method = parser.get_method().decode("ascii")
+        parsed.version = parser.get_http_version()
+        parsed.is_kept_alive = parser.should_keep_alive() and parsed.method != "CONNECT"
+        parsed.last_byte_s = self._now_s()
+        self.queue.append(parsed)
 
     def on_body(self, part: bytes) -> None:
-        exchange = self._reading
-        assert exchange is not None
-        exchange.last_byte_s = self._now_s()
+        parsed = self._reading
+        assert parsed is not None
+        parsed.last_byte_s = self._now_s()
         self._overhead_bytes = 0
-        if exchange.is_discarded:
+        if parsed.is_discarded:
             return
-        exchange.body += part
-        if len(exchange.body) > self._max_request_bytes:
-            exchange.fail(
+        parsed.body += part
+        if len(parsed.body) > self._max_request_bytes:
+            parsed.fail(
                 RequestTooLargeError(
                     f"the body is larger than server.max_request_bytes={self._max_request_bytes}; "
                     "send it in parts"

@@ -9,7 +9,7 @@ from typing import cast
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
-from process.http_connection import HttpConnection
+from process.http_connection import HttpConnection, HttpService
 from process.listener import Listener
 from process.metrics import Metrics
 from tuff.disk.event_loop import Arrivals
@@ -84,16 +84,15 @@ class Served:
         self.admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
         self.admission.open()
         front = Dispatcher(self.admission, self.metrics, elapsed_s=lambda: 0.0)
-        self._hosts = AllowedHosts(["x"])
-        self.listener = Listener(
+        self._service = HttpService(
             self.routes.all(),
             (),
             front,
-            self._hosts,
-            connections_max=CONNECTIONS_MAX,
+            AllowedHosts(["x"]),
             max_request_bytes=REQUEST_BYTES_MAX,
             now_ms=lambda: NOW_MS,
         )
+        self.listener = Listener(self._service, connections_max=CONNECTIONS_MAX)
 
     async def open(self) -> None:
         self.port = await self.listener.listen("127.0.0.1", 0)
@@ -107,13 +106,13 @@ class Served:
         self._parsing.close()
 
     def _parsing_connection(self) -> HttpConnection:
-        connection = HttpConnection(self.listener._service)
+        connection = HttpConnection(self._service)
         connection._begin_parsing()
         return connection
 
     @property
     def connections(self) -> set[HttpConnection]:
-        return cast(set[HttpConnection], self.listener._service.connections._open)
+        return cast(set[HttpConnection], self._service.connections._open)
 
     @property
     def count(self) -> int:

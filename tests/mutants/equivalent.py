@@ -239,4 +239,10 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._interrupts = []",
         "pass",
     ): "only `during` asks for an interrupt, and has a new context for each transaction",
+    (
+        "messaging/retention/cleaner.py",
+        "RetentionCleaner._older_rows",
+        "first = self._swept_generations.get(topic.id, 0)",
+        "first = self._swept_generations.get(topic.id, 1)",
+    ): "generations are counted from 1",
 }

@@ -3,10 +3,10 @@
     python -m tests.pipeline.kill --kills 12
     python -m tests.pipeline.kill --kills 1 --at "before step move 1 of archive"
 
-One life is a process that archives, compacts, replays, audits and retries what is new. It dies
+A run is a process that archives, compacts, replays, audits and retries new messages. It is killed
 before or after a step of its own, on either side of a call to the server, which a proxy sees, or at
-any moment. After each life what is archived and what is left in the topic is all that was
-published; in the end each message is in each place once.
+any moment. After each run the archive and the topic together hold all published messages; in the
+end each message is in each place once.
 """
 
 import argparse
@@ -41,18 +41,18 @@ from tests.pipeline.kill_accounts import (
     rows_of_files,
 )
 from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
-from tests.spark.kill import EPOCH, LIVES_MAX, SAID_COUNT, TOO_SLOW, Point, Points, When
+from tests.spark.kill import EPOCH, LOG_LENGTH_MAX, START_COUNT_MAX, TOO_SLOW, Point, Points, When
 from tests.spark.messages import read
 from tests.spark.session import set_up
 
-LIFE_WITHIN_S = 900.0
-HOUR_COUNT = 2  # new hours for each life, on a day of their own
+RUN_WITHIN_S = 900.0
+HOUR_COUNT = 2  # new hours for each run, on a day of their own
 MESSAGE_COUNT = 7  # of each hour
 TTL_S = 2**31 - 1  # seconds; the longest
-DEATH_COUNT_MAX = 1_000  # in one run
-LETTER_COUNT = 10  # new ones for each life
+KILL_COUNT_MAX = 1_000  # in one run
+LETTER_COUNT = 10  # new ones for each run
 
-# By the job: what it asks the server for, its tasks included.
+# The calls of each job to the server, those of its tasks included.
 CALLS = {
     "archive": ("poll", "offsets", "tuff-archive", "truncate"),
     "replay": (EPOCH, "store", "commit"),
@@ -81,10 +81,10 @@ class Moment:
     part: float
 
     def __str__(self) -> str:
-        return f"after {self.part:.0%} of a life"
+        return f"after {self.part:.0%} of a run"
 
 
-Death = Step | Point | Moment
+Kill = Step | Point | Moment
 
 
 class CallsOfJobs(Points):
@@ -110,7 +110,7 @@ def topic(name: str) -> tuff.TopicId:
     return tuff.TopicId(*name.split(":"))
 
 
-class Lives:
+class JobRuns:
     """Runs of the jobs against one server, and the messages that they process."""
 
     def __init__(self, home: Path, url: str, client: tuff.Client, clock: Clock) -> None:
@@ -122,7 +122,7 @@ class Lives:
         self._event_count = self._letter_count = 0
         self._whole_s = 60.0
         for name in (SOURCE, f"{SOURCE}.dlq", AGAIN, LETTERS, f"{LETTERS}.retry", f"{LETTERS}.dlq"):
-            client.topics.create(topic(name), ttl=TTL_S)  # each life takes a day
+            client.topics.create(topic(name), ttl=TTL_S)  # each run takes a day
 
     @property
     def message_count(self) -> int:
@@ -153,30 +153,30 @@ class Lives:
             yield from (Message(each.id.to_bytes(), each.payload) for each in poll)
             poll = self._client.poll(topic(SOURCE), poll.next_id, inclusive=False)
 
-    def live(self, death: Death | None) -> bool:
+    def run(self, kill: Kill | None) -> bool:
         """Run the jobs until that kill, or to their end; returns whether they were killed."""
-        for _ in range(LIVES_MAX):
-            code = self._state(death)
+        for _ in range(START_COUNT_MAX):
+            code = self._run_jobs(kill)
             if code in (0, -signal.SIGKILL):
                 return code != 0
             assert TOO_SLOW in self._said(), f"exit {code}:\n{self._said()}"
         raise AssertionError(f"the machine is too busy:\n{self._said()}")
 
-    def _state(self, death: Death | None) -> int:
-        self.points.aim(death if isinstance(death, Point) else None)
+    def _run_jobs(self, kill: Kill | None) -> int:
+        self.points.aim(kill if isinstance(kill, Point) else None)
         program = [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.pipeline.kill_job"]
         words = [*program, self.url, str(self._home)]
-        if isinstance(death, Step):
-            words += [death.job, death.name, death.when, str(death.number)]
+        if isinstance(kill, Step):
+            words += [kill.job, kill.name, kill.when, str(kill.number)]
         (self._home / "job").unlink(missing_ok=True)
         began_s = time.monotonic()
         with (self._home / "jobs.txt").open("wb") as said:
             jobs = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
-        after_s = death.part * self._whole_s if isinstance(death, Moment) else None
+        after_s = kill.part * self._whole_s if isinstance(kill, Moment) else None
         watch = threading.Thread(target=self._kill, args=(jobs, after_s))
         watch.start()
         try:
-            code = jobs.wait(LIFE_WITHIN_S)
+            code = jobs.wait(RUN_WITHIN_S)
         finally:
             self.points.reached.set()
             watch.join()
@@ -192,13 +192,11 @@ class Lives:
         self.points.is_dead.set()
 
     def _said(self) -> str:
-        return (self._home / "jobs.txt").read_text("utf-8", "replace")[-SAID_COUNT:]
+        return (self._home / "jobs.txt").read_text("utf-8", "replace")[-LOG_LENGTH_MAX:]
 
     def check(self, *, is_whole: bool) -> None:
-        """What holds after every life; and more after one that came to its end.
-
-        Raises: AssertionError.
-        """
+        """Raises: AssertionError: a message is lost or duplicated; after a whole run also: a job is
+        incomplete."""
         rows = self._archive.rows(topic(SOURCE))
         left = list(self._messages_after(None))
         files = rows_of_files(self._archive, rows)
@@ -216,12 +214,12 @@ class Lives:
             check_audit(self._home / "audit", letters, archived)
 
 
-def deaths(*, seed: int) -> Iterator[Death]:
-    """Deaths of each job, and at any moment, in turns: at each step and call the first time, then
-    the second, and so on."""
+def kills(*, seed: int) -> Iterator[Kill]:
+    """Kills of each job, and at any moment, in turns: at the first time of each step and call, then
+    at the second, and so on."""
     chance = random.Random(seed)
     for number in count(1):
-        kinds: list[list[Death]] = [
+        kinds: list[list[Kill]] = [
             [Step(job, step, when, number) for step in steps for when in ("before", "after")]
             for job, steps in STEPS.items()
         ]
@@ -240,10 +238,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.pipeline.kill", description=__doc__)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--at", default="", help="only deaths whose words have this in them")
+    parser.add_argument("--at", default="", help="only kills whose description contains this")
     options = parser.parse_args(arguments)
-    every = islice(deaths(seed=options.seed), DEATH_COUNT_MAX)
-    to_die = list(islice((each for each in every if options.at in str(each)), options.kills))
+    every = islice(kills(seed=options.seed), KILL_COUNT_MAX)
+    chosen = list(islice((each for each in every if options.at in str(each)), options.kills))
     set_up()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
@@ -252,27 +250,27 @@ def main(arguments: Sequence[str]) -> int:
         settings = ("messaging.max_block=86400",)
         server = serve(home / "home", *settings, environment=shim.environment())
         with server, tuff.Client(server.url) as client:
-            lives = Lives(home, server.url, client, clock)
-            with losing(server.url, losses=lives.points) as (lives.url, _):
-                killed = run(lives, to_die)
-        print(f"{killed} kills of running jobs, {lives.message_count} messages, each once")
-    return 0 if to_die and 2 * killed >= len(to_die) else 1
+            runs = JobRuns(home, server.url, client, clock)
+            with losing(server.url, losses=runs.points) as (runs.url, _):
+                killed = run_all(runs, chosen)
+        print(f"{killed} kills of running jobs, {runs.message_count} messages, each once")
+    return 0 if chosen and 2 * killed >= len(chosen) else 1
 
 
-def run(lives: Lives, to_die: Iterable[Death]) -> int:
-    """Live until each of these deaths, and once to the end; how many were killed."""
-    lives.publish()
-    assert not lives.live(None)
-    lives.check(is_whole=True)
+def run_all(runs: JobRuns, chosen: Iterable[Kill]) -> int:
+    """Run until each of these kills, and once to the end; returns the number of kills."""
+    runs.publish()
+    assert not runs.run(None)
+    runs.check(is_whole=True)
     killed = 0
-    for death in to_die:
-        lives.publish()
-        was_killed = lives.live(death)
-        lives.check(is_whole=not was_killed)
+    for kill in chosen:
+        runs.publish()
+        was_killed = runs.run(kill)
+        runs.check(is_whole=not was_killed)
         killed += was_killed
-        print(f"{death}: {'killed' if was_killed else 'not reached'}", flush=True)
-    assert not lives.live(None)
-    lives.check(is_whole=True)
+        print(f"{kill}: {'killed' if was_killed else 'not reached'}", flush=True)
+    assert not runs.run(None)
+    runs.check(is_whole=True)
     return killed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.manifest import HOUR_MS, Archive, Hour, Row, Summary
-from tests.pipeline.kill import Moment, Step, deaths
+from tests.pipeline.kill import Moment, Step, kills
 from tests.pipeline.kill_accounts import (
     Message,
     check_archive,
@@ -174,10 +174,10 @@ def test_each_letter_is_in_one_topic_once() -> None:
 
 
 def test_the_first_kills_are_of_every_kind() -> None:
-    first = list(islice(deaths(seed=0), 9))
+    first = list(islice(kills(seed=0), 9))
 
-    steps = {death.job for death in first if isinstance(death, Step)}
-    calls = {death.call.split()[0] for death in first if isinstance(death, Point)}
+    steps = {kill.job for kill in first if isinstance(kill, Step)}
+    calls = {kill.call.split()[0] for kill in first if isinstance(kill, Point)}
     assert steps == set(STEPS)
     assert calls == {"archive", "replay", "audit", "retry"}
-    assert sum(isinstance(death, Moment) for death in first) == 1
+    assert sum(isinstance(kill, Moment) for kill in first) == 1

@@ -29,19 +29,19 @@ from tests.spark.messages import read
 from tests.spark.session import set_up
 from tuff.launch import ServerProcess
 
-LIFE_WITHIN_S = 300.0
-LIVES_MAX = 5  # for one point
-# What a driver says where its machine is so busy that a process takes ten seconds to start. Nothing
-# can be set against it, and a later driver goes on as after a kill.
+RUN_WITHIN_S = 300.0
+START_COUNT_MAX = 5  # drivers for one point
+# The log of a driver on a machine so busy that a process takes ten seconds to start. No setting
+# avoids it, and the next driver continues as after a kill.
 TOO_SLOW = "Python worker failed to connect back"
-SAID_COUNT = 10_000  # characters of what a driver said before it failed
-MESSAGE_COUNT = 4 * BATCH_COUNT  # new ones for each life
+LOG_LENGTH_MAX = 10_000  # characters of a log that a failure shows
+MESSAGE_COUNT = 4 * BATCH_COUNT  # published for each driver
 EPOCH = "epoch"
 CALLS = (EPOCH, "checkpoint", "store", "commit", "poll", "offsets")
 
 
 class When(Enum):
-    """On which side of a call the driver dies."""
+    """On which side of a call the driver is killed."""
 
     BEFORE = "before the request"
     DONE = "before the answer"
@@ -91,7 +91,7 @@ class Points(Losses):
         if not self._is_at(call, when):
             return False
         self.reached.set()
-        self.is_dead.wait(LIFE_WITHIN_S)
+        self.is_dead.wait(RUN_WITHIN_S)
         return True
 
     def _is_at(self, call: str, when: When) -> bool:
@@ -118,14 +118,14 @@ class KillProgram:
         self._client.publish(tuff.TopicId(*SOURCE.split(":")), *numbers)
         self._count += MESSAGE_COUNT
 
-    def live(self, point: Point | None) -> bool:
+    def run(self, point: Point | None) -> bool:
         """Run a driver until the point, or to its end; returns whether it was killed."""
-        for _ in range(LIVES_MAX):
-            code, said = self._run_driver(point)
+        for _ in range(START_COUNT_MAX):
+            code, log = self._run_driver(point)
             if code in (0, -signal.SIGKILL):
                 return code != 0
-            assert TOO_SLOW in said, f"the driver ended with {code}: {said[-SAID_COUNT:]}"
-        raise AssertionError(f"{LIVES_MAX} drivers, one after the other: {TOO_SLOW}")
+            assert TOO_SLOW in log, f"the driver ended with {code}: {log[-LOG_LENGTH_MAX:]}"
+        raise AssertionError(f"{START_COUNT_MAX} drivers, one after the other: {TOO_SLOW}")
 
     def _run_driver(self, point: Point | None) -> tuple[int, str]:
         self._points.aim(point)
@@ -140,7 +140,7 @@ class KillProgram:
             )  # fmt: skip
         watch = threading.Thread(target=self._kill, args=(driver,))
         watch.start()
-        code = driver.wait(LIFE_WITHIN_S)
+        code = driver.wait(RUN_WITHIN_S)
         self._points.reached.set()
         watch.join()
         return code, log.read_text("utf-8", "replace")
@@ -153,8 +153,8 @@ class KillProgram:
         self._points.is_dead.set()
 
     def check(self, *, is_over: bool) -> int:
-        """How many messages are in the sinks. Raises: AssertionError: not each one once, in order,
-        or, when all is over, not all of them."""
+        """Returns the number of messages in the sinks. Raises: AssertionError: one is missing,
+        duplicated or out of order; at the end (`is_over`) all must be there."""
         found_count = 0
         for parity, name in enumerate(SINKS):
             expected = [b"%d" % number for number in range(parity, self._count, 2)]
@@ -168,7 +168,7 @@ class KillProgram:
 
 
 def points(count: int, *, seed: int) -> list[Point]:
-    """Each side of each call first, by chance, and then again for a later batch."""
+    """Each side of each call in random order, then the same for later batches."""
     chance = random.Random(seed)
     found: list[Point] = []
     number = 1
@@ -202,11 +202,11 @@ def main(arguments: Sequence[str]) -> int:
             every = points(options.after + options.kills, seed=options.seed)
             for point in every[options.after :]:
                 program.publish()
-                was_killed = program.live(point)
+                was_killed = program.run(point)
                 killed += was_killed
                 came = f"{program.check(is_over=False)} messages"
                 print(f"{point}: {'killed' if was_killed else 'not reached'}, {came}", flush=True)
-            program.live(None)
+            program.run(None)
             message_count = program.check(is_over=True)
     print(f"{killed} kills of the driver, {message_count} messages, each once and in order")
     return 0 if 2 * killed >= options.kills else 1

@@ -287,7 +287,7 @@ def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path
 
 def _read_everything(client: Client, past: Past, place: str, findings: Findings) -> None:
     outcome = "server served whole"
-    for name, expected in past.answers.all_messages.items():
+    for name, expected in past.expected.all_messages.items():
         try:
             reading = read_past_damage(Topic(client, *name.split(":")))
         except AssertionError as error:

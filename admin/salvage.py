@@ -8,7 +8,7 @@ prove outcomes that the old files lost.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from admin.data_directory import DataDirectory, new_directory
@@ -17,7 +17,6 @@ from admin.fsck import MessageStoreReport, check, check_message_store, lost_comm
 from admin.readable_rows import ReadableRows
 from admin.salvage_messages import (
     MessageSalvage,
-    ProvenOutcome,
     SalvagedRows,
     write_empty_store,
 )
@@ -30,7 +29,6 @@ from admin.salvage_transactions import (
 from admin.transaction_files import write_transaction_files
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
-from tx.outcomes import EndedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def _salvage_rows(
 ) -> SalvagedRows:
     store = LevelDbStore(part / "messages", first_whole=first_whole)
     try:
-        outcome = cache(partial(_outcome, proven))
+        outcome = cache(proven.outcome_of)
         source = None if readable is None else MessageSalvage(readable, store, outcome=outcome)
         rows = SalvagedRows() if source is None else source.copy_rows()
         store_id, highest = _write_transactions(
@@ -116,18 +114,6 @@ def _write_transactions(
     store_id = store_id or new_store_id()
     write_transaction_files(part / "snapshots", image, store_id=store_id, now_ms=now_ms)
     return store_id, image.highest_reserved
-
-
-def _outcome(proven: ProvenState, pointer: int) -> ProvenOutcome:
-    ended = proven.ended_as(pointer)
-    if ended is not None:
-        is_committed = ended is EndedState.COMMITTED
-        return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
-    if proven.is_open(pointer):
-        # If the files lack their end, it may have committed since.
-        return ProvenOutcome.NOT_COMMITTED if proven.is_complete else ProvenOutcome.UNKNOWN
-    is_forgotten = proven.is_forgotten(pointer)
-    return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
 
 
 def _hidden(rows: SalvagedRows) -> list[Decision]:

@@ -1,15 +1,12 @@
-"""Write a message store with every readable row, and without undecided rows: `tuff salvage`.
+"""Copy the rows of a corrupt message store to a new one: `tuff salvage` (promise 8).
 
-A row with a write pointer stays visible to snapshot readers only if its commit is proven: by the
-transaction files, or because its pointer has left the pointer index, which happens after a durable
-commit. In any other row the pointer is inverted, as a rollback does: readers without isolation see
-the row as before, snapshot readers never will. So the new store needs no index rows (promise 8).
+Every readable row is copied, and no row stays undecided (`salvage_visibility.py`), so the new store
+needs no index rows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from admin.findings import Decision, Finding
 from admin.readable_rows import (
@@ -19,9 +16,10 @@ from admin.readable_rows import (
     PayloadReferences,
     ReadableRows,
     ReadRow,
-    Version,
     row_name,
 )
+from admin.salvage_transactions import ProvenOutcome
+from admin.salvage_visibility import RowVisibility
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -44,36 +42,22 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TTL_S_MAX, TopicRecord
-from tuff.leveldb.manifest import LOG_SUFFIX
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER
 
 BATCH_BYTES_MAX = 4 << 20  # bytes of one write to the new store; a sync each
 
-_POINTER_SIZE = 8
-
-
-class ProvenOutcome(Enum):
-    """What the transaction files prove of a pointer. FORGOTTEN: they are complete and do not have
-    it, so it ended long ago and had no index row any more; UNKNOWN: they prove nothing."""
-
-    COMMITTED = "committed"
-    NOT_COMMITTED = "not committed"
-    FORGOTTEN = "forgotten"
-    UNKNOWN = "unknown"
-
 
 @dataclass
 class SalvagedRows:
-    """What was kept, lost and decided. `hidden` are the pointers that were inverted, `committed`
-    those that the rows alone prove committed."""
+    """What was kept, lost and decided; `hidden` and `committed` are those of `RowVisibility`."""
 
     kept: Counter[str] = field(default_factory=Counter)
     lost: list[Finding] = field(default_factory=list)
     decided: list[Decision] = field(default_factory=list)
     metadata: StoreMetadata = field(default_factory=StoreMetadata)
-    hidden: set[int] = field(default_factory=set)
-    committed: set[int] = field(default_factory=set)
+    hidden: Set[int] = frozenset()
+    committed: Set[int] = frozenset()
     highest_pointer: int = 0
 
 
@@ -100,10 +84,12 @@ class MessageSalvage:
     ) -> None:
         self._readable = readable
         self._new = new
-        self._outcome = outcome
-        self.report = SalvagedRows(lost=readable.findings())
-        self._indexed, self._unmarked = _pointers_in_doubt(self._readable)
-        self._has_log_holes = any(hole.first is not None for hole in self._readable.holes)
+        self._visibility = RowVisibility(readable, outcome)
+        self.report = SalvagedRows(
+            lost=readable.findings(),
+            hidden=self._visibility.hidden,
+            committed=self._visibility.committed,
+        )
         self._last = BEFORE_ALL
         self._batch_number = 0
         self._clock_ms: int | None = None
@@ -186,41 +172,11 @@ class MessageSalvage:
         row = MessageRow.from_bytes(found.key, value)
         if row.tx_pointer is not None:
             self._note_pointer(abs(row.tx_pointer))
-            row = self._decided(found, row, row.tx_pointer)
+            row = self._visibility.decided(found, row)
         if row.reference is None:
             self._put(found.key, row.to_bytes(found.key))
             return
         self._references.add(found.key, row)
-
-    def _decided(self, found: ReadRow, row: MessageRow, pointer: int) -> MessageRow:
-        """The row, with an inverted pointer unless its commit is proven."""
-        if pointer < 0:
-            return row
-        outcome = self._outcome(pointer)
-        if outcome is ProvenOutcome.COMMITTED:
-            return row
-        if outcome is not ProvenOutcome.NOT_COMMITTED and self._is_settled(found, pointer, outcome):
-            self.report.committed.add(pointer)
-            return row
-        self.report.hidden.add(pointer)
-        return replace(row, tx_pointer=-pointer)
-
-    def _is_settled(self, found: ReadRow, pointer: int, outcome: ProvenOutcome) -> bool:
-        """Whether the rows alone prove that the transaction of this row committed."""
-        # A newer version of this very row may be lost, in which a rollback inverted the pointer.
-        if found.may_be_stale or pointer in self._unmarked:
-            return False
-        is_forgotten = outcome is ProvenOutcome.FORGOTTEN
-        if pointer in self._indexed:
-            # The deletion of its index row is lost, so that the row is there again: only if no
-            # other write can be lost.
-            return is_forgotten and not self._has_log_holes and self._may_hide_index(pointer)
-        return is_forgotten or not self._may_hide_index(pointer)
-
-    def _may_hide_index(self, pointer: int) -> bool:
-        """Whether an index row of this pointer, or its deletion, may be lost in a table."""
-        low = INDEX + pointer.to_bytes(_POINTER_SIZE, "big")
-        return self._readable.may_hide(low, low + b"\xff")
 
     def _keep_payload(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
@@ -270,28 +226,3 @@ class MessageSalvage:
                 self._decide(f"topic {topic}", f"generation {generation}, as its newest rows have")
             self._last = max(self._last, record.log_start.offset)
             self._put(topic_key(topic), record.to_bytes(topic_key(topic)))
-
-
-def _pointers_in_doubt(readable: ReadableRows) -> tuple[set[int], set[int]]:
-    """Pointers with index rows; and pointers whose index rows were removed after a hole in a log,
-    in which some of their rows may have been marked rolled back: more rows than fit one batch are
-    marked by several."""
-    stops = [hole.stop for hole in readable.holes if hole.stop is not None]
-    indexed: set[int] = set()
-    unmarked: set[int] = set()
-    for versions in readable.versions():
-        key = versions[0].key
-        if key[:1] != INDEX:
-            continue
-        pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
-        if any(_is_removed_after(versions, stop) for stop in stops):
-            unmarked.add(pointer)
-        if versions[0].value is not None:
-            indexed.add(pointer)
-    return indexed, unmarked
-
-
-def _is_removed_after(versions: list[Version], stop: int) -> bool:
-    newest, oldest = versions[0], versions[-1]
-    is_removed_behind = newest.value is None and newest.sequence >= stop
-    return is_removed_behind and oldest.sequence < stop and newest.file.endswith(LOG_SUFFIX)

@@ -7,6 +7,7 @@ meaning by itself: a commit record is the decision, independent of the edits bef
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from admin.findings import Decision, Finding
@@ -40,6 +41,16 @@ from tx.state import Sink, StateImage, TransactionState, fresh_image
 _OF_ONE_TRANSACTION = (Checkpointed, Committing, Refused, Committed, Aborted, Invalidated)
 
 
+class ProvenOutcome(Enum):
+    """What the transaction files prove of a pointer. FORGOTTEN: they are complete and do not have
+    it, so it ended long ago and had no index row any more; UNKNOWN: they prove nothing."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    FORGOTTEN = "forgotten"
+    UNKNOWN = "unknown"
+
+
 @dataclass
 class ProvenState:
     """What the files prove. `is_complete`: a server could start from them. `committed`
@@ -68,11 +79,18 @@ class ProvenState:
             return None
         return None if isinstance(found, OpenTransaction) else found.state
 
-    def is_forgotten(self, pointer: int) -> bool:
-        """Whether its end was once recorded, and dropped when no row depended on it any more."""
-        if not self.is_complete or pointer > self.state.last_pointer:
-            return False
-        return self.ended_as(pointer) is None and not self.is_open(pointer)
+    def outcome_of(self, pointer: int) -> ProvenOutcome:
+        """What a row with this pointer may be taken for."""
+        ended = self.ended_as(pointer)
+        if ended is not None:
+            is_committed = ended is EndedState.COMMITTED
+            return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
+        if not self.is_complete:
+            return ProvenOutcome.UNKNOWN  # one that is open may have committed since
+        if self.is_open(pointer):
+            return ProvenOutcome.NOT_COMMITTED
+        is_forgotten = pointer <= self.state.last_pointer
+        return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
 
     def is_open(self, pointer: int) -> bool:
         return any(pointer in opened.pointers for opened in self.state.open.values())

@@ -63,12 +63,16 @@ class ReadableEdits:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file, and its header; or the error of reading the header."""
+    """A file, and its header; or the error of reading the header. The content is read when it is
+    needed, so that one file at a time is in memory."""
 
-    name: str
+    path: Path
     kind: FileKind
-    data: bytes
     header: FileHeader | DamagedFilesError
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
 
 @dataclass
@@ -168,9 +172,9 @@ class TransactionFiles:
 
     def _check_content(self, file: _File, proven_length: int | None) -> list[Finding]:
         if file.kind is FileKind.SNAPSHOT:
-            read_snapshot(file.name, file.data)
+            read_snapshot(file.name, file.path.read_bytes())
             return []
-        contents = read_log(file.name, file.data, proven_length=proven_length)
+        contents = read_log(file.name, file.path.read_bytes(), proven_length=proven_length)
         if not contents.cut_bytes:
             return []
         reason = (
@@ -213,17 +217,16 @@ def write_transaction_files(
 
 
 def _read(path: Path, kind: FileKind) -> _File:
-    data = path.read_bytes()
     try:
-        header = read_header(path.name, kind, data)[0]
+        header = read_header(path.name, kind, path.read_bytes())[0]
     except DamagedFilesError as error:
-        return _File(path.name, kind, data, error)
-    return _File(path.name, kind, data, header)
+        return _File(path, kind, error)
+    return _File(path, kind, header)
 
 
 def _images(file: _File) -> list[StateImage]:
     try:
-        return [read_snapshot(file.name, file.data)[1]]
+        return [read_snapshot(file.name, file.path.read_bytes())[1]]
     except NewerFilesError:
         raise
     except DamagedFilesError:
@@ -232,7 +235,9 @@ def _images(file: _File) -> list[StateImage]:
 
 def _read_log(file: _File, headers: Iterable[FileHeader]) -> _Log:
     header = file.header if isinstance(file.header, FileHeader) else None
-    data = file.data if header is None else _acknowledged(file.data, header, headers)
+    data = file.path.read_bytes()
+    if header is not None:
+        data = _acknowledged(data, header, headers)
     return _Log(header, list(_edits(file.name, data)))
 
 

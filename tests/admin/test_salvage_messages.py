@@ -5,7 +5,8 @@ from pathlib import Path
 import plyvel
 
 from admin.readable_rows import ReadableRows
-from admin.salvage_messages import MessageSalvage, ProvenOutcome, SalvagedRows
+from admin.salvage_messages import MessageSalvage, SalvagedRows
+from admin.salvage_transactions import ProvenOutcome
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole

@@ -7,7 +7,7 @@ failed is never used again: after a time-out it would return the answer to the p
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from socket import SHUT_RDWR
@@ -34,6 +34,7 @@ __all__ = [
     "Addresses",
     "AlreadyExists",
     "BatchMutation",
+    "ClosedError",
     "ColumnDescriptor",
     "Connection",
     "Gateways",
@@ -43,6 +44,7 @@ __all__ = [
     "TException",
     "TScan",
     "UnansweredError",
+    "call_parts",
     "happybase",
     "is_passing",
     "sentence",
@@ -54,6 +56,8 @@ Connection = Any  # happybase has no types
 Connect = Callable[..., Connection]  # of host, port and `timeout` in milliseconds; not open yet
 
 PAUSES_S = (0.05, 0.4)  # seconds before the second and the third attempt; the last ones
+PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
+PUT_BYTES_MAX = 2 << 20  # bytes in one call
 ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # refusals; the connection stays usable
 REASON_LENGTH_MAX = 300  # characters; HBase answers with a whole stack trace
 
@@ -80,6 +84,13 @@ _EXCEPTION = re.compile(r"(?:[a-z0-9]+\.)+([A-Z]\w*(?:Exception|Error))")
 def thrift1_connection(host: str, port: int, *, timeout: int) -> happybase.Connection:
     """A connection that is not open yet; `timeout`: milliseconds of one call."""
     return happybase.Connection(host, port, timeout=timeout, autoconnect=False)
+
+
+class ClosedError(StoreError):
+    """The gateways were closed before the call, which was not sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the store is closed")
 
 
 class UnansweredError(StoreError):
@@ -178,7 +189,7 @@ class Gateways:
                 self._mine.used_s = self._elapsed_s()
 
     def require_open(self) -> None:
-        """Raises: StoreError: `close` was called."""
+        """Raises: ClosedError: `close` was called."""
         with self._users.using():
             pass
 
@@ -228,7 +239,7 @@ class Gateways:
         connection = self._connect(host, port, timeout=round(self._timeout_s * 1000))
         with self._lock:
             if self._is_over:
-                raise StoreError("the store is closed")
+                raise ClosedError
             self._open.add(connection)
         self._mine.connection = connection
         try:
@@ -269,6 +280,20 @@ def _leave_inherited() -> None:
 os.register_at_fork(before=_keep, after_in_parent=_forking.clear, after_in_child=_leave_inherited)
 
 
+def call_parts(rows: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
+    """Rows to write, cut into one part for each call."""
+    part: list[T] = []
+    part_bytes = 0
+    for row in rows:
+        part.append(row)
+        part_bytes += size_bytes(row)
+        if len(part) >= PUT_ROWS_MAX or part_bytes >= PUT_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+    if part:
+        yield part
+
+
 def is_passing(error: StoreError) -> bool:
     """Whether HBase's error is transient, so that a retry can help."""
     text = _text(error.__cause__) if error.__cause__ is not None else ""
@@ -295,7 +320,7 @@ def _text(error: BaseException) -> str:
 
 
 def _users() -> CallsInFlight:
-    return CallsInFlight(closed=lambda: StoreError("the store is closed"))
+    return CallsInFlight(closed=ClosedError)
 
 
 def _cut(connection: Connection) -> None:

@@ -27,7 +27,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import Transaction
 from tuff.tables.hbase_cells import VERSIONS_MAX, HBaseCells
-from tuff.tables.hbase_versions import POINTERS_PER_S
+from tuff.tables.hbase_table import POINTERS_PER_S
 
 pytestmark = [
     pytest.mark.slow,

@@ -63,7 +63,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "where the position moved, the next attempt finds that before it processes anything",
     (
-        "tuff/tables/work.py",
+        "tuff/tables/open_transactions.py",
         "Current.settle",
         "self._doubtful.pop(work.transaction_id, None)",
         "pass",
@@ -111,7 +111,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "without the short way the list of conflicts is empty",
     (
-        "tuff/tables/work.py",
+        "tuff/tables/open_transactions.py",
         "Current.settle",
         "with self._joining:\nself._doubtful.pop(work.transaction_id, None)",
         "self._doubtful.pop(work.transaction_id, None)",
@@ -216,7 +216,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "count = work.next_number or 1",
     ): "the next batch deletes an undo row that is not there; only the cost differs",
     (
-        "tuff/tables/work.py",
+        "tuff/tables/open_transactions.py",
         "Work._forget",
         "self.size_bytes = 0",
         "self.size_bytes = 1",

@@ -304,7 +304,7 @@ MUTANTS: Sequence[Mutant] = (
     # The client and its table
     Mutant(
         "a transaction does not see its own writes in a table",
-        "tuff/tables/work.py",
+        "tuff/tables/open_transactions.py",
         "            if self.transaction.is_visible(pointer):\n",
         "            if False:\n",
         ("tests/table/test_table.py::test_a_transaction_reads_its_own_writes_and_nobody_elses",),

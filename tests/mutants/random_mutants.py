@@ -49,7 +49,7 @@ CORE = (
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_store", "leveldb_table", "row_format",
-        "versioned_table", "work",
+        "open_transactions", "versioned_table",
     )),
 )  # fmt: skip
 TESTS = (

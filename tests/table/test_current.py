@@ -9,8 +9,8 @@ import pytest
 from tests.table.service import Service
 from tests.table.working import fill, put_and_fail, read, transaction
 from tuff.client_errors import WrongStateError
+from tuff.tables.open_transactions import NESTED_COUNT_MAX
 from tuff.tables.versioned_table import VersionedTable
-from tuff.tables.work import NESTED_COUNT_MAX
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "scan", "put"])

@@ -23,7 +23,6 @@ from tuff.tables.hbase_row_format import (
     undo_row,
     undo_rows,
     version_row,
-    versions_undone,
 )
 from tuff.tables.row_format import (
     COMPACTED,
@@ -32,6 +31,7 @@ from tuff.tables.row_format import (
     pack_undo,
     pack_undone,
     pack_value,
+    read_undo,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,7 @@ def test_undo_rows_stay_small_and_list_everything_in_the_range_of_their_transact
 
     made = dict(undo_rows(P, WRITER, 5, versions))
 
-    assert [one for row, data in made.items() for one in versions_undone(row, data)] == versions
+    assert [one for row, data in made.items() for one in read_undo(row, data)] == versions
     assert max(map(len, made.values())) < 2 * UNDO_BYTES_MAX
     start, stop = undo_range(P)
     assert all(start <= row < stop for row in made)

@@ -9,20 +9,25 @@ more rows uses a filter that leaves out large values, which are then read a few 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from tuff.client_errors import WrongStateError
 from tuff.disk.locks import StoreError
 from tuff.hbase_gateway import (
+    Addresses,
     BatchMutation,
+    ClosedError,
     ColumnDescriptor,
     Connection,
     Gateways,
     Mutation,
     TScan,
+    call_parts,
+    happybase,
 )
 from tuff.protocol.errors import BadRequestError, StorageUnavailableError
 from tuff.protocol.pointers import POINTER_MAX
@@ -39,6 +44,8 @@ from tuff.tables.row_format import STORED_BYTES_MIN
 
 T = TypeVar("T")
 
+TIMEOUT_S = 35.0  # seconds of one call; longer than the 25 s of the gateways
+IDLE_S = 45.0  # seconds; gateways close a connection that was idle for 60 s
 VERSIONS_MAX = (1 << 31) - 1  # HBase keeps all versions
 FOREVER_S = (1 << 31) - 1
 ANSWER_BYTES_MAX = 64 << 20  # bytes of values in any answer of a gateway
@@ -49,8 +56,6 @@ SMALL_BYTES = 1 << 10  # bytes of an average row below which the filter costs le
 PAGE_ROWS = 64  # rows of a page in answers of a few
 FILTERED_PAGE_ROWS = 1_024
 PAGE_BYTES = 4 << 20  # bytes of values after which a page asks for nothing more
-PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
-PUT_BYTES_MAX = 2 << 20  # bytes in one call
 
 Page = Sequence[tuple[bytes, Cell | None]]  # never empty; None: the row has no version below
 
@@ -74,6 +79,19 @@ class _Range:
     stop: bytes
     before: int
     per_answer: int  # rows, of any size
+
+
+def connected(
+    connection: "str | Sequence[str] | happybase.Connection",
+    name: str,
+    *,
+    elapsed_s: Callable[[], float],
+) -> "HBaseCells":
+    """The HBase table of that name, without a connection yet. Raises: BadRequestError."""
+    gateways = Gateways(
+        Addresses(_addresses(connection)), timeout_s=TIMEOUT_S, idle_s=IDLE_S, elapsed_s=elapsed_s
+    )
+    return HBaseCells(gateways, _full_name(connection, name))
 
 
 class HBaseCells:
@@ -106,8 +124,13 @@ class HBaseCells:
         """Wait for the calls in flight and close all connections. Repeating it is harmless."""
         self._gateways.close()
 
+    @staticmethod
+    def parts(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The rows, cut into one part for each `put`."""
+        return call_parts(rows, lambda row: len(row[0]) + len(row[1]))
+
     def require_open(self) -> None:
-        """Raises: StorageUnavailableError: `close` was called."""
+        """Raises: WrongStateError: `close` was called."""
         with _refused(self.name):
             self._gateways.require_open()
 
@@ -152,7 +175,7 @@ class HBaseCells:
 
     def put_again(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
         """Put any number of rows, which may safely be put twice, or late."""
-        for part in parts(versions):
+        for part in self.parts(versions):
             self._call(self._mutation(_puts(part), pointer))
 
     def delete_through(self, row: bytes, pointer: int) -> None:
@@ -161,12 +184,12 @@ class HBaseCells:
 
     def put_others(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Put undo rows."""
-        for part in parts(rows):
+        for part in self.parts(rows):
             self._call(self._mutation([_put(row, OTHER_COLUMN, data) for row, data in part]))
 
     def delete_others(self, rows: Sequence[bytes]) -> None:
         """Remove undo rows, for good: none is ever put again."""
-        for part in parts([(row, b"") for row in rows]):
+        for part in self.parts([(row, b"") for row in rows]):
             self._call(self._mutation([_delete(row, OTHER_COLUMN) for row, _ in part]))
 
     def fact(self, row: bytes) -> bytes | None:
@@ -294,18 +317,28 @@ class HBaseCells:
             return self._gateways.call(work)
 
 
-def parts(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The rows, cut into one part for each call."""
-    part: list[tuple[bytes, bytes]] = []
-    size_bytes = 0
-    for row, data in rows:
-        part.append((row, data))
-        size_bytes += len(row) + len(data)
-        if len(part) >= PUT_ROWS_MAX or size_bytes >= PUT_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-    if part:
-        yield part
+def _addresses(connection: "str | Sequence[str] | happybase.Connection") -> list[tuple[str, int]]:
+    if isinstance(connection, happybase.Connection):
+        return [(connection.host, connection.port)]
+    names = [connection] if isinstance(connection, str) else list(connection)
+    found = [_address(name) for name in names]
+    if not found:
+        raise BadRequestError("name at least one Thrift gateway of HBase, as HOST:PORT")
+    return found
+
+
+def _address(name: str) -> tuple[str, int]:
+    host, colon, port = name.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise BadRequestError(f"a Thrift gateway of HBase is HOST:PORT, not {name!r}")
+    return host.strip("[]"), int(port)
+
+
+def _full_name(connection: "str | Sequence[str] | happybase.Connection", name: str) -> bytes:
+    if isinstance(connection, happybase.Connection) and connection.table_prefix is not None:
+        prefix: bytes = connection.table_prefix + connection.table_prefix_separator
+        return prefix + name.encode()
+    return name.encode()
 
 
 def _unfit(family: Any, versions: int) -> str | None:
@@ -356,6 +389,8 @@ def _size_bytes(cells: _Cells) -> int:
 def _refused(name: bytes) -> Iterator[None]:
     try:
         yield
+    except ClosedError:
+        raise WrongStateError(f"the HBase table {_text(name)} is closed") from None
     except StoreError as error:
         raise StorageUnavailableError(f"the HBase table {_text(name)}: {error}") from error
 

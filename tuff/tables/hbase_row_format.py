@@ -20,7 +20,6 @@ from tuff.tables.row_format import (
     Version,
     is_undone,
     pack_undo,
-    read_undo,
     read_value,
 )
 
@@ -104,11 +103,6 @@ def undo_rows(
         row = undo_row(transaction_id, writer, number)
         yield row, pack_undo(row, part)
         number += 1
-
-
-def versions_undone(row: bytes, data: bytes) -> list[Version]:
-    """The versions that an undo row lists. Raises: DamagedRecordError."""
-    return list(read_undo(row, data))
 
 
 def removal(held: Sequence[Held], *, bound: int, invalids: Sequence[int]) -> Removal:

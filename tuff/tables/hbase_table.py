@@ -1,20 +1,61 @@
 """`HBaseTransactionalTable`: a participant whose versioned rows are in HBase (design §2, §7).
 
 A version is a cell; the cell's timestamp is the write pointer.
+
+Several processes may have the table open. So a compaction first announces what it is about to
+remove, and removes it after a grace period. By then every process has read the announcement, and
+every gateway has carried out earlier writes (decision 0028).
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count, groupby
+from threading import Lock
 from typing import TYPE_CHECKING
 
-from tuff.tables.row_format import TABLE_ID_BYTES
+from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.pointers import POINTER_MAX, holds
+from tuff.protocol.transaction import Transaction
+from tuff.tables.compaction import Compacted
+from tuff.tables.hbase_row_format import (
+    KEY_BYTES_MAX,
+    ROWS_START,
+    ROWS_STOP,
+    UNDO_START,
+    UNDO_STOP,
+    VALUE_BYTES_MAX,
+    WRITER_BYTES,
+    Cell,
+    Held,
+    fact_row,
+    read_cell,
+    removal,
+    undo_range,
+    undo_rows,
+    version_row,
+)
+from tuff.tables.open_transactions import BUFFER_BYTES_MAX, Found, Founds, Work
+from tuff.tables.row_format import (
+    COMPACTED,
+    FORMAT,
+    TABLE_ID,
+    TABLE_ID_BYTES,
+    Version,
+    check_format,
+    pack_fact,
+    pack_format,
+    pack_undone,
+    pack_value,
+    read_fact,
+    read_undo,
+)
 from tuff.tables.versioned_table import VersionedTable
-from tuff.tables.work import BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
     from tuff.hbase_gateway import Connection
+    from tuff.tables.hbase_cells import HBaseCells, Page
 
 GRACE_S = 3_600.0  # seconds; no gateway carries out a write later than that
 
@@ -68,12 +109,308 @@ class HBaseTransactionalTable(VersionedTable):
             ModuleNotFoundError: happybase is not installed.
         """
         try:
-            from tuff.tables.hbase_versions import opened
+            from tuff.tables.hbase_cells import connected
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"HBaseTransactionalTable needs {error.name}, which is not installed; "
                 "pip install 'tuff-messaging[hbase]'",
                 name=error.name,
             ) from None
-        versions = opened(connection, name, grace_s=grace_s, new_id=new_id, elapsed_s=elapsed_s)
+        cells = connected(connection, name, elapsed_s=elapsed_s)
+        try:
+            versions = HBaseVersions(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
+        except BaseException:
+            cells.close()
+            raise
         super().__init__(name, versions, buffer_bytes=buffer_bytes)
+
+
+SEEN_PER_GRACE = 60  # times that a process looks for an announcement within the grace period
+POINTERS_PER_S = 1_000_000_000  # a pointer is milliseconds times a million, plus a counter
+COMPACTION_KEYS = 1_000  # rows compacted before the undo rows that listed them are removed
+SWAPS_MAX = 10  # attempts against other processes that compact at the same moment
+
+_COMPACTED_ROW = fact_row(COMPACTED)
+_Undo = tuple[bytes, list[Version]]
+# Per requested row: the version found; None: there is none; or an iterator whose next entry is it.
+_Entries = Iterator["Found | _Entries | None"]
+
+
+class HBaseVersions:
+    """Stores the versions of a table in HBase; see `versioned_table.Versions`. Any thread may call.
+
+    `_lock` guards `_numbers`, `_seen` and `_seen_s`.
+    """
+
+    key_bytes_max = KEY_BYTES_MAX
+    value_bytes_max = VALUE_BYTES_MAX
+    has_views = False
+
+    def __init__(
+        self,
+        cells: "HBaseCells",
+        *,
+        new_id: Callable[[], bytes],
+        grace_s: float,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError."""
+        self._cells = cells
+        self._grace_s = grace_s
+        self._elapsed_s = elapsed_s
+        self._writer = new_id()[:WRITER_BYTES]
+        self._lock = Lock()
+        self._numbers = count()
+        cells.open()
+        check_format(self._made_fact(FORMAT, pack_format()))
+        self.table_id = self._made_fact(TABLE_ID, new_id())
+        self._seen = self._stored_compacted()
+        self._seen_s = elapsed_s()
+
+    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
+        newest = self._cells.newest([version_row(key)], before=_above(transaction))
+        return next(self._resolved(newest, transaction), None)
+
+    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+        first = ROWS_START if start is None else version_row(start)
+        last = ROWS_STOP if stop is None else version_row(stop)
+        if first >= last:
+            return
+        newest = self._cells.scan(first, last, before=_above(transaction))
+        for found in self._resolved(newest, transaction):
+            self._cells.require_open()
+            yield found
+
+    def keys_of(self, transaction_id: int) -> Iterator[bytes]:
+        for row, data in self._cells.others(*undo_range(transaction_id)):
+            for version in list(read_undo(row, data)):
+                yield version.key
+
+    def write(self, work: Work) -> None:
+        """First the undo rows, then the writes, row by row.
+
+        Raises: StorageUnavailableError: the writes may be stored, or may be later. If that was
+            true of an earlier write of the transaction already, nothing is written.
+        """
+        if not work.has_writes:
+            return
+        if work.in_doubt:
+            # It could come after this one, at the same timestamp, and after the commit.
+            raise StorageUnavailableError(
+                f"transaction {work.transaction_id} can't go on: not every write of it was "
+                "acknowledged in time; roll it back, and start another one"
+            )
+        self._announced().require_writable(work.transaction_id)
+        written = list(work.writes())
+        versions = [version for version, _ in written]
+        with self._lock:
+            undo = list(undo_rows(work.transaction_id, self._writer, next(self._numbers), versions))
+            for _ in undo[1:]:
+                next(self._numbers)
+        self._cells.put_others(undo)
+        for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
+            rows = [
+                (version_row(version.key), pack_value(version.stored_key, value))
+                for version, value in group
+            ]
+            for part in self._cells.parts(rows):
+                # The process may be suspended at any point, and a call to a slow HBase takes long.
+                self._announced().require_writable(work.transaction_id)
+                work.in_doubt = versions
+                self._cells.put(part, pointer=pointer)
+        # If the transaction had ended before the last put, `undo` must still know what was put.
+        self._announced().require_writable(work.transaction_id)
+        work.written()
+
+    def undo(self, work: Work) -> None:
+        """Overwrite each version with an undone cell.
+
+        Raises: StorageUnavailableError: also where a version may still appear later.
+        """
+        left = set(work.in_doubt)
+        for row, data in self._cells.others(*undo_range(work.transaction_id)):
+            undone = list(read_undo(row, data))
+            self._mark_undone(undone)
+            left.difference_update(undone)
+        # If the transaction had ended, a compaction may have removed its undo rows.
+        self._mark_undone(left)
+        if work.in_doubt:
+            # A gateway may carry out an unacknowledged put later, over the cell that undoes it.
+            raise StorageUnavailableError(
+                f"transaction {work.transaction_id} can't be rolled back for certain: not every "
+                "write of it was acknowledged in time; invalidate it"
+            )
+
+    def settle(self, work: Work) -> None:
+        """The transaction committed. Its undo rows stay: compaction finds rows by them."""
+
+    def compact(self, now: Transaction, *, bound: int) -> list[int]:
+        """Remove what was announced more than a grace period ago, and announce the next compaction.
+        Returns the invalid pointers of the announcement that was carried out."""
+        going = self._announce(now, bound=bound)
+        if going is None:
+            return []
+        invalids = [pointer for pointer in sorted(now.invalids) if going.has_ended(pointer)]
+        batch: list[_Undo] = []
+        for row, data in self._cells.others(UNDO_START, UNDO_STOP):
+            undo = row, list(read_undo(row, data))
+            if self._is_due(undo, going, invalids):
+                batch.append(undo)
+            if sum(len(versions) for _, versions in batch) >= COMPACTION_KEYS:
+                self._drop(batch, going, invalids)
+                batch = []
+        self._drop(batch, going, invalids)
+        return invalids
+
+    def close(self) -> None:
+        self._cells.close()
+
+    # Reading
+
+    def _resolved(self, newest: "Iterator[Page]", transaction: Transaction) -> Iterator[Found]:
+        """The visible version of each row, in order, given the newest candidates page by page."""
+        for each in self._looked_at(newest, transaction):
+            entry = each
+            while isinstance(entry, Iterator):
+                entry = next(entry)
+            if entry is not None:
+                yield entry
+
+    def _looked_at(self, newest: "Iterator[Page]", transaction: Transaction) -> _Entries:
+        # One page per level of hidden versions at a time: the older versions may be of any size.
+        for page in newest:
+            # Checked after the page was read, which still has what is removed from now on.
+            self._announced().require_readable(transaction)
+            entries: list[Found | int | None] = []
+            hidden: dict[int, list[bytes]] = {}
+            for row, cell in page:
+                held = None if cell is None else _read(row, cell)
+                if held is None or _is_visible(held, transaction):
+                    entries.append(None if held is None else (held.version, held.value))
+                else:
+                    entries.append(held.version.pointer)
+                    hidden.setdefault(held.version.pointer, []).append(row)
+            # Usually, one invisible transaction hides many rows.
+            below = {
+                pointer: self._below(pointer, rows, transaction) for pointer, rows in hidden.items()
+            }
+            for entry in entries:
+                yield below[entry] if isinstance(entry, int) else entry
+
+    def _below(self, pointer: int, rows: list[bytes], transaction: Transaction) -> _Entries:
+        if len(rows) > 1:
+            return self._looked_at(self._cells.newest(rows, before=pointer), transaction)
+        return self._below_one(pointer, rows[0], transaction)
+
+    def _below_one(self, pointer: int, row: bytes, transaction: Transaction) -> _Entries:
+        versions = self._held(row, before=pointer)
+        held = next((one for one in versions if _is_visible(one, transaction)), None)
+        self._announced().require_readable(transaction)
+        yield None if held is None else (held.version, held.value)
+
+    def _held(self, row: bytes, *, before: int = POINTER_MAX) -> Iterator[Held]:
+        """All versions of a row below a pointer, newest first."""
+        while cells := self._cells.versions(row, before=before):
+            for cell in cells:
+                yield _read(row, cell)
+            before = cells[-1].pointer
+
+    def _announced(self) -> Compacted:
+        """The announcement of the last compaction, read again often enough to see it in time."""
+        with self._lock:
+            if self._elapsed_s() - self._seen_s < self._grace_s / SEEN_PER_GRACE:
+                return self._seen
+        # Its age counts from before the request.
+        asked_s = self._elapsed_s()
+        found = self._stored_compacted()
+        with self._lock:
+            if asked_s >= self._seen_s:
+                self._seen, self._seen_s = found, asked_s
+        return found
+
+    # Compacting
+
+    def _announce(self, now: Transaction, *, bound: int) -> Compacted | None:
+        """Announce this compaction, unless the last announcement is younger than the grace period.
+        Returns the announcement to carry out now, if there is one."""
+        for _ in range(SWAPS_MAX):
+            before = self._stored_compacted()
+            going = before if before.started else None
+            # If another process compacts at this moment, the announcement may be younger than
+            # `now`.
+            age = abs(now.transaction_id - before.started)
+            if going is not None and age < self._grace_s * POINTERS_PER_S:
+                return None
+            after = before.advanced(now, bound=bound)
+            if self._swapped(before, after):
+                return after if self._is_aged(after, now) else going
+        raise StorageUnavailableError("others compact the table at this moment; try again later")
+
+    def _is_aged(self, announced: Compacted, now: Transaction) -> bool:
+        return now.transaction_id - announced.started >= self._grace_s * POINTERS_PER_S
+
+    def _swapped(self, before: Compacted, after: Compacted) -> bool:
+        old, new = (pack_fact(_COMPACTED_ROW, one.to_bytes()) for one in (before, after))
+        return self._cells.swap_fact(_COMPACTED_ROW, old=old, new=new) == new
+
+    @staticmethod
+    def _is_due(undo: _Undo, going: Compacted, invalids: list[int]) -> bool:
+        _, versions = undo
+        pointers = {version.pointer for version in versions}
+        return _is_below(versions, going.bound) or any(holds(invalids, one) for one in pointers)
+
+    def _drop(self, batch: Iterable[_Undo], going: Compacted, invalids: list[int]) -> None:
+        for key in sorted({version.key for _, versions in batch for version in versions}):
+            row = version_row(key)
+            goes = removal(list(self._held(row)), bound=going.bound, invalids=invalids)
+            self._mark_undone([Version(key, pointer) for pointer in goes.undone])
+            if goes.through is not None:
+                self._cells.delete_through(row, goes.through)
+        # Undo rows with versions above the bound stay for a later compaction.
+        done = [row for row, versions in batch if _is_below(versions, going.bound)]
+        self._cells.delete_others(done)
+
+    def _mark_undone(self, versions: Iterable[Version]) -> None:
+        for pointer, group in groupby(sorted(versions, key=_by_pointer), key=_by_pointer):
+            rows = [
+                (version_row(version.key), pack_undone(version.stored_key)) for version in group
+            ]
+            self._cells.put_again(rows, pointer=pointer)
+
+    # Facts
+
+    def _stored_compacted(self) -> Compacted:
+        return Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+
+    def _made_fact(self, name: bytes, body: bytes) -> bytes:
+        """The body of a fact, which is created if it does not exist."""
+        row = fact_row(name)
+        data = self._cells.fact(row)
+        if data is None:
+            data = self._cells.swap_fact(row, old=None, new=pack_fact(row, body))
+        return read_fact(row, data)
+
+
+def _above(transaction: Transaction) -> int:
+    """A timestamp above every version that the transaction can see."""
+    return max(transaction.read_pointer, transaction.write_pointer) + 1
+
+
+def _read(row: bytes, cell: Cell) -> Held:
+    return read_cell(row[len(ROWS_START) :], cell)
+
+
+def _is_visible(held: Held, transaction: Transaction) -> bool:
+    return not held.is_undone and transaction.is_visible(held.version.pointer)
+
+
+def _is_below(versions: Iterable[Version], bound: int) -> bool:
+    return all(version.pointer <= bound for version in versions)
+
+
+def _by_pointer(version: Version) -> int:
+    return version.pointer
+
+
+def _pointer_of(found: Found) -> int:
+    return found[0].pointer

@@ -14,6 +14,7 @@ from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import BATCH_ROWS, Compacted, droppable
 from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
+from tuff.tables.open_transactions import BUFFER_BYTES_MAX, Found, Founds, Work
 from tuff.tables.row_format import (
     COMPACTED,
     FORMAT,
@@ -44,7 +45,6 @@ from tuff.tables.row_format import (
     undo_range,
 )
 from tuff.tables.versioned_table import VersionedTable
-from tuff.tables.work import BUFFER_BYTES_MAX, Found, Founds, Work
 
 _new_id = partial(os.urandom, TABLE_ID_BYTES)
 
@@ -113,35 +113,23 @@ class LevelDbVersions:
             raise
 
     def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
-        """The newest version of a row that the transaction sees; None: there is none.
-
-        Raises: DamagedRecordError, TransactionNotInProgressError, StorageUnavailableError.
-        """
         highest = max(transaction.read_pointer, transaction.write_pointer)
         start, stop = Version(key, highest).stored_key, row_stop(key)
         with closing(self._visible(start, stop, transaction, first_key=key)) as found:
             return next(found, None)
 
     def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
-        """The newest visible version of every `start <= key < stop`, delete markers included, in
-        key order, as of the moment of the call. Raises: as `newest_visible`."""
         first = ROWS_START if start is None else row_prefix(start)
         last = ROWS_STOP if stop is None else row_prefix(stop)
         return self._visible(first, last, transaction, first_key=start or b"")
 
     def keys_of(self, transaction_id: int) -> Iterator[bytes]:
-        """The keys of the stored versions of a transaction that a rollback would remove."""
         for key, data in self._undo_rows(*undo_range(transaction_id)):
             for version in read_undo(key, data):
                 yield version.key
 
     def write(self, work: Work) -> None:
-        """Store a transaction's writes and the undo row for them, in one synced batch.
-
-        Raises:
-            TransactionNotInProgressError: it had ended when the table was compacted.
-            StorageUnavailableError: the batch may or may not be stored.
-        """
+        """In one synced batch."""
         if not work.has_writes:
             return
         if work.next_number is None:
@@ -160,10 +148,6 @@ class LevelDbVersions:
         work.written()
 
     def undo(self, work: Work) -> None:
-        """Remove every version that a transaction wrote, durably, whichever process wrote it.
-
-        Raises: StorageUnavailableError, DamagedRecordError: some may be left.
-        """
         if work.in_doubt:
             # A batch that failed can't be read now, but may come back from LevelDB's log at the
             # next opening, and with it the rows of an aborted transaction. Deleting them prevents
@@ -174,7 +158,6 @@ class LevelDbVersions:
             self._store.write([*((stored_key, None) for stored_key in gone), (key, None)])
 
     def settle(self, work: Work) -> None:
-        """The transaction committed: its undo rows can be removed."""
         # The next batch removes them, since a write of its own would cost another sync. If a crash
         # comes first, they are harmless, and compaction removes them.
         with self._gate:
@@ -182,21 +165,12 @@ class LevelDbVersions:
             self._settled += [undo_key(work.transaction_id, number) for number in range(count)]
 
     def compact(self, now: Transaction, *, bound: int) -> list[int]:
-        """Remove versions that no reader needs. Returns the invalid pointers.
-
-        `now` is a transaction that has just started. Every transaction in progress sees all commits
-        up to `bound`.
-
-        Raises: BadRequestError: `now` is of another server; StorageUnavailableError,
-            DamagedRecordError: only a part of the versions was removed; none is missing.
-        """
         compacted = self._advance(now, bound=bound)
         self._drop(self._rows_to_drop(compacted.bound, now))
         self._drop(self._undo_to_drop(compacted.bound, now))
         return sorted(now.invalids)
 
     def close(self) -> None:
-        """See `TableDatabase.close`."""
         self._store.close()
 
     # Reading
@@ -206,7 +180,7 @@ class LevelDbVersions:
     ) -> Founds:
         rows = self._store.scan(start, stop)
         # Checked after LevelDB took its snapshot, which still has what is removed from now on.
-        self._require_readable(transaction)
+        self._compacted.require_readable(transaction)
         return self._resolved(rows, transaction, first_key)
 
     def _resolved(self, rows: Rows, transaction: Transaction, first_key: bytes) -> Founds:
@@ -235,9 +209,6 @@ class LevelDbVersions:
         found = self._store.readable_from(row_prefix(key), ROWS_STOP, row_start=_row_start)
         next_key = None if found is None else found[1:-2].replace(b"\x00\x01", b"\x00")
         return damaged_row(key, str(error), next_key=next_key)
-
-    def _require_readable(self, transaction: Transaction) -> None:
-        self._compacted.require_readable(transaction)
 
     def _undo_rows(self, start: bytes, stop: bytes) -> Rows:
         with closing(self._store.scan(start, stop)) as rows:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from tuff.client_errors import WrongStateError
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.tables.work import Current, Found, Founds, Work, WorkState
+from tuff.tables.open_transactions import Current, Found, Founds, Work, WorkState
 
 if TYPE_CHECKING:
     from tuff.blocking.client import Client
@@ -25,7 +25,8 @@ class Versions(Protocol):
     """The store of a table's versions, in LevelDB or HBase. It does not track current transactions.
 
     Any thread may call. `has_views`: whether a scan reads a consistent snapshot, even while its own
-    transaction stores more writes. Errors are those of the table.
+    transaction stores more writes. Reads and writes raise TransactionNotInProgressError for a
+    transaction that had ended when the table was compacted; other errors are those of the table.
     """
 
     table_id: bytes
@@ -44,10 +45,16 @@ class Versions(Protocol):
         """The keys of the stored versions of a transaction that a rollback would remove."""
 
     def write(self, work: Work) -> None:
-        """Store a transaction's writes and the undo rows for them, durably."""
+        """Store a transaction's writes and the undo rows for them, durably.
+
+        Raises: StorageUnavailableError: the writes may or may not be stored.
+        """
 
     def undo(self, work: Work) -> None:
-        """Remove every version that a transaction wrote, durably, also those of other processes."""
+        """Remove every version that a transaction wrote, durably, also those of other processes.
+
+        Raises: StorageUnavailableError, DamagedRecordError: some may be left.
+        """
 
     def settle(self, work: Work) -> None:
         """The transaction committed: its undo rows can be removed."""
@@ -55,7 +62,11 @@ class Versions(Protocol):
     def compact(self, now: Transaction, *, bound: int) -> list[int]:
         """Remove versions that no reader needs. Returns the invalid pointers of which no version is
         left. `now` is a transaction that has just started; every transaction in progress sees all
-        commits up to `bound`."""
+        commits up to `bound`.
+
+        Raises: BadRequestError: `now` is of another server; StorageUnavailableError,
+            DamagedRecordError: only a part of the versions was removed; none is missing.
+        """
 
     def close(self) -> None:
         """Wait for the calls in flight and release everything. Repeating it is harmless."""

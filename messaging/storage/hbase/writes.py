@@ -4,16 +4,13 @@
 overrides the durability that is set for a table.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from messaging.storage.hbase.connection import FSYNC_WAL, thrift2
 from messaging.storage.hbase.layout import BODY, FAMILY
-from tuff.hbase_gateway import BatchMutation, Connection, Gateways, Mutation
-
-PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
-PUT_BYTES_MAX = 2 << 20  # bytes in one call
+from tuff.hbase_gateway import BatchMutation, Connection, Gateways, Mutation, call_parts
 
 Cells = Mapping[bytes, bytes]
 Change = tuple[bytes, Cells | None]  # a row and its cells; None deletes the row
@@ -57,7 +54,7 @@ class LoggedWrites:
     def change(
         self, table: bytes, changes: Iterable[Change], *, timestamp_ms: int | None = None
     ) -> None:
-        for part in parts(changes):
+        for part in call_parts(changes, _size_bytes):
             mutations = [BatchMutation(row, _mutations(cells)) for row, cells in part]
             self._gateways.call(partial(_mutate, table, mutations, timestamp_ms))
 
@@ -85,24 +82,15 @@ class ForcedWrites:
     def change(
         self, table: bytes, changes: Iterable[Change], *, timestamp_ms: int | None = None
     ) -> None:
-        for part in parts(changes):
+        for part in call_parts(changes, _size_bytes):
             puts = [_put(row, cells, timestamp_ms) for row, cells in part if cells is not None]
             deletes = [_delete(row, timestamp_ms) for row, cells in part if cells is None]
             self._gateways.call(partial(_change, table, puts, deletes))
 
 
-def parts(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """The changes, cut into one part for each call."""
-    part: list[Change] = []
-    size_bytes = 0
-    for row, cells in changes:
-        part.append((row, cells))
-        size_bytes += len(row) + sum(map(len, cells.values()) if cells else ())
-        if len(part) >= PUT_ROWS_MAX or size_bytes >= PUT_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-    if part:
-        yield part
+def _size_bytes(change: Change) -> int:
+    row, cells = change
+    return len(row) + sum(map(len, cells.values()) if cells else ())
 
 
 def _mutations(cells: Cells | None) -> list[Any]:

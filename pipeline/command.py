@@ -10,7 +10,7 @@ import click
 from pipeline import archive, audit, compact, lag, replay, retry
 from pipeline.frames import failure_of_spark
 from pipeline.job import Job
-from tuff.cli.exit_codes import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
+from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 

@@ -1,7 +1,7 @@
 """`format("tuff-table")`: the stored rows of a message store, decoded, for inspection.
 
 Spark finds the source by this module name, and expects one source per module. The server's own code
-decodes the rows, in a separate process for each task (tuff/server_commands.py).
+decodes the rows, in a separate process for each task (tuff/launch.py).
 """
 
 import json
@@ -139,7 +139,7 @@ class TableReader(DataSourceReader):
 
     @batches_without_traceback
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        from tuff.server_commands import inspect
+        from tuff.launch import inspect
 
         # If there is no partition, Spark makes an empty one of its own class.
         if isinstance(partition, Region):
@@ -215,7 +215,7 @@ def _require_copy(path: Path) -> None:
 
 
 def _regions(options: TableOptions) -> list[InputPartition]:
-    from tuff.server_commands import inspect
+    from tuff.launch import inspect
 
     location: dict[str, object] = {"gateways": list(options.gateways), "prefix": options.prefix}
     found = list(inspect("hbase-regions", json.dumps(location)))

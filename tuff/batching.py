@@ -1,20 +1,22 @@
-"""Many small messages of one program in batches: which go together, when, and what became of each.
+"""Messages that wait in memory: in batches of a publisher, or in the buffer of a transaction.
 
-Shared by the publisher with a thread and the one with a task.
+A publisher's batches: which messages go together, when, and what became of each; shared by the
+publisher with a thread and the one with a task. A transaction's messages wait for its commit.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
+from tuff.calls import Call
 from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.flows import Flow
-from tuff.message_buffer import BUFFER_BYTES_MAX, MESSAGE_BYTES
 from tuff.protocol.errors import InternalError
 from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.requests import PublishEntry
 from tuff.replies import Published
 from tuff.retries import Retries
 
@@ -25,6 +27,8 @@ BATCHES_HELD_MAX = 8  # times `batch_bytes` are held in memory; then who sends h
 LINGER_S = 0.002  # seconds; about what a sync takes, so that it costs who is alone little
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
 LINGER_S_MAX = 60.0  # seconds; more is no publisher but a schedule
+BUFFER_BYTES_MAX = 1 << 20  # bytes in memory; as JSON at most six times that, and a request has 16
+MESSAGE_BYTES = 64  # bytes; what a message costs beside its payload, so that empty ones count too
 
 
 class _Waiting(NamedTuple, Generic[R]):
@@ -136,10 +140,6 @@ class Accumulator(Generic[R]):
         self.settled_count += len(batch.receipts)
 
 
-def _cost_bytes(payload: bytes) -> int:
-    return len(payload) + MESSAGE_BYTES
-
-
 class Receipt(Protocol):
     """What a sender holds: the future of `concurrent.futures`, or that of asyncio."""
 
@@ -210,3 +210,76 @@ def fail(batch: Batch[Receipt], error: BaseException) -> None:
     for receipt in batch.receipts:
         if not receipt.done():
             receipt.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Held:
+    """The messages of one topic under one write pointer."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    ttls_s: list[int | None] = field(default_factory=list)
+    is_spilled: bool = False
+
+
+class MessageBuffer:
+    """The messages of one transaction, by topic and write pointer, in their order (protocol §3.2).
+
+    Up to `BUFFER_BYTES_MAX` wait here and travel in the commit. What comes after that is stored at
+    once, and the commit only refers to it; so a long transaction holds little in memory.
+    """
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._by_place: dict[tuple[TopicId, int], _Held] = {}
+
+    def add(
+        self, topic: TopicId, pointer: int, payloads: Sequence[bytes], *, ttl_s: int | None
+    ) -> list[Call[None]]:
+        """Take messages in; answers the calls that store what does not fit, to be sent in order."""
+        held = self._by_place.setdefault((topic, pointer), _Held())
+        spilled: list[bytes] = []
+        for payload in payloads:
+            size_bytes = self._size_bytes + _cost_bytes(payload)
+            # Once one message of a place is stored, the later ones follow it there: the reference
+            # comes after what is inline, so going back to the buffer would overtake it.
+            if held.is_spilled or size_bytes > BUFFER_BYTES_MAX:
+                held.is_spilled = True
+                spilled.append(payload)
+            else:
+                self._size_bytes = size_bytes
+                held.payloads.append(payload)
+                held.ttls_s.append(ttl_s)
+        return [
+            calls.store(topic, batch, pointer=pointer, ttl_s=ttl_s) for batch in _batches(spilled)
+        ]
+
+    def entries(self) -> list[PublishEntry]:
+        """What the commit carries: of each place its messages, then the reference to the stored."""
+        entries: list[PublishEntry] = []
+        for (topic, pointer), held in self._by_place.items():
+            if held.payloads:
+                entries.append(
+                    PublishEntry(
+                        topic=topic, payloads=held.payloads, ttls_s=held.ttls_s, pointer=pointer
+                    )
+                )
+            if held.is_spilled:
+                entries.append(PublishEntry(topic=topic, payloads=(), pointer=pointer))
+        return entries
+
+
+def _cost_bytes(payload: bytes) -> int:
+    return len(payload) + MESSAGE_BYTES
+
+
+def _batches(payloads: Sequence[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size_bytes = 0
+    for payload in payloads:
+        size_bytes += _cost_bytes(payload)
+        if batch and size_bytes > BUFFER_BYTES_MAX:
+            yield batch
+            batch, size_bytes = [], _cost_bytes(payload)
+        batch.append(payload)
+    if batch:
+        yield batch

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
+from tuff.batching import MessageBuffer
 from tuff.calls import Call, Payload, PollQuestion, payloads_of
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows import Backoff, Flow, attempt, hook, run_all, unless
-from tuff.message_buffer import MessageBuffer
+from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
@@ -30,7 +30,6 @@ from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
-from tuff.stopping import Stop, StoppedError
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from tuff import calls
 from tuff.calls import PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit import Opened, during
-from tuff.flows import Backoff, Flow, Hook, paused, unless
+from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, paused, unless
 from tuff.participant import AsyncPositions, Positions
 from tuff.protocol.errors import (
     RequestTooLargeError,
@@ -42,7 +42,6 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import Retries, is_passing
-from tuff.stopping import Stop, StoppedError
 
 if TYPE_CHECKING:
     pass  # who blocks should not load asyncio

@@ -24,8 +24,8 @@ from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
-from tuff.backups import download
 from tuff.cli import main
+from tuff.cli.fsck_and_backup import download
 from tuff.client_errors import ConnectionLostError
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.protocol.errors import DamagedRecordError

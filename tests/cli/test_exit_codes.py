@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tuff.cli.exit_codes import run_to_end
+from tuff.cli.output import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 

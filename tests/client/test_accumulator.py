@@ -3,8 +3,7 @@
 import pytest
 
 import tuff
-from tuff.batching import Accumulator
-from tuff.message_buffer import MESSAGE_BYTES
+from tuff.batching import MESSAGE_BYTES, Accumulator
 
 Box = Accumulator[str]
 

@@ -30,7 +30,7 @@ client.close()
 
 STOPPED_CHILD = """
 import os, select
-from tuff.stopping import Stop, StoppedError
+from tuff.flows import Stop, StoppedError
 
 stop = Stop()
 child = os.fork()

@@ -1,11 +1,15 @@
-"""A server that was started by a program ends with it (protocol §8)."""
+"""A server ends with the program that started it (protocol §8), and the rows of an offline command
+are read whatever else it writes."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tuff.launch import READY, server_command
+import tuff.launch
+from tuff.launch import READY, inspect, server_command
+from tuff.protocol.errors import DamagedRecordError
 
 
 def started(home: Path, *, stdin: int) -> "subprocess.Popen[str]":
@@ -35,3 +39,23 @@ def test_an_input_that_never_closes_is_refused(tmp_path: Path) -> None:
 
     assert server.returncode == 2
     assert said.splitlines()[-1].startswith("tuff: standard input is nothing that closes")
+
+
+TALKATIVE = """
+import sys
+for _ in range(20_000):
+    print("a line of a log", file=sys.stderr)
+print('{"kind": "row"}')
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_full_standard_error_does_not_block_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With a pipe for standard error each process waited for the other.
+    command = [sys.executable, "-c", TALKATIVE]
+    monkeypatch.setattr(tuff.launch, "server_command", lambda _: [*command, "0"])
+    assert list(inspect("tables", "x")) == [{"kind": "row"}]
+
+    monkeypatch.setattr(tuff.launch, "server_command", lambda _: [*command, "1"])
+    with pytest.raises(DamagedRecordError, match=r"^x can't be shown: a line of a log$"):
+        list(inspect("tables", "x"))

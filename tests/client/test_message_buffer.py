@@ -6,9 +6,9 @@ import pytest
 
 import tuff
 from tests.client.recording import Record, Service
+from tuff.batching import BUFFER_BYTES_MAX
 from tuff.blocking.context import TransactionContext
 from tuff.client_errors import ConnectionLostError
-from tuff.message_buffer import BUFFER_BYTES_MAX
 from tuff.protocol.ids import TopicId
 
 ORDERS = TopicId("shop", "orders")

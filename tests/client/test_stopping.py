@@ -14,7 +14,7 @@ import tuff
 from tests.client.proxy import losing
 from tests.http.process import ServerProcess
 from tuff.blocking import driver
-from tuff.stopping import Stop, StoppedError
+from tuff.flows import Stop, StoppedError
 
 ANSWER_WITHIN_S = 20.0  # seconds; where a stop is not heard, this ends the test
 HOUR_S = 3600.0

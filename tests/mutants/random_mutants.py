@@ -45,7 +45,7 @@ CORE = (
         "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "commit", "message_buffer", "subscriber",
+        "aio/context", "batching", "commit", "subscriber",
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_store", "leveldb_table", "row_format",

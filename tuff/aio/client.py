@@ -10,10 +10,9 @@ from tuff.address import DEFAULT_URL, address_of, client_name
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.publisher import AsyncPublisher
-from tuff.aio.sinks import AsyncSinks
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncTopics
-from tuff.aio.transactions import AsyncTransactions
+from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import AsyncTransport
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
 from tuff.calls import (

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
-from tuff.stopping import Stop, StoppedError
+from tuff.flows import Flow, Hook, Pause, Step, Stop, StoppedError, Unless, is_under_way, run_hook
 
 T = TypeVar("T")
 

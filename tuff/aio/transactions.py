@@ -1,7 +1,5 @@
-"""`client.transactions`: the calls of protocol §5.2.
-
-In all of them `tx` is a transaction, or any of its pointers.
-"""
+"""`client.transactions`, where `tx` is a transaction or any of its pointers (protocol §5.2), and
+`client.sinks` (§5.3)."""
 
 import secrets
 from collections.abc import Collection, Sequence
@@ -11,10 +9,12 @@ from tuff.aio.topics import AsyncSend
 from tuff.calls import Duration, maybe_seconds_of
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
-from tuff.replies import Invalids, Outcome, Overview, Renewed, SnapshotFile, Truncated
+from tuff.replies import Epoch, Invalids, Outcome, Overview, Renewed, Sink, SnapshotFile, Truncated
 from tuff.transaction_calls import Tx, id_of
 
 REQUEST_ID_BYTES = 16  # bytes by chance; two programs never draw the same
+
+Found = list[Sink]  # inside the class, `list` is a method
 
 
 class AsyncTransactions:
@@ -146,3 +146,64 @@ class AsyncTransactions:
     async def take_snapshot(self) -> SnapshotFile:
         """Have the server write its transaction state to a file, and say which."""
         return await self._send(transaction_calls.take_snapshot())
+
+
+class AsyncSinks:
+    """The sinks of one server: what makes a replayed batch of a writer a no-op. Safe to share
+    between the tasks of one event loop."""
+
+    def __init__(self, send: AsyncSend, name: str) -> None:
+        self._send = send
+        self._name = name
+
+    async def begin(
+        self,
+        sink: str,
+        epoch: int,
+        run_id: str,
+        *,
+        lease: Duration | None = None,
+        client: str | None = None,
+    ) -> Epoch:
+        """The transaction in which to write this epoch, the same for every task of a run.
+
+            epoch = await client.sinks.begin("orders/query-7", 41, run_id, lease=60)
+            if epoch.transaction is None:
+                return  # it has committed
+
+        `sink`: a name for all runs of the writer. `epoch`: 0 to 2**63 - 1, one more for each batch.
+        `run_id`: 1 to 128 characters, the same for all tasks of a run, and for no other run; who
+        begins an epoch ends the transaction of an earlier run, and fences that run for good.
+        `lease`: seconds, up to 3,600, after which the server ends the transaction unless
+        `transactions.renew` renews it. `client`: the name that others see (default: this one's).
+
+        Raises:
+            SinkFencedError: another run took the sink.
+            SinkEpochSupersededError: the sink is at a later epoch; its `members["epoch"]`.
+            SinkEpochOpenError: an earlier epoch, `members["epoch"]`, has not committed.
+            TransactionNotInProgressError: the epoch's transaction was lost; start another run.
+            TooManySinksError: as many as may be are recorded.
+        """
+        name = self._name if client is None else client
+        return await self._send(
+            transaction_calls.begin_epoch(
+                sink, epoch, run_id, lease_s=maybe_seconds_of(lease, what="lease"), client=name
+            )
+        )
+
+    async def get(self, sink: str) -> Sink:
+        """The newest epoch, and what became of it. Raises: SinkNotFoundError."""
+        return await self._send(transaction_calls.get_sink(sink))
+
+    async def list(self) -> Found:
+        """All sinks, by name."""
+        return await self._send(transaction_calls.list_sinks())
+
+    async def delete(self, sink: str) -> None:
+        """Forget it, durably: whatever epoch comes next is its first.
+
+        Raises:
+            SinkNotFoundError: nothing is recorded of it.
+            SinkInUseError: its transaction is in progress.
+        """
+        await self._send(transaction_calls.delete_sink(sink))

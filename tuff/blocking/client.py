@@ -12,10 +12,9 @@ from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.publisher import Publisher
-from tuff.blocking.sinks import Sinks
 from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
-from tuff.blocking.transactions import Transactions
+from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import Transport
 from tuff.calls import (
     Call,

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, Unless, is_under_way, run_hook
-from tuff.stopping import Stop
+from tuff.flows import Flow, Hook, Pause, Step, Stop, Unless, is_under_way, run_hook
 
 T = TypeVar("T")
 

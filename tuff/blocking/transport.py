@@ -20,7 +20,7 @@ from weakref import WeakSet
 from tuff.address import Address
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError
-from tuff.stopping import Stop, wait_for
+from tuff.flows import Stop, wait_for
 
 
 class BoundedSocket:

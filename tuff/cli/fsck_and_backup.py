@@ -1,24 +1,43 @@
 """`tuff fsck`, `salvage`, `backup`, `restore`: check and copy a server's data.
 
 `server.py fsck …` reads the files of a stopped server in a process of its own (admin/commands.py).
-A running server sends its backup over HTTP.
+A running server sends its backup over HTTP; a download that fails leaves no file.
 """
 
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from errno import EEXIST
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLError
+from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import click
 
-from tuff.backups import download
+from tuff.address import Address
+from tuff.calls import Call, Request, Response
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, notice, print_json, print_table
+from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
+from tuff.disk.files import sync_directory
+from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
-from tuff.server_commands import EXIT_USAGE, Row, ServerCommandError, server_rows
 
-EXIT_CORRUPT = 1
 # The kinds of the summary, which is the last row and counts the others.
 SUMMARIES = ("checked", "salvaged", "backed up", "restored", "looked at", "deployed")
 REASON_LENGTH_MAX = 2_000  # characters; the reason of a finding is not cut off
+PART_SUFFIX = ".part"  # of a file that is still being received
+PIECE_BYTES = 1 << 20  # bytes held in memory
+PIECE_S_MAX = 60.0  # seconds until the next piece; packing the transactions of a large state first
+CONNECT_S_MAX = 5.0
+
+_REQUEST = Request(method="GET", path="/v1/backup", is_read=True)
+_REFUSAL: Call[None] = Call(_REQUEST, lambda _: None)
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
 _SNAPSHOTS = click.option(
@@ -181,3 +200,84 @@ def refusal(error: ServerCommandError, *, subject: str) -> TuffError:
             return DamagedRecordError(str(error), code="damaged_files")
         case _:
             return TuffError(f"{subject} can't be read: {error}", code="unreadable_files")
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """What a backup consists of."""
+
+    part_count: int
+    size_bytes: int
+
+
+def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
+    """Receive all that the server at `url` holds at this moment, and read it again from the disk.
+
+    Raises:
+        ValueError: `url` or `token` is not valid.
+        FileExistsError: there is something at `target` already.
+        ConnectionLostError: the server can't be reached or trusted, or was lost on the way.
+        DamagedRecordError: what came is no whole backup; it says why.
+        TuffError: its kind for what the server refused.
+        OSError: the file can't be written.
+    """
+    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX, token=token)
+    if target.exists():
+        raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
+    part = target.with_name(target.name + PART_SUFFIX)
+    try:
+        with part.open("w+b") as file:
+            for piece in _pieces(address):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            downloaded = _verified(file, target)
+        part.replace(target)
+        sync_directory(target.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return downloaded
+
+
+def _verified(file: BinaryIO, target: Path) -> Downloaded:
+    try:
+        count = sum(1 for _ in read_parts(file))
+    except NewerArchiveError as error:
+        raise DamagedRecordError(
+            f"what the server sent can't be read here, and {target} was not made: {error}; use a "
+            "`tuff` of the server's version",
+            code="damaged_backup",
+        ) from None
+    except ArchiveError as error:
+        raise DamagedRecordError(
+            f"what the server sent is no whole backup, and {target} was not made: {error}",
+            code="damaged_backup",
+        ) from None
+    return Downloaded(count, file.tell())
+
+
+def _pieces(address: Address) -> Iterator[bytes]:
+    """What the server sends, as it comes."""
+    parts = urlsplit(address.url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=address.connect_timeout_s)
+    with closing(connection):
+        try:
+            connection.connect()
+        except SSLError as error:
+            raise address.not_trusted(error) from error
+        except OSError as error:
+            raise address.unreachable(error) from error
+        connection.sock.settimeout(address.timeout_s)
+        try:
+            path = parts.path.rstrip("/") + _REQUEST.path
+            connection.request(_REQUEST.method, path, headers=address.headers(_REQUEST))
+            reply = connection.getresponse()
+            if reply.status != HTTPStatus.OK:
+                address.answer(_REFUSAL, Response(reply.status, {}, reply.read()))
+            while piece := reply.read(PIECE_BYTES):
+                yield piece
+        except (OSError, HTTPException) as error:
+            raise address.lost(_REQUEST, error, was_sent=True) from error

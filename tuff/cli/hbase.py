@@ -10,7 +10,7 @@ import click
 from tuff.cli.fsck_and_backup import refusal, run_server
 from tuff.cli.options import SECONDS, output_options
 from tuff.cli.output import notice, print_json
-from tuff.server_commands import ServerCommandError, server_rows
+from tuff.launch import ServerCommandError, server_rows
 
 _CONFIG = click.option(
     "--config",

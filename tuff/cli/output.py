@@ -1,11 +1,14 @@
-"""Output of the commands: tables or JSON, notices and a progress bar on standard error.
+"""Output of the commands, tables or JSON, with notices and a progress bar on standard error; and
+their exit codes, also if they are interrupted or their output is closed.
 
 Text from messages and names is escaped, so that it can't control the terminal.
 """
 
 import json
+import os
+import select
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
 
 CELL_LENGTH_MAX = 120  # characters; keeps a table readable, and --json prints all of a value
 LONG_COUNT = 5_000  # messages; publishing fewer takes no noticeable time
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
 
 
 def print_json(value: object) -> None:
@@ -153,3 +161,48 @@ def _bar(size_bytes: int) -> "Bar":
     bar.add_task("", total=size_bytes or None)
     bar.start()
     return bar
+
+
+def run_to_end(
+    program: click.Group,
+    name: str,
+    arguments: Sequence[str],
+    *,
+    report: Callable[[Exception], int | None],
+) -> int:
+    """Run a command line; returns its exit code. `report` prints an error and returns its code, or
+    None for a bug, which is raised."""
+    try:
+        # `program.main` would handle a broken pipe itself, as a failure.
+        with program.make_context(name, list(arguments)) as context:
+            program.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as left:
+        return left.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            _discard_output()  # its reader, for example `head`, has exited
+            return 0
+        code = report(error)
+        if code is None:
+            raise
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()  # the disk is full, as `error` has reported
+        return code
+    return 0
+
+
+def _discard_output() -> None:
+    """Discard what Python has buffered; flushing it at exit would fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_output_closed() -> bool:
+    """Whether the broken pipe is our standard output, and not one to a process that we started."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), 0)
+    return bool(poller.poll(0))

@@ -1,4 +1,4 @@
-"""The command `tuff`: its groups, and the messages and exit codes of errors."""
+"""The command `tuff`: its groups, `tuff serve`, `tuff completion`, and what an error says."""
 
 import os
 import sys
@@ -9,13 +9,12 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from tuff.cli.exit_codes import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.hbase import hbase
-from tuff.cli.holds_and_positions import holds, positions
+from tuff.cli.holds_positions_sinks import holds, positions, sinks
 from tuff.cli.options import Session, command_line, server_options
+from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.pub import pub
-from tuff.cli.sinks import sinks
 from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.status import status
 from tuff.cli.tail import tail

@@ -1,7 +1,7 @@
 """`tuff snapshot`, `tuff log`, `tuff table`: print the content of the server's files.
 
 Only `tuff snapshot take` needs a running server. The server's own code reads the files, in a
-process of its own (tuff/server_commands.py).
+process of its own (tuff/launch.py).
 """
 
 import json
@@ -12,8 +12,8 @@ import click
 
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import moment, notice, print_json, print_table, shown
+from tuff.launch import DAMAGE, Row, inspect
 from tuff.protocol.errors import DamagedRecordError
-from tuff.server_commands import DAMAGE, Row, inspect
 
 MOMENTS = ("at_ms", "created_ms", "timestamp_ms", "clock_ms")  # suffixes of members that are times
 UNSEEN = {"key"}  # not shown: a row's key repeats its members in hex

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import click
 
 from tuff.blocking.client import Client
-from tuff.cli.exit_codes import EXIT_REFUSED
 from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import counted, print_json, print_table
+from tuff.cli.output import EXIT_REFUSED, counted, print_json, print_table
 from tuff.protocol.errors import UnavailableError
 from tuff.replies import Health, Overview
 from tuff.version import __version__

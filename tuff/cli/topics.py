@@ -1,4 +1,4 @@
-"""`tuff topics`: list, show, create, change and remove topics (protocol §2)."""
+"""`tuff topics ls`, `show`, `create`, `set`, `rm` (protocol §2)."""
 
 import click
 

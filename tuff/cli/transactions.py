@@ -1,4 +1,5 @@
-"""`tuff tx`: list, start and end transactions, and find blocking ones (protocol §5.2)."""
+"""`tuff tx ls`, `show`, `blockers`, `start`, `renew`, `commit`, `abort`, `invalidate`: what is in
+progress, and what blocks readers (protocol §5.2)."""
 
 import dataclasses
 import time

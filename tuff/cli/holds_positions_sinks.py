@@ -1,5 +1,5 @@
-"""`tuff holds` and `tuff positions`: retention holds and the positions of readers (protocol §3.8,
-§3.9)."""
+"""`tuff holds`, `tuff positions`, `tuff sinks`: what keeps messages, and how far readers and
+exactly-once writers are (protocol §3.8, §3.9, §5.3)."""
 
 from collections.abc import Mapping
 
@@ -11,15 +11,16 @@ from tuff.cli.options import (
     Session,
     Start,
     TopicEnd,
+    confirm,
     output_options,
     server_options,
     session,
     start_of,
     topic_of,
 )
-from tuff.cli.output import moment, print_json, print_table
+from tuff.cli.output import counted, moment, print_json, print_table
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
-from tuff.replies import Hold, NamedPosition
+from tuff.replies import Hold, NamedPosition, Sink
 
 MAX_AGE_S = 86_400.0  # of a hold without --max-age; a day, so that a forgotten hold ends soon
 
@@ -152,6 +153,73 @@ def remove_position(session: Session, *, topic: TopicId, name: str, as_json: boo
     _print_removed(topic, name, as_json=as_json)
 
 
+@click.group()
+def sinks() -> None:
+    """List, show and remove sinks: the newest epochs of exactly-once writers."""
+
+
+@sinks.command("ls")
+@server_options
+@output_options
+@session
+def list_sinks(session: Session, *, as_json: bool) -> None:
+    """List all sinks."""
+    with session.client() as client:
+        found = client.sinks.list()
+    if as_json:
+        print_json([_sink_form(one) for one in found])
+        return
+    rows = [
+        (one.sink, one.epoch, one.state, one.run_id, one.transaction_id, moment(one.updated_at_ms))
+        for one in found
+    ]
+    columns = ("sink", "epoch", "state", "run", "transaction", "since")
+    print_table(columns, rows, title=counted(len(rows), "sink"))
+
+
+@sinks.command("show")
+@click.argument("sink")
+@server_options
+@output_options
+@session
+def show_sink(session: Session, *, sink: str, as_json: bool) -> None:
+    """Show the newest epoch of SINK."""
+    with session.client() as client:
+        found = client.sinks.get(sink)
+    if as_json:
+        print_json(_sink_form(found))
+        return
+    fields = {
+        "epoch": found.epoch,
+        "state": found.state,
+        "run": found.run_id,
+        "transaction": found.transaction_id,
+        "since": moment(found.updated_at_ms),
+    }
+    print_table(("field", "value"), fields.items(), title=f"sink {found.sink}")
+
+
+@sinks.command("rm")
+@click.argument("sink")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_options
+@output_options
+@session
+def remove_sink(session: Session, *, sink: str, yes: bool, as_json: bool) -> None:
+    """Remove SINK and its epochs.
+
+    If its writer then replays a committed epoch, the epoch is written a second time.
+    """
+    if not yes:
+        confirm(f"Remove {sink} and its record of committed epochs?")
+    with session.client() as client:
+        client.sinks.delete(sink)
+    if as_json:
+        print_json({"sink": sink, "removed": True})
+    else:
+        click.echo(f"removed {sink}")
+
+
 def _first_kept(client: Client, topic: TopicId, start: Start) -> MessageId | int:
     match start:
         case TopicEnd.EARLIEST:
@@ -184,4 +252,15 @@ def _position_form(found: NamedPosition) -> Mapping[str, object]:
         "position": found.position.hex(),
         "generation": found.generation,
         "updatedAt": found.updated_at_ms,
+    }
+
+
+def _sink_form(sink: Sink) -> dict[str, object]:
+    return {
+        "sink": sink.sink,
+        "epoch": sink.epoch,
+        "runId": sink.run_id,
+        "state": sink.state,
+        "transactionId": str(sink.transaction_id),
+        "updatedAt": sink.updated_at_ms,
     }

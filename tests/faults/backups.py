@@ -26,10 +26,11 @@ from tests.faults.workload_messages import (
     Shared,
     Worker,
     read_all,
+    read_topic,
     require_no_violation,
     topic_of,
 )
-from tests.http.calls import TRANSACTIONS, Topic
+from tests.http.calls import TRANSACTIONS
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 from tuff.cli.fsck_and_backup import download
@@ -109,20 +110,12 @@ def check_beside(
 def read_beside(server: ServerProcess) -> Messages:
     """The topics beside those of the units; a message of ballast without its weight."""
     client = Client(server.port, is_checked=False)
-    found = {name: _read_to_end(topic_of(client, name)) for name in (BALLAST, PROBE)}
+    polls = [read_topic(topic_of(client, name), View.ALL) for name in (BALLAST, PROBE)]
     client.close()
-    return found
-
-
-def _read_to_end(topic: Topic) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    place, is_caught_up = BEGINNING, False
-    while not is_caught_up:
-        reply = ok(topic.poll({"startFrom": place, "inclusive": False}))
-        found += [(each["id"], each["payload"].removesuffix(WEIGHT)) for each in reply.json]
-        place = str(reply.header("Tuff-Next"))
-        is_caught_up = reply.header("Tuff-Caught-Up") == "true"
-    return found
+    return {
+        poll.topic: [(each, payload.removesuffix(WEIGHT)) for each, payload in poll.found]
+        for poll in polls
+    }
 
 
 def _quantiles(waits_ms: list[float]) -> str:

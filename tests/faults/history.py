@@ -135,38 +135,60 @@ def payloads(client: int, number: int, request: int, count: int) -> tuple[str, .
 
 
 class Recorder:
-    """Records an attempt that begins now; `clock` gives the times of the history."""
+    """Records an attempt that begins now; `clock` gives the times of the history.
 
-    def __init__(self, client: object, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    `is_transaction` None: it is one if it has a pointer or a body.
+    """
+
+    def __init__(
+        self,
+        client: object,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        is_transaction: bool | None = None,
+    ) -> None:
         self._client = str(client)
         self._clock = clock
-        self._invoked = clock()
+        self._is_transaction = is_transaction
+        self._invoked = self._publishing = clock()
+        self._actions: list[Action] = []
+        self._requests: list[tuple[str, tuple[str, ...]]] = []
+
+    def add(self, *actions: Action) -> None:
+        self._actions += actions
+
+    def will_publish(self, topic: str, values: tuple[str, ...]) -> None:
+        """Its end is going to publish these."""
+        self._requests.append((topic, values))
+
+    def publishes_from_now(self) -> None:
+        """What it publishes at its end is not there before now."""
+        self._publishing = self._clock()
 
     def ended(
         self,
         outcome: Outcome,
         requests: Requests = (),
         *,
-        actions: Iterable[Action] = (),
         pointer: str | None = None,
         body: Mapping[str, object] | None = None,
     ) -> Attempt:
-        """The attempt, which ended now: `actions`, and then a publish for each of the requests.
-
-        One that publishes has a transaction if it has a pointer or a body.
-        """
+        """The attempt, which ended now: its actions, then a publish for each of the requests."""
         completed = None if outcome is Outcome.UNKNOWN else self._clock()
         publishes = (
-            Publish(topic=topic, values=sent, invoked=self._invoked, completed=completed)
-            for topic, sent in requests
+            Publish(topic=topic, values=sent, invoked=self._publishing, completed=completed)
+            for topic, sent in (*self._requests, *requests)
         )
+        is_transaction = self._is_transaction
+        if is_transaction is None:
+            is_transaction = pointer is not None or body is not None
         return Attempt(
             client=self._client,
             invoked=self._invoked,
             completed=completed,
             outcome=outcome,
-            actions=(*actions, *publishes),
-            is_transaction=not requests or pointer is not None or body is not None,
+            actions=(*self._actions, *publishes),
+            is_transaction=is_transaction,
             pointer=pointer,
             body=body,
         )

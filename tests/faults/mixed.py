@@ -16,13 +16,12 @@ from pathlib import Path
 import tuff
 from tests.faults.checker import check
 from tests.faults.checker_anomalies import Finding, report
-from tests.faults.history import Append, Attempt, Outcome, Publish, Read, View, save
+from tests.faults.history import Append, Attempt, Outcome, Publish, Read, Recorder, View, save
 from tests.faults.workload_mixed import (
     ATTEMPTS_PER_ERA,
     PLACES,
     Follower,
     MixedClient,
-    Notes,
     Shared,
     append,
     read_row,
@@ -66,16 +65,16 @@ def _run_all(threads: Sequence[threading.Thread]) -> None:
 def _read_all(shared: Shared, client: tuff.Client) -> None:
     written = [action for attempt in shared.history for action in attempt.actions]
     rows = {action.row for action in written if isinstance(action, Append | Read)}
-    notes = Notes(shared, "the last")
+    recorder = Recorder("the last", is_transaction=True)
     with client.transaction(shared.table):
         for row in sorted(rows):
-            read_row(shared.table, row, notes)
-    notes.ended(Outcome.OK)
+            read_row(shared.table, row, recorder)
+    shared.history.append(recorder.ended(Outcome.OK))
     for topic in sorted({action.topic for action in written if isinstance(action, Publish)}):
         for view in (View.COMMITTED, View.ALL):
-            notes = Notes(shared, "the last")
-            read_topic(client, topic, view, notes)
-            notes.ended(Outcome.OK)
+            recorder = Recorder("the last", is_transaction=True)
+            read_topic(client, topic, view, recorder)
+            shared.history.append(recorder.ended(Outcome.OK))
 
 
 def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) -> list[Attempt]:
@@ -86,12 +85,12 @@ def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) 
     def work(side: int) -> None:
         with tuff.Client(shared.url, client_id=f"side {side}") as client:
             for pair in range(pairs):
-                notes = Notes(shared, f"side {side}")
+                recorder = Recorder(f"side {side}", is_transaction=True)
                 with client.transaction(table):
-                    read_row(table, f"pair {pair}.{1 - side}", notes)
-                    append(table, f"pair {pair}.{side}", f"v{pair}.{side}", notes)
+                    read_row(table, f"pair {pair}.{1 - side}", recorder)
+                    append(table, f"pair {pair}.{side}", f"v{pair}.{side}", recorder)
                     both_have_read.wait()
-                notes.ended(Outcome.OK)
+                shared.history.append(recorder.ended(Outcome.OK))
 
     _run_all([threading.Thread(target=work, args=(side,)) for side in range(2)])
     with tuff.Client(shared.url) as client:

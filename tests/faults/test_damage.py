@@ -1,7 +1,5 @@
 """No damaged byte is served, passed over, or keeps the rest from being saved (promise 8)."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,16 +7,8 @@ import pytest
 from tests.faults.damage import run
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Each of hundreds of recoveries says what it cut off."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
 def test_bytes_of_every_file_are_flipped_and_cut(tmp_path: Path) -> None:
     findings = run(tmp_path, byte_count=1_000, engine=30, servers=6, seed=4)
 

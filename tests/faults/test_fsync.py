@@ -21,12 +21,6 @@ COME_BACK_WITHIN_S = 30.0
 
 
 @pytest.fixture
-def shim(shim_library: Path, tmp_path: Path) -> Shim:
-    (tmp_path / "home").mkdir()
-    return Shim(shim_library, root=tmp_path / "home", control=tmp_path / "control")
-
-
-@pytest.fixture
 def running(shim: Shim, tmp_path: Path) -> Iterator[ServerProcess]:
     server = serve(tmp_path / "home", environment=shim.environment(traced=True))
     server.may_log_traces = True  # of what the disk said

@@ -2,10 +2,8 @@
 
 import asyncio
 import errno
-import logging
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +20,10 @@ from tests.http.process import serve
 
 ERROR_AT = 5  # where in a call of the trace the byte of its error is
 
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Each of thousands of recoveries says what it cut off."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+pytestmark = [
+    pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,6 @@ PATIENT = ("tx.default_timeout=600", "messaging.max_block=600")
 
 
 @pytest.fixture
-def shim(shim_library: Path, tmp_path: Path) -> Shim:
-    (tmp_path / "home").mkdir()
-    return Shim(shim_library, root=tmp_path / "home", control=tmp_path / "control")
-
-
-@pytest.fixture
 def running(shim: Shim, tmp_path: Path) -> Iterator[ServerProcess]:
     server = serve(tmp_path / "home", *PATIENT, environment=shim.environment())
     yield server

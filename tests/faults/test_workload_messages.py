@@ -30,7 +30,9 @@ def shown(
         )
         for topic, each in {"t": found, **topics}.items()
     )  # fmt: skip
-    return Recorder("r", count(began).__next__).ended(OK, actions=polls)
+    reader = Recorder("r", count(began).__next__)
+    reader.add(*polls)
+    return reader.ended(OK)
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 import time
 
 from tests.faults.history import (
-    BEGINNING,
     Attempt,
     Outcome,
-    Poll,
     Recorder,
     View,
     payloads,
 )
-from tests.faults.workload_messages import poll_of, require_no_violation
+from tests.faults.workload_messages import read_topic, require_no_violation
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok, problem_of
 
@@ -77,18 +75,10 @@ class Writer:
         """Compare what was told with what this server's readers find; what is open is ended. How a
         transaction ended then, it has to have ended at every later time."""
         self._attempts = [_resolved(client, attempt) for attempt in self._attempts]
-        self._reads.append(_read_all(client))
+        reader = Recorder("reader")
+        reader.add(*(read_topic(topic, View.COMMITTED) for topic in topics_of(client)))
+        self._reads.append(reader.ended(Outcome.OK))
         require_no_violation([*self._attempts, *self._reads])
-
-
-def _read_all(client: Client) -> Attempt:
-    recorder = Recorder("reader")
-    polls: list[Poll] = []
-    for topic in topics_of(client):
-        reply = ok(topic.poll(isolation="committed"))
-        polls.append(poll_of(topic.name, View.COMMITTED, BEGINNING, reply))
-        assert polls[-1].at_end, reply
-    return recorder.ended(Outcome.OK, actions=polls)
 
 
 def _resolved(client: Client, attempt: Attempt) -> Attempt:

@@ -91,8 +91,9 @@ class Worker:
         polls: tuple[Poll, ...] = (),
     ) -> bool:
         """Whether the client still has a server to talk to."""
+        self._recorder.add(*polls)
         self._shared.attempts.append(
-            self._recorder.ended(outcome, requests, actions=polls, pointer=pointer, body=body)
+            self._recorder.ended(outcome, requests, pointer=pointer, body=body)
         )
         return outcome is not UNKNOWN
 
@@ -236,7 +237,8 @@ class Follower:
             raise ConnectionError(problem_of(reply)["detail"])
         poll = poll_of(topic.name, self._view, self._next[topic.name], ok(reply))
         if poll.found or poll.until != poll.after:
-            self._shared.history.append(recorder.ended(OK, actions=[poll]))
+            recorder.add(poll)
+            self._shared.history.append(recorder.ended(OK))
         self._next[topic.name] = poll.until
         return poll.at_end
 
@@ -258,18 +260,26 @@ def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = No
 
     Raises: AssertionError: a transaction blocks it, though all are resolved.
     """
-    recorder, polls = Recorder(f"last reader of {view.value}"), []
+    recorder = Recorder(f"last reader of {view.value}")
     for name in TOPICS:
         start = BEGINNING if after is None else after[name]
-        replies: list[Reply] = []
-        while not replies or replies[-1].header("Tuff-Caught-Up") != "true":
-            place = replies[-1].header("Tuff-Next") if replies else start
-            body = {"startFrom": place, "inclusive": False}
-            replies.append(ok(topic_of(client, name).poll(body, isolation=view.value)))
-            blocked = replies[-1].header("Tuff-Blocked-By")
-            assert blocked is None, f"{name} is blocked by {blocked} though all is resolved"
-        polls.append(poll_of(name, view, start, *replies))
-    return recorder.ended(OK, actions=polls)
+        recorder.add(read_topic(topic_of(client, name), view, after=start))
+    return recorder.ended(OK)
+
+
+def read_topic(topic: Topic, view: View, *, after: str = BEGINNING) -> Poll:
+    """All messages behind a place, in as many polls as it takes.
+
+    Raises: AssertionError: a transaction blocks it.
+    """
+    replies: list[Reply] = []
+    while not replies or replies[-1].header("Tuff-Caught-Up") != "true":
+        place = replies[-1].header("Tuff-Next") if replies else after
+        body = {"startFrom": place, "inclusive": False}
+        replies.append(ok(topic.poll(body, isolation=view.value)))
+        blocked = replies[-1].header("Tuff-Blocked-By")
+        assert blocked is None, f"{topic.name} is blocked by {blocked} though all is resolved"
+    return poll_of(topic.name, view, after, *replies)
 
 
 def resolved(client: Client, attempt: Attempt) -> Attempt:

@@ -9,13 +9,13 @@ from itertools import count
 import tuff
 from tests.faults.history import (
     BEGINNING,
-    Action,
     Append,
     Attempt,
     Outcome,
     Poll,
     Publish,
     Read,
+    Recorder,
     View,
 )
 from tuff.tables.versioned_table import VersionedTable
@@ -52,63 +52,6 @@ class Shared:
         return len(self.history) // ATTEMPTS_PER_ERA
 
 
-class Notes:
-    """What one attempt did so far."""
-
-    def __init__(self, shared: Shared, client: str, *, is_transaction: bool = True) -> None:
-        self._shared = shared
-        self._client = client
-        self._is_transaction = is_transaction
-        self._invoked = time.monotonic_ns()
-        self._actions: list[Action] = []
-        self._at_commit: list[tuple[str, tuple[str, ...]]] = []
-        self._committing = 0
-
-    def add(self, action: Action) -> None:
-        self._actions.append(action)
-
-    def published(
-        self, topic: str, values: tuple[str, ...], call: Callable[[], tuff.Published]
-    ) -> None:
-        """Make the call, and note it with its times and with what it told."""
-        invoked = time.monotonic_ns()
-        told = call()
-        self.add(
-            Publish(
-                topic=topic,
-                values=values,
-                invoked=invoked,
-                completed=time.monotonic_ns(),
-                ids=(told.first_id.hex(), told.last_id.hex()),
-            )
-        )
-
-    def will_publish(self, topic: str, values: tuple[str, ...]) -> None:
-        """The commit is going to publish these."""
-        self._at_commit.append((topic, values))
-
-    def commits(self) -> None:
-        """From now on the commit may happen."""
-        self._committing = time.monotonic_ns()
-
-    def ended(self, outcome: Outcome) -> None:
-        """Enter the attempt in the history."""
-        completed = time.monotonic_ns()
-        invoked = self._committing or self._invoked
-        for topic, values in self._at_commit:
-            self.add(Publish(topic=topic, values=values, invoked=invoked, completed=completed))
-        self._shared.history.append(
-            Attempt(
-                client=self._client,
-                invoked=self._invoked,
-                completed=completed,
-                outcome=outcome,
-                actions=tuple(self._actions),
-                is_transaction=self._is_transaction,
-            )
-        )
-
-
 class MixedClient:
     """One thread's client: plain publishes, transactions over rows and topics, and runs."""
 
@@ -137,33 +80,36 @@ class MixedClient:
         size = self._chance.randint(1, MESSAGE_COUNT_MAX)
         return tuple(f"v{next(self._shared.numbers)}" for _ in range(size))
 
-    def _notes(self) -> Notes:
-        return Notes(self._shared, self._name)
+    def _recorder(self, *, is_transaction: bool = True) -> Recorder:
+        return Recorder(self._name, is_transaction=is_transaction)
+
+    def _enter(self, recorder: Recorder, outcome: Outcome) -> None:
+        self._shared.history.append(recorder.ended(outcome))
 
     def _plain(self) -> None:
-        notes = Notes(self._shared, self._name, is_transaction=False)
+        recorder = self._recorder(is_transaction=False)
         topic, values = self._place("t"), self._values()
-        notes.published(topic, values, lambda: self._client.publish(topic_id(topic), *values))
-        notes.ended(Outcome.OK)
+        publish(recorder, topic, values, lambda: self._client.publish(topic_id(topic), *values))
+        self._enter(recorder, Outcome.OK)
 
     def _rows(self) -> None:
         """A transaction of the client's own protocol: rows, reads of topics, messages last."""
-        notes, started = self._notes(), None
+        recorder, started = self._recorder(), None
         try:
             with self._client.transaction(self._table) as tx:
                 started = tx.transaction
                 for _ in range(self._chance.randint(1, STEP_COUNT_MAX)):
-                    self._step(tx, notes)
+                    self._step(tx, recorder)
                 is_withdrawn = self._chance.random() < 0.1
-                notes.commits()
+                recorder.publishes_from_now()
                 if is_withdrawn:
                     tx.abort()
         except REFUSED:
-            notes.ended(Outcome.FAIL)
+            self._enter(recorder, Outcome.FAIL)
         except tuff.TransactionsUnavailableError:
-            notes.ended(Outcome.FAIL if started is None else self._found_out(started))
+            self._enter(recorder, Outcome.FAIL if started is None else self._found_out(started))
         else:
-            notes.ended(Outcome.FAIL if is_withdrawn else Outcome.OK)
+            self._enter(recorder, Outcome.FAIL if is_withdrawn else Outcome.OK)
 
     def _found_out(self, started: tuff.Transaction) -> Outcome:
         """How a transaction ended, of which a call was told that it can't be said yet."""
@@ -173,16 +119,16 @@ class MixedClient:
             return Outcome.OK
         return Outcome.FAIL
 
-    def _step(self, tx: tuff.TransactionContext, notes: Notes) -> None:
+    def _step(self, tx: tuff.TransactionContext, recorder: Recorder) -> None:
         kind = self._chance.randrange(4)
         if kind == 0:
-            read_row(self._table, self._place("r"), notes)
+            read_row(self._table, self._place("r"), recorder)
         elif kind == 1:
-            append(self._table, self._place("r"), self._values()[0], notes)
+            append(self._table, self._place("r"), self._values()[0], recorder)
         elif kind == 2:
             topic, values = self._place("t"), self._values()
             tx.publish(topic_id(topic), *values)
-            notes.will_publish(topic, values)
+            recorder.will_publish(topic, values)
         else:
             topic, view = self._place("t"), self._chance.choice((View.SNAPSHOT, View.HELD))
             poll_all(
@@ -191,15 +137,15 @@ class MixedClient:
                 ),
                 topic,
                 view,
-                notes,
+                recorder,
             )
 
     def _pointer(self) -> None:
         """Publish and store under a transaction, long before its end: others meet the rows."""
-        notes, ending = self._notes(), self._chance.random()
+        recorder, ending = self._recorder(), self._chance.random()
         tx = self._client.transactions.start()
         try:
-            self._publish_under(tx, notes)
+            self._publish_under(tx, recorder)
             if ending < 0.15:
                 self._client.transactions.abort(tx)
             elif ending < 0.3:
@@ -207,31 +153,37 @@ class MixedClient:
             else:
                 self._client.transactions.commit(tx)
         except REFUSED:
-            notes.ended(Outcome.FAIL)
+            self._enter(recorder, Outcome.FAIL)
         except tuff.TransactionsUnavailableError:
-            notes.ended(self._found_out(tx))
+            self._enter(recorder, self._found_out(tx))
         else:
-            notes.ended(Outcome.FAIL if ending < 0.3 else Outcome.OK)
+            self._enter(recorder, Outcome.FAIL if ending < 0.3 else Outcome.OK)
 
-    def _publish_under(self, tx: tuff.Transaction, notes: Notes) -> None:
+    def _publish_under(self, tx: tuff.Transaction, recorder: Recorder) -> None:
         here, there = self._place("t"), self._place("t")
         inline, stored = self._values(), self._values()
-        notes.published(
-            here, inline, lambda: self._client.publish(topic_id(here), *inline, transaction=tx)
+        publish(
+            recorder,
+            here,
+            inline,
+            lambda: self._client.publish(topic_id(here), *inline, transaction=tx),
         )
         self._client.store(topic_id(there), *stored, transaction=tx)
         view = self._chance.choice((View.SNAPSHOT, View.HELD))
-        read_topic(self._client, here, view, notes, transaction=tx)
-        notes.published(
-            there, stored, lambda: self._client.publish_stored(topic_id(there), transaction=tx)
+        read_topic(self._client, here, view, recorder, transaction=tx)
+        publish(
+            recorder,
+            there,
+            stored,
+            lambda: self._client.publish_stored(topic_id(there), transaction=tx),
         )
 
     def _run(self) -> None:
-        notes = self._notes()
+        recorder = self._recorder()
         both = [(self._place("t"), self._values()), (self._place("t"), self._values())]
         for topic, values in both:
-            notes.will_publish(topic, values)
-        notes.commits()
+            recorder.will_publish(topic, values)
+        recorder.publishes_from_now()
         entries = [
             tuff.PublishEntry(topic=topic_id(topic), payloads=[value.encode() for value in values])
             for topic, values in both
@@ -239,9 +191,9 @@ class MixedClient:
         try:
             self._client.transactions.run(entries)
         except REFUSED:
-            notes.ended(Outcome.FAIL)
+            self._enter(recorder, Outcome.FAIL)
         else:
-            notes.ended(Outcome.OK)
+            self._enter(recorder, Outcome.OK)
 
 
 class Follower:
@@ -265,7 +217,7 @@ class Follower:
             self._client.close()
 
     def _read(self, topic: str) -> None:
-        notes = Notes(self._shared, f"reader of {self._view.value}")
+        recorder = Recorder(f"reader of {self._view.value}")
         after = self._next.get(topic, BEGINNING)
         found = self._client.poll(
             topic_id(topic),
@@ -277,26 +229,43 @@ class Follower:
         )
         self._next[topic] = found.next_id.hex()
         if found or found.caught_up or self._next[topic] != after:
-            notes.add(noted(topic, self._view, after, [found]))
-            notes.ended(Outcome.OK)
+            recorder.add(noted(topic, self._view, after, [found]))
+            self._shared.history.append(recorder.ended(Outcome.OK))
 
 
-def read_row(table: VersionedTable, row: str, notes: Notes) -> tuple[str, ...]:
+def publish(
+    recorder: Recorder, topic: str, values: tuple[str, ...], call: Callable[[], tuff.Published]
+) -> None:
+    """Make the call, and record it with its times and with what it answered."""
+    invoked = time.monotonic_ns()
+    answered = call()
+    recorder.add(
+        Publish(
+            topic=topic,
+            values=values,
+            invoked=invoked,
+            completed=time.monotonic_ns(),
+            ids=(answered.first_id.hex(), answered.last_id.hex()),
+        )
+    )
+
+
+def read_row(table: VersionedTable, row: str, recorder: Recorder) -> tuple[str, ...]:
     """The list of a row, in the current transaction."""
     value = table.get(row.encode())
     values = () if value is None else tuple(value.decode().split(","))
-    notes.add(Read(row, values))
+    recorder.add(Read(row, values))
     return values
 
 
-def append(table: VersionedTable, row: str, value: str, notes: Notes) -> None:
+def append(table: VersionedTable, row: str, value: str, recorder: Recorder) -> None:
     """Read the list of a row, and put it back with one value more."""
-    values = read_row(table, row, notes)
+    values = read_row(table, row, recorder)
     table.put(row.encode(), ",".join((*values, value)).encode())
-    notes.add(Append(row, value))
+    recorder.add(Append(row, value))
 
 
-def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, notes: Notes) -> None:
+def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, recorder: Recorder) -> None:
     """A whole topic, in as many polls as it takes, or up to what holds the reader."""
     found = [poll(BEGINNING)]
     while not found[-1].caught_up and found[-1].blocked_by is None:
@@ -304,14 +273,14 @@ def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, notes: No
         # What was undecided when its transaction started holds such a reader for good.
         if view is View.HELD and not found[-1]:
             break
-    notes.add(noted(topic, view, BEGINNING, found))
+    recorder.add(noted(topic, view, BEGINNING, found))
 
 
 def read_topic(
     client: tuff.Client,
     topic: str,
     view: View,
-    notes: Notes,
+    recorder: Recorder,
     *,
     transaction: tuff.Transaction | None = None,
 ) -> None:
@@ -328,7 +297,7 @@ def read_topic(
         ),
         topic,
         view,
-        notes,
+        recorder,
     )
 
 

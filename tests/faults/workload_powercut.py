@@ -162,7 +162,8 @@ class Worker:
             topic=topic.name, view=View.ALL, found=(message,), after=before, until=last["id"],
             at_end=False,
         )  # fmt: skip
-        self._shared.enter(recorder.ended(Outcome.OK, actions=[poll]))
+        recorder.add(poll)
+        self._shared.enter(recorder.ended(Outcome.OK))
 
     def _published(self) -> None:
         tx, recorder = self._begin()
@@ -285,11 +286,9 @@ class TableWorker:
             self._has_taken_back = self._has_taken_back or self._unwilling.refuses
         finally:
             if pointer is not None:
-                appends = (Append(key, row_value(key, value)) for key, value in rows)
+                recorder.add(*(Append(key, row_value(key, value)) for key, value in rows))
                 requests = ((TOPICS[0], (sent,)),)
-                self._shared.enter(
-                    recorder.ended(outcome, requests, actions=appends, pointer=pointer)
-                )
+                self._shared.enter(recorder.ended(outcome, requests, pointer=pointer))
 
 
 def _fail() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.simulation import invariants, lifetimes, writers
-from tests.simulation.bookmarks import Bookmarks
 from tests.simulation.facts import (
     Asked,
     Deletion,
@@ -22,6 +21,7 @@ from tests.simulation.facts import (
     Truncation,
     Tx,
 )
+from tests.simulation.holds_and_positions import Bookmarks
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.life import Life
 from tests.simulation.readers import Readers, state_told_by

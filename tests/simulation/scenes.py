@@ -10,9 +10,9 @@ from tests.simulation.facts import Fate, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
+from tests.simulation.offsets_and_splits import surveyed
 from tests.simulation.operations import LONG_WAITS_MS
 from tests.simulation.player import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
-from tests.simulation.surveys import surveyed
 from tuff.protocol.ids import FIRST_ID, MessageId
 from tuff.protocol.requests import Isolation
 from tx.durable_state import ServiceState

@@ -1,12 +1,18 @@
-"""What readers leave with a topic of a simulated server: retention holds and named positions."""
+"""Retention holds and named positions of a simulated server: the calls, and what they may answer
+(protocol §3.8, §3.9).
 
-from collections.abc import Awaitable, Callable, Mapping
+A position is a register: what it holds was the last to be set, or was under way together with what
+was. An answer that was seen stays true: whatever it shows has happened. What holds keep is checked
+in `lifetimes.py`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
 from messaging.storage.rows import Hold, Position
-from tests.simulation import lifetimes, positions
-from tests.simulation.facts import Asked, Facts, Held, Move, Release, TopicFacts, Tx
+from tests.simulation import lifetimes
+from tests.simulation.facts import Asked, Facts, Fate, Held, Move, Release, TopicFacts, Tx
 from tests.simulation.invariants import require
 from tests.simulation.life import Life
 from tuff.protocol.errors import TopicNotFoundError, TuffError
@@ -69,7 +75,7 @@ class Bookmarks:
             require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
         told = self.look_at_positions(topic)
         if told is not None:
-            positions.settle(topic, told, self._facts.moment())
+            _settle(topic, told, self._facts.moment())
 
     def look_at_positions(self, topic: TopicFacts) -> Mapping[str, Position] | None:
         """What is told has to be possible, and stays so. None if there was no answer."""
@@ -77,6 +83,47 @@ class Bookmarks:
             _, told = self._life.messaging.holds_and_positions.positions(topic.id)
         except TuffError:
             return None
-        require(1, positions.are_told(topic, told))
-        positions.learn(topic, told, self._facts.moment())
+        require(1, positions_are_told(topic, told))
+        _learn(topic, told, self._facts.moment())
         return told
+
+
+def positions_are_told(topic: TopicFacts, told: Mapping[str, Position]) -> Iterator[str]:
+    """Each is one of those that it may be."""
+    for name in sorted({each.name for each in topic.moves} | told.keys()):
+        found = told.get(name)
+        place = None if found is None else found.position
+        if place not in _possible(topic, name):
+            yield f"the position {name} of {topic.id.name} is {place}"
+
+
+def _learn(topic: TopicFacts, told: Mapping[str, Position], moment: int) -> None:
+    """What is told has happened."""
+    for each in topic.moves:
+        found = told.get(each.name)
+        if found is not None and each.place == found.position:
+            each.end(moment, Fate.DONE)
+
+
+def _settle(topic: TopicFacts, told: Mapping[str, Position], moment: int) -> None:
+    """Nothing is under way: what is told now counts as set now, so that nothing cut off comes."""
+    for name in sorted({each.name for each in topic.moves if each.fate is Fate.OPEN}):
+        found = told.get(name)
+        place = None if found is None else found.position
+        topic.moves.append(now := Move(asked=moment, name=name, place=place))
+        now.end(moment, Fate.DONE)
+        for each in topic.moves:
+            if each.name == name:
+                each.end(moment, Fate.NOT_DONE)
+
+
+def _possible(topic: TopicFacts, name: str) -> set[MessageId | None]:
+    asked: list[tuple[Asked, MessageId | None]] = [
+        *((each, each.place) for each in topic.moves if each.name == name),
+        *((each, None) for each in topic.deletions),
+    ]
+    asked = [each for each in asked if each[0].fate is not Fate.NOT_DONE]
+    # What was asked for after the answer to something else has taken its place, once it is done.
+    last = max((each.asked for each, _ in asked if each.fate is Fate.DONE), default=-1)
+    places = {place for each, place in asked if each.told >= last}
+    return places if last >= 0 else places | {None}

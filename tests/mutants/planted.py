@@ -24,7 +24,7 @@ class Mutant:
 MUTANTS: Sequence[Mutant] = (
     # Transactions
     Mutant(
-        "pointers that a crash can still take are recorded as reserved",
+        "a pointer block is recorded in the message store before it is durable",
         "process/components.py",
         "            await self._messaging.record_store_id(store_id)\n",
         "            self._messaging.note_reserved(self._transactions.durable.image().highest_reserved)\n"
@@ -43,7 +43,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "conflicts are not looked for",
+        "conflicts are not checked",
         "tx/conflicts.py",
         "            and not transaction.is_visible(commit.transaction_id)\n",
         "            and False\n",
@@ -52,7 +52,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a commit that was refused passes when it is repeated",
+        "a repeated commit passes although it was refused",
         "tx/state.py",
         "            self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)\n",
         "            pass\n",
@@ -68,14 +68,14 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a deadline is not looked at by a commit",
+        "a commit ignores its deadline",
         "tx/commit_and_abort.py",
         "        if self._now_ms() >= opened.expires_at_ms:\n",
         "        if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
     ),
     Mutant(
-        "claims of others are not waited for",
+        "a commit does not wait for key locks of others",
         "tx/commit_and_abort.py",
         "            if holder is None:\n                break\n",
         "            break\n",
@@ -98,7 +98,7 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_starts.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
-        "a checkpoint that waited for a pointer does not look at its transaction again",
+        "a checkpoint does not check its transaction again after waiting for a pointer",
         "tx/start_and_checkpoint.py",
         "        while True:\n"
         "            # The transaction is read again after each wait, since it may have ended.\n"
@@ -125,21 +125,21 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_starts.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",),
     ),
     Mutant(
-        "pointers that were given back are handed out all the same",
+        "returned pointers are handed out again",
         "tx/pointer_blocks.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
         ("tests/tx/test_starts.py::test_pointers_that_no_start_wants_are_given_back",),
     ),
     Mutant(
-        "a block is given back while it is on its way to the disk",
+        "a pointer block is returned while it is being written",
         "tx/pointer_blocks.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
         ("tests/tx/test_starts.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
     ),
     Mutant(
-        "snapshots read what was decided and is not durable",
+        "new transactions see commits that are not durable",
         "tx/state.py",
         "            self._pending.append((self.lsn, change))\n\n    def _abort_invalid",
         "            self.view = self.view.after([change])\n\n    def _abort_invalid",
@@ -153,7 +153,7 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_state.py::test_the_read_pointer_ignores_long_ones_that_became_invalid",),
     ),
     Mutant(
-        "pointers that a crash left reserved are not lost",
+        "pointers reserved before a crash are not marked lost",
         "tx/state.py",
         "            self.invalid = with_all(self.invalid, lost)\n",
         "",
@@ -162,7 +162,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a commit that was cut off between its rows and its record stays open",
+        "a commit cut off between its rows and its record stays open",
         "tx/manager.py",
         "            if not cut_off.isdisjoint(opened.pointers):\n",
         "            if False:\n",
@@ -171,7 +171,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a tail that was durable is taken for a torn one",
+        "a corrupt tail that was durable is cut off as a torn one",
         "tx/wal.py",
         "            if found.offset < proven:\n"
         "                raise damaged(name, found.offset, found.reason)\n"
@@ -182,7 +182,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "missing files are an empty beginning",
+        "missing transaction files are taken for a first start",
         "tx/recovery.py",
         "        if mark is not None and mark.has_seen_files:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
@@ -191,28 +191,28 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_files.py::test_missing_files_are_damage_and_never_an_empty_beginning",),
     ),
     Mutant(
-        "transaction files that are older than the messages are gone on from",
+        "transaction files older than the messages are accepted",
         "tx/recovery.py",
         "    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:\n",
         "    if False:\n",
         ("tests/admin/test_mixed_ages.py::test_a_transaction_log_that_ends_before_a_commit",),
     ),
     Mutant(
-        "messages that are older than a commit are gone on from",
+        "messages older than a commit are accepted",
         "tx/recovery.py",
         "        if outcome.state is EndedState.COMMITTED and not is_there:\n",
         "        if False:\n",
         ("tests/admin/test_mixed_ages.py::test_messages_from_before_a_commit[True]",),
     ),
     Mutant(
-        "messages from the middle of a commit are gone on from",
+        "messages from the middle of a commit are accepted",
         "tx/recovery.py",
         "        is_there = is_there and all(detail.last <= last for detail in outcome.published)\n",
         "",
         ("tests/admin/test_mixed_ages.py",),
     ),
     Mutant(
-        "a log of LevelDB's that is gone is taken for an empty one",
+        "a missing LevelDB log is taken for an empty one",
         "tuff/leveldb/opening.py",
         "    _begin(directory)\n    _require_log(directory)\n",
         "    _begin(directory)\n",
@@ -222,14 +222,14 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "rows of which nobody knows the end are shown",
+        "rows of transactions with an unknown outcome are shown",
         "tx/recovery.py",
         "        if not is_known(state, pointer):\n",
         "        if False:\n",
         ("tests/admin/test_mixed_ages.py::test_messages_from_before_an_abort_that_is_forgotten",),
     ),
     Mutant(
-        "with --data the snapshots are nobody's",
+        "with --data the snapshots directory is not locked",
         "process/data_directories.py",
         '(data, data / "snapshots"))',
         "(data,))",
@@ -238,14 +238,14 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a pointer leaves the invalid list while rows carry it",
+        "a pointer leaves the invalid list while rows have it",
         "tx/invalid_list.py",
         "        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):\n",
         "        if not self._rows.is_cleared(pointer):\n",
         ("tests/tx/test_runs.py::test_pruning_takes_off_only_what_no_row_carries",),
     ),
     Mutant(
-        "a run with a request id that ran before runs again",
+        "a repeated request id runs again",
         "tx/autocommit.py",
         "            if outcome is not None:\n                await",
         "            if False:\n                await",
@@ -281,7 +281,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Backups
     Mutant(
-        "an archive that lost a part is believed",
+        "an incomplete backup archive is accepted",
         "tuff/disk/archive.py",
         "    if content != _COUNT.pack(count):\n",
         "    if False:\n",
@@ -295,7 +295,7 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/admin/test_running_backup.py::test_a_damaged_row_is_named_and_ends_the_backup",),
     ),
     Mutant(
-        "a store waits for a backup that nobody reads before it closes",
+        "a store waits for a stalled backup before it closes",
         "messaging/storage/store_state.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
@@ -317,14 +317,14 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/table/test_table.py::test_a_transaction_keeps_its_snapshot_while_others_commit",),
     ),
     Mutant(
-        "a rollback in a table removes everybody's versions",
+        "a rollback in a table removes versions of other transactions",
         "tuff/tables/row_format.py",
         "    return undo_key(transaction_id, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         "    return undo_key(0, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         ("tests/table/test_rows.py::test_the_undo_rows_of_a_transaction_are_its_own",),
     ),
     Mutant(
-        "a tail keeps a row as it was before a rollback",
+        "the tail cache keeps a row as it was before a rollback",
         "messaging/read/tail_cache.py",
         "            self._remove(index, offset_bytes)\n",
         "            return\n",
@@ -333,14 +333,14 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a tail answers for rows that it forgot",
+        "the tail cache answers for rows that it dropped",
         "messaging/read/tail_cache.py",
         "            self.after = self.ids[count - 1][:OFFSET_SIZE]\n",
         "",
         ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),
     Mutant(
-        "a tail answers for rows that it forgot before anybody read them",
+        "the tail cache answers for rows that it dropped before their first read",
         "messaging/read/tail_cache.py",
         "        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]\n",
         "",
@@ -355,7 +355,7 @@ MUTANTS: Sequence[Mutant] = (
         (f"{_SECOND}::test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched",),
     ),
     Mutant(
-        "a start does not look whether it can write its files",
+        "a start does not check that it can write its files",
         "process/data_directories.py",
         "            if not os.access(directory, os.W_OK | os.X_OK):\n",
         "            if False:\n",
@@ -364,7 +364,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "requests are let in while the stores are recovered",
+        "requests are accepted during recovery",
         "process/dispatch.py",
         "        self._is_open = False\n        self.is_stopping = False\n",
         "        self._is_open = True\n        self.is_stopping = False\n",
@@ -379,7 +379,7 @@ MUTANTS: Sequence[Mutant] = (
         (f"{_OWNERSHIP}::test_a_lease_begins_with_its_check_and_not_when_that_is_answered",),
     ),
     Mutant(
-        "a read is answered by a check that began before it",
+        "a read relies on a lease check that began before it",
         "messaging/storage/store_ownership.py",
         "            for answer in waiting:\n",
         "            for answer in (*waiting, *self._waiting):\n",
@@ -393,7 +393,7 @@ MUTANTS: Sequence[Mutant] = (
         (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),
     ),
     Mutant(
-        "a publish that may have been done is sent again",
+        "a publish with an unknown outcome is sent again",
         "tuff/retries.py",
         "    is_safe = error.retry_safe or request.is_read or request.is_repeatable\n",
         "    is_safe = True\n",
@@ -431,7 +431,7 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a page of another port is one of the server's own",
+        "a page from another port counts as the server's own origin",
         "process/allowed_hosts.py",
         "        return (_host_of(page), _port_of(page, default)) == (",
         "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",

@@ -13,7 +13,7 @@ _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
 
 DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
-        "a damaged block is trusted although nothing in it shows what is damaged",
+        "a corrupt block is trusted where no row shows its corruption",
         "messaging/storage/leveldb_corruption.py",
         "    return walk.ended() if is_accounted_for else [whole]\n",
         "    return walk.ended()\n",
@@ -22,7 +22,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a row that LevelDB leaves out is whole",
+        "a row that LevelDB leaves out goes unnoticed",
         "messaging/storage/leveldb_corruption.py",
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
@@ -31,21 +31,21 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a table that was looked at once is trusted for ever",
+        "a table file is checked once and trusted for ever",
         "messaging/storage/leveldb_corruption.py",
         "        if known is None or known.checksum != checksum:\n",
         "        if known is None:\n",
         (f"{_BLOCKS}::test_damage_that_comes_while_the_store_is_open_is_told_too",),
     ),
     Mutant(
-        "a table that was compacted away is damage",
+        "a table file that was compacted away is reported as corrupt",
         "messaging/storage/leveldb_corruption.py",
         "            if number not in self._manifest().tables:\n",
         "            if False:\n",
         (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_no_hole",),
     ),
     Mutant(
-        "a damaged end of a LevelDB store is the end of its rows",
+        "a corrupt end of a LevelDB store ends the scan silently",
         "tuff/leveldb/scan.py",
         "    return _forward(rows, start, stop)\n",
         "    return source.iterator(start=start, stop=stop, verify_checksums=is_verified)\n",
@@ -55,7 +55,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a page that ends before damage leads back into itself",
+        "the next id of a page that ends before corruption leads back into the page",
         "messaging/read/scan.py",
         "        return max(self._passed, self._messages.last_id) if self._messages else self._passed\n",
         "        return self._passed\n",
@@ -69,7 +69,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         (f"{_BLOCKS}::test_a_store_whose_only_file_is_gone_is_not_empty",),
     ),
     Mutant(
-        "a row whose table file is gone is one that was never written",
+        "a row in a missing table file counts as never written",
         "messaging/storage/leveldb.py",
         "        if found is not None:\n            return found\n",
         "        return found\n",
@@ -92,7 +92,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a sleeper stays behind what is there again",
+        "a sleeping reader is not woken for messages that are live again",
         "messaging/read/poll.py",
         "    return replace(query, start=asked) if query.live_from < live_from else query\n",
         "    return query\n",
@@ -101,7 +101,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "whoever passes a gate takes a turn at it",
+        "whatever waits at a closed write gate closes it again",
         "tx/write_gates_and_key_locks.py",
         "            await gate.reopened.wait()\n",
         "            async with self.ending(transaction_id):\n                pass\n",
@@ -136,14 +136,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "salvage believes an edit behind a gap whatever it says",
+        "salvage applies an edit after a gap without checking it",
         "admin/salvage_transactions.py",
         "    if (reason := contradiction(state, edit, has_gap=True)) is not None:\n",
         "    if (reason := contradiction(state, edit, has_gap=True)) is None and False:\n",
         (f"{_CONTRADICTIONS}::test_salvage_leaves_out_a_second_start_of_what_committed",),
     ),
     Mutant(
-        "a snapshot that contradicts itself is believed",
+        "a snapshot that contradicts itself is accepted",
         "tx/snapshot_file.py",
         "    reason = inconsistency(reader.image)\n",
         "    reason = None\n",
@@ -159,7 +159,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         (f"{_FIRST_START}::test_a_first_start_that_was_cut_off_is_begun_again[True-settings0]",),
     ),
     Mutant(
-        "an empty message store beside transaction files is a beginning",
+        "an empty message store beside transaction files is taken for a first start",
         "process/components.py",
         "            if not has_files(snapshots):\n",
         "            if True:\n",
@@ -169,28 +169,28 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "without transactions nothing knows of the messages",
+        "a start that runs no transaction creates no transaction files",
         "tx/manager.py",
         "                await self.durable.begin_unused(mark)\n",
         "                pass\n",
         (f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings1]",),
     ),
     Mutant(
-        "an empty store of an engine that always has one is a beginning",
+        "an empty message store is accepted without a check whether it was lost",
         "messaging/storage/loading.py",
         "    if metadata is None and (reason := why_not_begin()) is not None:\n",
         "    if False and (reason := why_not_begin()) is not None:\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(
-        "fsck takes an empty store beside transaction files for whole",
+        "fsck accepts an empty message store beside transaction files",
         "admin/fsck.py",
         "    return data.has_messages and is_empty and has_files(data.snapshots)\n",
         "    return False\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(
-        "a change of health is logged when somebody looks",
+        "a change of health is logged only on a request",
         "process/components.py",
         "            self._changes.note(self._checks())\n",
         "            pass\n",
@@ -200,7 +200,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a clock that was set while the server runs agrees",
+        "a clock that is set while the server runs goes unnoticed",
         "process/components.py",
         "        if (jumped := jump(offset_ms)) is not None:\n",
         "        if (jumped := jump(offset_ms)) is None and False:\n",

@@ -6,7 +6,7 @@ from tests.mutants.planted import Mutant
 
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
-        "a clock that goes back takes the ids with it",
+        "message ids follow a clock that is set back",
         "messaging/storage/store_state.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
@@ -24,7 +24,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "rows that were rolled back are shown",
+        "rolled-back rows are shown",
         "messaging/read/visibility.py",
         "    if pointer < 0 or holds(snapshot.invalids, pointer):\n",
         "    if holds(snapshot.invalids, abs(pointer)):\n",
@@ -42,7 +42,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a rollback touches rows outside of its range",
+        "a rollback marks rows outside of its range",
         "messaging/write/publish.py",
         "            first, last = max(entry.first, detail.first), min(entry.last, detail.last)\n",
         "            first, last = entry.first, entry.last\n",
@@ -51,7 +51,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a row under a pointer has no index row",
+        "a row with a write pointer has no index row",
         "messaging/write/publish.py",
         "        batch.put(key, entry.to_bytes(key))\n        self._state.index.add_under(key, entry)\n",
         "        self._state.index.add_under(key, entry)\n",
@@ -60,7 +60,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a reference brings what an earlier one brought",
+        "a reference row includes payload rows of an earlier one",
         "messaging/write/publish.py",
         "            self._state.index.discard(entry)\n            batch.on_lost(partial(self._state.index.add, entry))\n",
         "            batch.on_lost(partial(self._state.index.add, entry))\n",
@@ -69,28 +69,28 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a permit is not asked once more when ids are given",
+        "a permit is not checked again when ids are assigned",
         "messaging/write/group_commit.py",
         "            write.permit.require_open()\n",
         "            pass\n",
         ("tests/messaging/test_publishing.py",),
     ),
     Mutant(
-        "a batch whose write failed is told as if it were not there",
+        "a batch whose write failed is reported as not written",
         "messaging/write/group_commit.py",
         "            if is_there:\n",
         "            if False:\n",
         ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
     ),
     Mutant(
-        "whatever lies in the place of a store that failed is gone on with",
+        "another store in the place of a failed one is accepted",
         "messaging/storage/loading.py",
         "    if found not in possible:\n",
         "    if False:\n",
         ("tests/messaging/test_reopening.py::test_an_older_copy_is_not_gone_on_with",),
     ),
     Mutant(
-        "readers are shown what is not durable yet",
+        "readers see rows that are not durable yet",
         "messaging/read/scan.py",
         "        last = min(query.high_water_mark, query.through.offset)\n",
         "        last = query.through.offset\n",
@@ -104,21 +104,21 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
-        "the sweep takes the generation that lives",
+        "retention deletes the current generation",
         "messaging/retention/decision.py",
         "    return generation < abs(current) or generation == -current\n",
         "    return generation <= abs(current)\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
-        "payloads are dropped at their time to live, whenever they are published",
+        "payload rows expire while a transaction may still publish them",
         "messaging/retention/decision.py",
         "    published_ms = row.offset.timestamp_ms + state.longest_transaction_ms\n",
         "    published_ms = row.offset.timestamp_ms\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(
-        "the floor does not rise with what expired",
+        "the log start does not rise with expired messages",
         "messaging/retention/cleaner.py",
         "                raised = with_log_start(record, MessageId(*log_start))\n",
         "                raised = record\n",
@@ -141,7 +141,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/messaging/test_rows.py::test_any_flipped_bit_is_damage",),
     ),
     Mutant(
-        "the fast way believes a payload without its checksum",
+        "the fast path skips the checksum of a payload",
         "messaging/read/scan.py",
         "        is_whole = [*map(bytes.startswith, values, heads)]\n",
         "        is_whole = [value[0] == PLAIN for value in values]\n",
@@ -150,14 +150,14 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a run is believed without its checksum",
+        "packed rows are read without their checksum",
         "messaging/storage/packed_rows.py",
         "    if HEAD.unpack_from(value) != (IS_PACKED, checksum):\n",
         "    if value[0] != IS_PACKED:\n",
         ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
     ),
     Mutant(
-        "a read that begins inside a run is handed all of it",
+        "a read that begins inside packed rows returns all of them",
         "messaging/read/scan.py",
         "        start = max(0, rows.first - packed.number)\n",
         "        start = 0\n",
@@ -166,7 +166,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a reader goes on behind a run of which it took a part",
+        "a reader that took a part of packed rows continues after all of them",
         "messaging/read/scan.py",
         "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
         "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
@@ -175,7 +175,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a range that ends inside a run lacks its rows",
+        "a range that ends inside packed rows lacks them",
         "messaging/storage/packed_rows.py",
         "    return overlap_stop(stop) if start < stop else stop\n",
         "    return stop\n",
@@ -185,7 +185,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a damaged run that is cut by the end of a range is passed over",
+        "corrupt packed rows at the end of a range are skipped silently",
         "messaging/storage/packed_rows.py",
         '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
         "    return False\n",
@@ -195,7 +195,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a damaged run behind `through` is left out of the page",
+        "corrupt packed rows after `through` are left out of the page",
         "messaging/read/scan.py",
         "            if is_before or (is_apart and offset_bytes > rows.through):\n",
         "            if is_before or offset_bytes > rows.through:\n",
@@ -204,7 +204,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "the earliest message is looked for in one step",
+        "the search for the earliest message stops after one scan",
         "messaging/read/offsets.py",
         "            if result.finished:\n",
         "            if not result.messages:\n",
@@ -213,21 +213,21 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "a topic ends with a message that expired by itself",
+        "the end offset counts a message that expired by its own time to live",
         "messaging/read/visibility.py",
         "    if is_over(query, offset, ttl_s):\n",
         "    if False:\n",
         ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
     ),
     Mutant(
-        "rows that do not follow each other are put into one run",
+        "rows that do not follow each other are packed together",
         "messaging/storage/packed_rows.py",
         "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_batch_runs.py",),
     ),
     Mutant(
-        "a run goes over into the next millisecond",
+        "packed rows extend into the next millisecond",
         "messaging/storage/packed_rows.py",
         "start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
         "start + PACKED_COUNT_MAX)",

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from messaging.read.offsets import ending
 from messaging.read.scan import first, read
 from messaging.read.visibility import Query, Undecided, start_number
-from messaging.storage.engine import Rows, StoreDamagedError
+from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import PAYLOADS, message_key, payload_key
 from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
+from tests.messaging.world import CountingStore, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset
 
@@ -31,19 +32,6 @@ def lose(table: MemoryStore, *places: Offset) -> None:
 
 def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
     return [payload for _, payload in items]
-
-
-class CountingTable(MemoryStore):
-    """Counts the rows that scans gave out."""
-
-    def __init__(self, rows: dict[bytes, bytes]) -> None:
-        super().__init__(rows)
-        self.passed = 0
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for row in super().scan(start, stop, reverse=reverse):
-            self.passed += 1
-            yield row
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
@@ -162,37 +150,37 @@ def test_missing_rows_are_told_before_a_damaged_one() -> None:
 def test_a_group_is_counted_once_and_not_with_every_page() -> None:
     built, _, places = build([group_of(*[b"x"] * 1000)])
     place, stored = places[0]
-    table = CountingTable(built.rows)
+    table = CountingStore(built.rows)
 
     assert len(read(table, query(limit=5)).items) == 5
-    assert table.passed == 1 + 1000
+    assert table.read_count == 1 + 1000
 
-    table.passed = 0
+    table.read_count = 0
     behind = MessageId(*place, *stored[4])
     assert len(read(table, query(limit=5, start=behind.to_int() + 1)).items) == 5
-    assert table.passed == 1 + 6
+    assert table.read_count == 1 + 6
 
 
 def test_a_group_that_does_not_fit_any_more_is_not_counted_yet() -> None:
     built, _, _ = build([PLAIN, group_of(*[b"x"] * 1000)])
-    table = CountingTable(built.rows)
+    table = CountingStore(built.rows)
 
     assert texts(read(table, query(limit=1)).items) == [b"plain"]
 
-    assert table.passed == 2 + 1
+    assert table.read_count == 2 + 1
 
 
 def test_the_extent_of_a_topic_costs_no_count() -> None:
     """Whoever asks for offsets every second would have read the first group every second."""
     built, _, places = build([group_of(*[b"x"] * 1000)])
     place, stored = places[0]
-    table = CountingTable(built.rows)
+    table = CountingStore(built.rows)
 
     begins = MessageId.from_bytes(first(table, query()).messages.last_id)
     end, _ = ending(table, query(), undecided_from=place)
 
     assert (begins, end) == (MessageId(*place, *stored[0]), MessageId(*place, *stored[-1]))
-    assert table.passed == (1 + 2) + 1 + 1
+    assert table.read_count == (1 + 2) + 1 + 1
 
 
 class SweptTable(MemoryStore):
@@ -214,23 +202,14 @@ def test_a_group_that_went_while_it_was_read_is_passed_over() -> None:
     assert (texts(found.items), found.caught_up) == ([b"plain", b"later"], True)
 
 
-class BrokenTable(MemoryStore):
-    """The engine can't read on behind the first two payload rows."""
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for number, row in enumerate(super().scan(start, stop, reverse=reverse)):
-            if start.startswith(PAYLOADS) and number == 2:
-                raise StoreDamagedError("a block is damaged")
-            yield row
-
-
 def test_a_group_that_the_engine_cannot_read_to_its_end_is_not_begun() -> None:
     built, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
-    table = BrokenTable(built.rows)
     place, stored = places[1]
+    table = DamagedStore(built.rows)
+    table.is_damaged = lambda key: key == payload_key(PREFIX, COMMITTED, stored[2])
 
     assert texts(read(table, query()).items) == [b"plain"]
-    with pytest.raises(DamagedRecordError, match="a block is damaged") as raised:
+    with pytest.raises(DamagedRecordError, match="a damaged block") as raised:
         read(table, query(start=MessageId(*place).to_int()))
     go_on = MessageId.from_hex(str(raised.value.members["next"]))
     found = read(table, query(start=go_on.to_int() + 1))

@@ -1,6 +1,6 @@
 """The pointer index in memory, compared with the ranges that it was given (design §5)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import given
@@ -133,7 +133,8 @@ def test_first_publishes_are_those_of_the_ranges_that_are_there(
     there: list[IndexedRange] = []
     for number, (change, pointer, kind) in enumerate(changes):
         if change == "add":
-            there.append(range_of(pointer, kind, number, written_ms=100 + number))
+            is_final = number % 3 == 0
+            there.append(range_of(pointer, kind, number, written_ms=100 + number, final=is_final))
             index.add(there[-1])
         elif change == "add again" and there:
             index.add(there[0])
@@ -153,7 +154,19 @@ def test_first_publishes_are_those_of_the_ranges_that_are_there(
             assert set(index.published_by(bound)) == {
                 pointer for pointer, at_ms in first.items() if at_ms <= bound
             }
-        assert set(index.pointers()) == {entry.pointer for entry in there}
+        assert_ranges_are(index, there)
+
+
+def assert_ranges_are(index: PointerIndex, there: Collection[IndexedRange]) -> None:
+    assert set(index.pointers()) == {entry.pointer for entry in there}
+    assert index.final_pointers() == {entry.pointer for entry in there if entry.final}
+    for pointer in (1, 2, 3):
+        of_kind = {
+            kind: [entry for entry in there if (entry.pointer, entry.kind) == (pointer, kind)]
+            for kind in (MESSAGE_ROWS, PAYLOAD_ROWS)
+        }
+        assert index.message_ranges(pointer) == of_kind[MESSAGE_ROWS]
+        assert index.stored(pointer, TOPIC) == of_kind[PAYLOAD_ROWS]
 
 
 def test_a_whole_row_of_another_form_is_damage() -> None:
@@ -164,31 +177,6 @@ def test_a_whole_row_of_another_form_is_damage() -> None:
 
     with pytest.raises(DamagedRowError, match="no index row looks like this"):
         IndexedRange.from_bytes(entry.key, frame(entry.key, 0, b"short"))
-
-
-def test_ranges_of_messages_are_told_from_those_of_stored_payloads() -> None:
-    index = PointerIndex()
-    message, stored = range_of(7, MESSAGE_ROWS, 1), range_of(7, PAYLOAD_ROWS, 2)
-    index.add(message)
-    index.add(stored)
-
-    assert index.message_ranges(7) == [message]
-    assert index.stored(7, TOPIC) == [stored]
-
-
-def test_a_pointer_has_published_while_it_has_a_range_of_messages() -> None:
-    index = PointerIndex()
-    entries = [range_of(7, MESSAGE_ROWS, number) for number in range(3)]
-    for entry in entries:
-        index.add(entry)
-
-    published = [list(index.published_by(5))]
-    for entry in entries:
-        index.discard(entry)
-        published.append(list(index.published_by(5)))
-
-    assert published == [[7], [7], [7], []]
-    assert not index.holds(7)
 
 
 def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
@@ -204,15 +192,6 @@ def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
     index.settled([7])
     assert index.topics([7]) == set()
     assert not index.holds(7)
-
-
-def test_a_pointer_is_final_where_one_of_its_ranges_is() -> None:
-    index = PointerIndex()
-    index.add(range_of(7, MESSAGE_ROWS, 1))
-    index.add(range_of(7, MESSAGE_ROWS, 2, final=True))
-    index.add(range_of(8, MESSAGE_ROWS, 3))
-
-    assert index.final_pointers() == {7}
 
 
 def test_readers_of_each_topic_that_was_marked_are_woken() -> None:

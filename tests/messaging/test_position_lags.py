@@ -2,9 +2,7 @@
 
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
-from messaging.storage.engine import Rows
-from messaging.storage.memory import MemoryStore
-from tests.messaging.world import AUDIT, NOON_MS, World, publish
+from tests.messaging.world import AUDIT, NOON_MS, CountingStore, World, publish
 from tuff.protocol.ids import FIRST_ID, LAST_ID, TopicId
 
 TTL_MS = 100_000  # the fixture's topic
@@ -70,23 +68,16 @@ async def test_a_topic_costs_one_step_in_the_store_and_those_without_positions_n
     world: World,
 ) -> None:
     other = TopicId("default", "other")
-    steps: list[bytes] = []
-
-    class Counted(MemoryStore):
-        def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-            for row in super().scan(start, stop, reverse=reverse):
-                steps.append(row[0])
-                yield row
-
-    world.open_store = lambda: Counted(world.rows)
+    store = CountingStore(world.rows)
+    world.open_store = lambda: store
     async with world.running(audit={}) as service:
         await service.topics.create(other, {})
         await publish(service, *[b"a"] * 50)
         for name in ("one", "two", "three"):
             await service.holds_and_positions.set_position(AUDIT, name, FIRST_ID)
-        steps.clear()
+        store.read_count = 0
         lags = await service.holds_and_positions.position_lags(count_max=2)
 
     assert [(lag.topic, lag.name) for lag in lags] == [(AUDIT, "one"), (AUDIT, "three")]
     assert service.holds_and_positions.position_count() == 3
-    assert len(steps) == 1
+    assert store.read_count == 1

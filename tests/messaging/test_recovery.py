@@ -233,16 +233,22 @@ async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: FlakyWo
                 await call
 
 
-async def test_damaged_facts_keep_the_store_down_and_are_named(world: FlakyWorld) -> None:
+@pytest.mark.parametrize(
+    ("facts", "told"), [(b"rubbish", "use `tuff salvage`"), (None, "it is missing")]
+)
+async def test_damaged_or_lost_facts_keep_the_store_down_and_are_named(
+    world: FlakyWorld, facts: bytes | None, told: str
+) -> None:
     async with world.running() as service:
         await service.record_store_id("ab")
-    world.rows[b"sfacts"] = b"rubbish"
+    del world.rows[METADATA_KEY]
+    if facts is not None:
+        world.rows[METADATA_KEY] = facts
 
     async with world.running() as service:
         state, reason = service.status
         assert state == "down"
-        assert reason is not None
-        assert "tuff salvage" in reason
+        assert told in str(reason)
         with pytest.raises(TuffError):
             service.recorded_metadata()
 
@@ -315,18 +321,6 @@ async def test_a_newer_topic_row_costs_its_topic_only(world: FlakyWorld) -> None
 
     assert "salvage" not in str(raised.value)
     assert "is damaged" not in str(raised.value)
-
-
-async def test_lost_facts_are_no_new_store(world: FlakyWorld) -> None:
-    async with world.running() as service:
-        await service.record_store_id("ab")
-    del world.rows[METADATA_KEY]
-
-    async with world.running() as service:
-        state, reason = service.status
-
-    assert state == "down"
-    assert "it is missing" in str(reason)
 
 
 def _with_flag(key: bytes, value: bytes) -> bytes:

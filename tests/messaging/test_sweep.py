@@ -9,14 +9,13 @@ import pytest
 from messaging.read.poll import Poll
 from messaging.retention import cleaner
 from messaging.service import MessagingService
-from messaging.storage.engine import Rows, StoreDamagedError
-from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore
 from messaging.storage.rows import MESSAGES, frame, prefix_of, topic_key, unframe
 from messaging.topics import TopicRecord
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
+    DamagedStore,
     World,
     polled,
     publish,
@@ -415,18 +414,6 @@ async def test_rows_of_an_older_generation_take_no_floor_with_them(
     assert floor_of(world, AUDIT) == before
 
 
-class DamagedStore(MemoryStore):
-    """A store that can't read rows whose keys begin with `damaged`."""
-
-    damaged = b"?"
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for key, value in super().scan(start, stop, reverse=reverse):
-            if key.startswith(self.damaged):
-                raise StoreDamagedError("a damaged block")
-            yield key, value
-
-
 async def test_damaged_blocks_are_counted_and_rows_of_other_topics_go_all_the_same() -> None:
     store: DamagedStore
     first = TopicId("default", "a")
@@ -441,14 +428,14 @@ async def test_damaged_blocks_are_counted_and_rows_of_other_topics_go_all_the_sa
         for topic in (first, AUDIT):
             await service.topics.create(topic, {"ttl": "100"})
             await service.publisher.publish(topic, request(b"old"))
-        store.damaged = MESSAGES + prefix_of(first, 1)
+        store.is_damaged = lambda key: key.startswith(MESSAGES + prefix_of(first, 1))
         world.clock.now_ms += 200_000
 
         report = await service.cleaner.run_pass()
 
         assert report.dropped_count == 1
         assert report.damaged_count == 2  # the topic's expired rows, and the patrol
-        store.damaged = b"?"
+        store.is_damaged = lambda _key: False
         assert data_rows(world) == 1
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.engine import Rows, Store, StoreError
+from messaging.storage.engine import Rows, Store, StoreDamagedError, StoreError
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore
 from messaging.storage.store_state import OpenStore, StoreState
@@ -184,6 +184,29 @@ class FlakyTable:
 
     def close(self) -> None:
         self._inner.close()
+
+
+class DamagedStore(MemoryStore):
+    """A store that can't be read at the keys for which `is_damaged` returns True."""
+
+    is_damaged: Callable[[bytes], bool] = staticmethod(lambda _key: False)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for key, value in super().scan(start, stop, reverse=reverse):
+            if self.is_damaged(key):
+                raise StoreDamagedError("a damaged block")
+            yield key, value
+
+
+class CountingStore(MemoryStore):
+    """A store that counts the rows that its scans read."""
+
+    read_count = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        for row in super().scan(start, stop, reverse=reverse):
+            self.read_count += 1
+            yield row
 
 
 class Watched:

@@ -42,6 +42,7 @@ from messaging.storage.rows import (
     prefix_of,
     row_prefix,
     topic_bytes,
+    topic_key,
 )
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, with_log_start
@@ -234,7 +235,7 @@ class RetentionCleaner:
                 # The log start rises with the deletion. Otherwise a clock that is slewed back, or a
                 # longer time to live, would show the rows that remain between deleted ones.
                 raised = with_log_start(record, MessageId(*log_start))
-                batch.change_topic(topic, raised)
+                batch.change_topic(topic, raised, key=topic_key(topic.id))
         for key in chunk.deletes:
             batch.delete(key)
 

@@ -9,8 +9,8 @@
     metadata    := its name
     hold row    := prefix UTF8(name)            a position row likewise
 
-One physical store contains all tables, each under a one-byte tag, since one batch must span them.
-No name contains `:`, so no prefix of a topic begins another.
+One physical store holds all tables under a one-byte tag, because one batch must span them all.
+`:` is no legal character of a name, so no topic's prefix can begin another's.
 
 Stored values, with a checksum over key and value (design §5).
 
@@ -22,11 +22,12 @@ Stored values, with a checksum over key and value (design §5).
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
-the wrong key is damage too. Attributes are for later use: they are kept and not decoded. The topic,
-index and metadata rows frame their bodies the same way, with flags 0.
+the wrong key is damage too. Attributes are room for later: they are kept and not looked into. The
+topic, index and metadata rows frame their own bodies the same way, with flags 0.
 
-A value with a correct checksum and unknown flags was written by a newer version. It is refused like
-damage, but with another advice: to start the newer server, and not to use `tuff salvage`.
+A value whose checksum is right and that has flags which this version does not know there was
+written by a newer one. It is refused like damage and never misread, but told apart from it: for the
+one there is `tuff salvage`, for the other the newer server.
 
 Holds and positions.
 
@@ -62,7 +63,7 @@ METADATA = b"s"
 HOLDS = b"h"
 POSITIONS = b"r"
 ALL_TABLES = (METADATA, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
-# The keys of messages and payloads are adjacent, so that one scan reads both.
+# Messages and payloads stand side by side, so that one scan passes over both.
 ROWS_STOP = b"q"
 
 LAST_BATCH_KEY = METADATA + b"mark"
@@ -74,12 +75,12 @@ _WRITE_POINTER = struct.Struct(">Q")
 assert (_GENERATION.size, _OFFSET.size, _WRITE_POINTER.size) == (4, 10, 8)
 
 OFFSET_SIZE = _OFFSET.size
-SEQ_SIZE = 2  # bytes; the end of an offset: the number of a row in its millisecond
+SEQ_SIZE = 2  # bytes; the end of an offset, the number of a row in its millisecond
 pack_offset = _OFFSET.pack
 
 
 def topic_bytes(topic: TopicId) -> bytes:
-    """The first bytes of all keys of the topic, after the table's tag."""
+    """What every key of the topic begins with, after the table's tag."""
     return f"{topic.namespace}:{topic.name}:".encode()
 
 
@@ -89,7 +90,7 @@ def topic_key(topic: TopicId) -> bytes:
 
 
 def prefix_of(topic: TopicId, generation: int) -> bytes:
-    """The first bytes of all row keys of one generation, after the table's tag."""
+    """What every row key of one generation begins with, after the table's tag."""
     return topic_bytes(topic) + _GENERATION.pack(generation)
 
 
@@ -99,12 +100,12 @@ def message_key(prefix: bytes, offset: Offset) -> bytes:
 
 
 def message_keys(prefix: bytes, first: Offset, count: int) -> list[bytes]:
-    """The keys of `count` neighbouring message rows."""
+    """The keys of so many message rows that are neighbours."""
     return _neighbours(MESSAGES + prefix, first, count)
 
 
 def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
-    """The first bytes of the keys of all payload rows stored under one write pointer."""
+    """What the keys of all payload rows stored under one write pointer begin with."""
     return PAYLOADS + prefix + _WRITE_POINTER.pack(pointer)
 
 
@@ -114,7 +115,7 @@ def payload_key(prefix: bytes, pointer: int, offset: Offset) -> bytes:
 
 
 def payload_keys(prefix: bytes, pointer: int, first: Offset, count: int) -> list[bytes]:
-    """The keys of `count` payload rows that were written at neighbouring offsets."""
+    """The keys of so many payload rows that were written at offsets that are neighbours."""
     return _neighbours(pointer_prefix(prefix, pointer), first, count)
 
 
@@ -126,7 +127,7 @@ def _neighbours(start: bytes, first: Offset, count: int) -> list[bytes]:
 
 
 def index_key(pointer: int, kind: bytes, prefix: bytes, first: Offset) -> bytes:
-    """The key of an index row, for the rows of one write under a pointer."""
+    """The key of an index row: a range of rows that one write left under a pointer."""
     return INDEX + _WRITE_POINTER.pack(pointer) + kind + prefix + _OFFSET.pack(*first)
 
 
@@ -139,7 +140,7 @@ def split_named_row_key(key: bytes) -> tuple[TopicId, int, str]:
     """The topic, the generation and the name in the key of a hold or a named position.
 
     Raises:
-        ValueError: no such key has these bytes.
+        ValueError: none has these bytes.
     """
     namespace, colon, rest = key[1:].partition(b":")
     name, second, tail = rest.partition(b":")
@@ -156,7 +157,7 @@ def offset_in(key: bytes) -> Offset:
 
 
 def offset_number(key: bytes) -> int:
-    """The offset that ends a key, as a number; those of neighbours differ by one."""
+    """The same as a number: neighbours differ by one."""
     return int.from_bytes(key[-OFFSET_SIZE:], "big")
 
 
@@ -167,8 +168,8 @@ def pointer_in(key: bytes) -> int:
 
 
 def first_offset(front: bytes, key: bytes) -> Offset | None:
-    """The first offset for which `front` and the offset are a key that is not before `key`; None if
-    there is none."""
+    """The first offset whose row, behind this front of its key, is not before a key; None where
+    none is."""
     if key <= front:
         return Offset(0, 0)
     rest = key[len(front) :]
@@ -195,7 +196,7 @@ def split_topic(names: bytes) -> TopicId:
     """The topic whose keys begin with these bytes.
 
     Raises:
-        ValueError: there can be no such topic.
+        ValueError: no topic's do.
     """
     try:
         namespace, name, rest = names.decode("ascii").split(":")
@@ -213,24 +214,24 @@ def row_prefix(key: bytes) -> bytes:
 
 
 def prefix_stop(start: bytes) -> bytes:
-    """The first key behind all keys that begin with these bytes."""
+    """The first key behind all that begin with these bytes."""
     assert start
     assert start[-1] < 0xFF, "no key part that is scanned by prefix ends in 0xff"
     return start[:-1] + bytes((start[-1] + 1,))
 
 
 def offset_after(offset: Offset, count: int = 1) -> Offset:
-    """The offset `count` rows later; a full millisecond is followed by the next one."""
+    """The offset that is `count` rows further on: a full millisecond runs over into the next."""
     return Offset.from_int(offset.to_int() + count)
 
 
 def count_between(first: Offset, last: Offset) -> int:
-    """The number of offsets from the first to the last, both included."""
+    """How many offsets there are from the first to the last, both included."""
     return last.to_int() - first.to_int() + 1
 
 
-PLAIN = 0  # the flags of a message row that contains only its payload
-PLAIN_MARK = bytes((PLAIN,))  # the same as the first byte of the value
+PLAIN = 0  # the flags of a message row that is nothing but its payload
+PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
 HEAD = struct.Struct(">BI")  # flags and checksum
 
@@ -243,18 +244,18 @@ assert (HEAD.size, _SIGNED_POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == 
 
 
 class DamagedRowError(Exception):
-    """The bytes under a key are not those that were written; the sentence says what is wrong."""
+    """The bytes under a key are not what was written there; the sentence says how that shows."""
 
     advice = "stop the server and use `tuff salvage`"
 
     @property
     def finding(self) -> str:
-        """The rest of a sentence that begins with the name of the row."""
+        """What to say of the row, behind its name."""
         return f"is damaged ({self})"
 
 
 class NewerRowError(DamagedRowError):
-    """The row is whole, but a newer version wrote it. It is kept, and not returned to readers."""
+    """The row is whole, and of a version whose rows this one can't read; kept, and not served."""
 
     advice = "stop this server and start the newer one again"
 
@@ -265,8 +266,7 @@ class NewerRowError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class PayloadRange:
-    """The payload rows that a reference row publishes, from the first to the last offset, both
-    included."""
+    """The payload rows that a reference row brings: first and last offset, both included."""
 
     first: Offset
     last: Offset
@@ -343,7 +343,7 @@ class PayloadRow:
 
 
 def frame(key: bytes, flags: int, body: bytes) -> bytes:
-    """The stored value: flags, checksum and body."""
+    """A body under its flags and the checksum of it all."""
     mark = bytes((flags,))
     return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
 
@@ -355,8 +355,8 @@ def inline_values(
     pointer: int | None,
     ttls_s: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """The stored values of rows of one publish or, without a pointer, of one store. It does what
-    `frame` does for each row, in a third of the time."""
+    """The stored values of rows of one publish or, without a pointer, of one store: what `frame`
+    makes of each, in a third of the time."""
     ttl_s = ttls_s[0] if ttls_s else None
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)
@@ -408,8 +408,10 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
 
 
 def payload_start(value: bytes) -> int:
-    """The index at which the payload begins in a stored value, which need not be whole; its length
-    for a reference, which has no payload."""
+    """Where the payload stands in a stored value, which need not be whole: at most behind it.
+
+    A reference has no payload: all of its value comes before.
+    """
     if len(value) < HEAD.size or is_reference(value):
         return len(value)
     flags, start = value[0], HEAD.size
@@ -426,21 +428,22 @@ def is_reference(value: bytes) -> bool:
 
 
 def unframe_plain(key: bytes, value: bytes) -> bytes:
-    """The body of a row without flags: topic, index and metadata rows. Raises: DamagedRowError."""
+    """The body of a row without flags, as topic, index and metadata rows are. Raises:
+    DamagedRowError."""
     flags, body = unframe(key, value)
     if flags:
-        # Without this check, the optional member of the flag was read as the beginning of the body.
+        # Dropped, what a flag announces was taken for the beginning of the body.
         raise newer_flags(flags)
     return body
 
 
 def newer_flags(flags: int) -> NewerRowError:
-    """The error for a whole value with flags that no row of its table has."""
+    """The refusal of a whole value with flags that no row of its table has."""
     return NewerRowError(f"a newer version wrote it, with the flags {flags:#04x}")
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether these bytes were written under this key, in any table."""
+    """Whether these bytes were written under this key, in whatever table."""
     try:
         unframe(key, value)
     except DamagedRowError:
@@ -497,8 +500,8 @@ assert (_HOLD.size, _POSITION.size) == (36, 28)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A retention hold: until `expires_at_ms` the topic's time to live deletes nothing from the
-    offset of `first` on."""
+    """What a reader asks to keep: until `expires_at_ms` the topic's time to live takes nothing from
+    the offset of `first` on."""
 
     first: MessageId
     set_at_ms: int
@@ -519,7 +522,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position that a consumer reported."""
+    """How far a consumer says that it has read."""
 
     position: MessageId
     updated_at_ms: int
@@ -542,8 +545,8 @@ def _unpack(layout: struct.Struct, key: bytes, value: bytes) -> tuple[Any, ...]:
     return layout.unpack(body)
 
 
-# The first millisecond counts as full: no row has the offset (0, 0), so that an exclusive start at
-# the id of all zeros skips no message.
+# The first millisecond of all counts as full: no row ever stands at (0, 0), so that an exclusive
+# start at the id of all zeros leaves nothing out.
 BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)
 
 FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread

@@ -25,7 +25,6 @@ from messaging.storage.rows import (
     MessageRow,
     message_key,
     offset_after,
-    topic_key,
 )
 from messaging.storage.store_state import OpenStore, Sequencer, StoreState
 from messaging.topics import Topic, TopicRecord
@@ -107,10 +106,9 @@ class WriteBatch:
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
         self.inversions.append(Inversion(pointer, start, stop))
 
-    def change_topic(self, topic: Topic, record: TopicRecord) -> None:
+    def change_topic(self, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
         """Write a topic's row. Later writes are decided by it at once; readers see it once it is
         durable."""
-        key = topic_key(topic.id)
         self.put(key, record.to_bytes(key))
         self.change_record(topic, record)
 
@@ -151,7 +149,7 @@ class WriteBatch:
         """Call this, to undo a change in memory, if the batch is proven not to be on the disk."""
         self._when_lost.append(undo)
 
-    def note_durable(self) -> None:
+    def is_durable(self) -> None:
         """Run the callbacks of a durable batch, and count its messages."""
         for then in self._when_durable:
             then()
@@ -164,10 +162,10 @@ class WriteBatch:
         for topic in self._touched:
             topic.wake()
 
-    def undo(self) -> None:
+    def is_lost(self) -> None:
         """Undo the changes in memory, the last first."""
-        for each in reversed(self._when_lost):
-            each()
+        for undo in reversed(self._when_lost):
+            undo()
 
     def write(self, store: Store) -> None:
         """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
@@ -318,7 +316,7 @@ class GroupCommitter:
             if is_there:
                 self._complete(batch, writes)
             else:
-                batch.undo()
+                batch.is_lost()
                 self._refuse(writes, "the write failed, and is proven not to be there")
 
     async def _write_all(self, writes: list[Write[Any]]) -> None:
@@ -398,7 +396,7 @@ class GroupCommitter:
             self._answer_unknown(writes)
 
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
-        batch.note_durable()
+        batch.is_durable()
         self._answer(writes)
         batch.wake_readers()
 

@@ -5,6 +5,7 @@ test_terminal.py, and those that interrupt a command or close its output start o
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tempfile import TemporaryFile
 from unittest.mock import patch
 
 from tuff.cli import main
+
+ENDS_WITHIN_S = 20.0  # seconds
 
 
 def tuff_command(
@@ -37,6 +40,35 @@ def tuff_command(
             code = left.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(words, code, _written(out), _written(errors))
+
+
+class Started:
+    """A command in a process of its own, with pipes for its output."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.process, self.out, self.errors = process, process.stdout, process.stderr
+
+    def interrupt(self) -> int:
+        """Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(ENDS_WITHIN_S)
+
+
+@contextmanager
+def started(*arguments: str, url: str) -> Iterator[Started]:
+    """`tuff ARGUMENTS` for the server at `url`; it is killed where a test fails before it ends."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", *arguments, "--url", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Started(process)
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """The commands against a real server, as processes of their own."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import tuff
+from tests.cli.command import started
 from tests.cli.conftest import Tuff
 from tests.http.process import ServerProcess
 
@@ -128,25 +128,15 @@ def test_a_follower_names_the_blocking_transaction_and_continues_after_it(
     transaction = client.transactions.start()
     client.publish(topic, "from the transaction", transaction=transaction)
     command = ["tail", "followed", "--from", "earliest", "-f", "--isolation", "committed"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", *command, "--url", server.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as follower:
-        assert follower.stdout is not None
-        assert follower.stderr is not None
-
-        assert f"blocked by transaction {transaction.transaction_id}," in (
-            follower.stderr.readline()
-        )
+    with started(*command, url=server.url) as follower:
+        said = follower.errors.readline()
+        assert f"blocked by transaction {transaction.transaction_id}," in said
         client.transactions.commit(transaction)
-        assert follower.stdout.readline().endswith("Z  from the transaction\n")
+        assert follower.out.readline().endswith("Z  from the transaction\n")
         client.publish(topic, "plain")
-        assert follower.stdout.readline().endswith("Z  plain\n")
+        assert follower.out.readline().endswith("Z  plain\n")
 
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 130
+        assert follower.interrupt() == 130
 
 
 def test_transactions_are_listed_and_shown(run: Tuff, client: tuff.Client) -> None:
@@ -170,18 +160,11 @@ def test_a_tail_whose_output_is_closed_ends_without_an_error(
     client.topics.create(topic)
     client.publish(topic, *(["x" * 1000] * 500))
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", "tail", "long", "--url", server.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as tail:
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        tail.stdout.readline()
-        tail.stdout.close()
+    with started("tail", "long", url=server.url) as tail:
+        tail.out.readline()
+        tail.out.close()
 
-        assert (tail.stderr.read(), tail.wait(10)) == ("", 0)
+        assert (tail.errors.read(), tail.process.wait(10)) == ("", 0)
 
 
 def test_serve_runs_the_server_in_its_process(tmp_path: Path) -> None:
@@ -236,23 +219,14 @@ def test_latest_is_behind_what_a_committed_reader_can_receive(
     topic = tuff.TopicId("default", "latest")
     client.topics.create(topic)
 
-    def tailed(*options: str) -> subprocess.Popen[str]:
-        command = ["tail", "latest", "-f", "-n", "1", *options, "--url", client.url]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tuff.cli", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
     client.publish(topic, "before")
     transaction = client.transactions.start()
     client.publish(topic, "decided later", transaction=transaction)
-    with tailed("--isolation", "committed") as follower:
-        assert follower.stderr is not None
-        assert "blocked by transaction" in follower.stderr.readline()
+    command = ["tail", "latest", "-f", "-n", "1", "--isolation", "committed"]
+    with started(*command, url=client.url) as follower:
+        assert "blocked by transaction" in follower.errors.readline()
         client.transactions.commit(transaction)
-        out, _ = follower.communicate(timeout=30)
+        out, _ = follower.process.communicate(timeout=30)
 
     assert out.endswith("  decided later\n")
 
@@ -265,20 +239,14 @@ def test_a_follower_survives_a_stopped_transaction_service(
     client.publish(topic, "there")
     service(client, "stop")
     command = ["tail", "patient", "-f", "--from", "earliest", "--isolation", "committed"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", *command, "-n", "1", "--url", server.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as follower:
-        assert follower.stderr is not None
-        said = follower.stderr.readline()
+    with started(*command, "-n", "1", url=server.url) as follower:
+        said = follower.errors.readline()
         service(client, "start")
-        out, rest = follower.communicate(timeout=30)
+        out, rest = follower.process.communicate(timeout=30)
 
     assert said.startswith("tuff: waiting for the server: the transaction service is stopped")
     assert out.endswith("  there\n")
-    assert (rest, follower.returncode) == ("tuff: the server answers again\n", 0)
+    assert (rest, follower.process.returncode) == ("tuff: the server answers again\n", 0)
 
 
 def test_a_tail_without_follow_fails_while_the_service_is_stopped(

@@ -61,7 +61,6 @@ def test_two_snapshots_are_compared(files: Files) -> None:
 
     ended = [row for row in found if row["kind"] == "ended"]
     assert [(row["change"], row["state"]) for row in ended] == [("+", "invalid")]
-    assert rows("snapshot", "diff", files.before, files.before) == []
 
 
 def test_the_snapshots_of_a_directory_are_listed(files: Files) -> None:

@@ -1,7 +1,6 @@
 """Output at a terminal: progress, colours, completion, and a follower during a restart."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tuff
+from tests.cli.command import started, tuff_command
 from tests.http.process import ServerProcess, serve
 
 LINES = "line\n" * 6_000
@@ -87,53 +87,31 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
     with tuff.Client(server.url) as client:
         client.topics.create(topic)
         client.publish(topic, "before")
-    with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", "tail", "outlives", "-f", "--from", "earliest"],
-        env={**os.environ, "TUFF_URL": server.url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as follower:
-        assert follower.stdout is not None
-        assert follower.stderr is not None
-        assert follower.stdout.readline().endswith("  before\n")
+    command = ["tail", "outlives", "-f", "--from", "earliest"]
+    with started(*command, url=server.url) as follower:
+        assert follower.out.readline().endswith("  before\n")
 
         server.kill()
-        assert follower.stderr.readline().startswith("tuff: waiting for the server: ")
+        assert follower.errors.readline().startswith("tuff: waiting for the server: ")
         with serve(tmp_path, port=server.port) as server, tuff.Client(server.url) as client:
             client.publish(topic, "after")
-            assert follower.stdout.readline().endswith("  after\n")
-            assert follower.stderr.readline() == "tuff: the server answers again\n"
+            assert follower.out.readline().endswith("  after\n")
+            assert follower.errors.readline() == "tuff: the server answers again\n"
 
-            follower.send_signal(signal.SIGINT)
-            assert follower.wait(10) == 130
-        assert follower.stdout.read() == ""
+            assert follower.interrupt() == 130
+        assert follower.out.read() == ""
 
 
 def test_a_follower_that_never_reached_a_server_does_not_wait_for_one() -> None:
     # No HTTP server listens on port 1.
-    done = subprocess.run(
-        [sys.executable, "-m", "tuff.cli", "tail", "t", "-f", "--url", "http://127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = tuff_command("tail", "t", "-f", url="http://127.0.0.1:1")
 
     assert (done.returncode, done.stdout) == (3, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_completion_script(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tuff.cli", "completion", shell],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-
-    assert f"_TUFF_COMPLETE={shell}_complete" in done.stdout
+    assert f"_TUFF_COMPLETE={shell}_complete" in tuff_command("completion", shell).stdout
 
 
 def test_a_shell_gets_the_matching_commands() -> None:

@@ -51,21 +51,6 @@ async def test_topics_and_messages_are_as_those_of_the_blocking_client(
         await loop_client.poll(topic)
 
 
-async def test_a_commit_makes_rows_and_messages_visible_at_once(
-    loop_client: tuff.AsyncClient, topic: tuff.TopicId
-) -> None:
-    record = Record()
-
-    async with loop_client.transaction(AsyncShelf("a", record, changes=[b"row"])) as tx:
-        await tx.publish(topic, "one", "two")
-        assert list(await tx.poll(topic)) == []
-
-    read = await loop_client.poll(topic, isolation="committed")
-    assert [message.payload for message in read] == [b"one", b"two"]
-    assert record.steps[-1] == "a.post_commit"
-    assert (await loop_client.transactions.outcome(record.pointer)).client == "tasks"
-
-
 async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
     loop_client: tuff.AsyncClient,
 ) -> None:
@@ -172,14 +157,6 @@ async def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
 ) -> None:
     async with tuff.AsyncClient(server.url, timeout=1.0, retries=0) as client:
         assert len(await client.poll(topic, wait=1.2)) == 0
-
-
-async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async with tuff.AsyncClient("http://127.0.0.1:1", retries=0) as client:
-        with pytest.raises(tuff.ConnectionLostError, match=r"127\.0\.0\.1:1") as caught:
-            await client.topics.namespaces()
-
-    assert not caught.value.outcome_unknown
 
 
 class Suspension:

@@ -96,15 +96,6 @@ def test_a_context_with_a_checkpoint_never_commits_read_only(
     assert record.steps == ["start", "checkpoint", "commit"]
 
 
-def test_an_error_in_the_body_rolls_everybody_back_and_aborts(
-    context: TransactionContext, record: Record
-) -> None:
-    with pytest.raises(ZeroDivisionError), context:
-        raise ZeroDivisionError
-
-    assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
-
-
 def test_a_context_that_is_used_again_publishes_what_the_new_block_did_and_no_more(
     context: TransactionContext, service: Service
 ) -> None:
@@ -129,24 +120,6 @@ def test_the_end_of_a_block_that_never_began_is_refused(
     assert record.steps == []
 
 
-def test_an_interrupt_rolls_back_like_any_error(
-    context: TransactionContext, record: Record
-) -> None:
-    with pytest.raises(KeyboardInterrupt), context:
-        raise KeyboardInterrupt
-
-    assert record.steps == [*BEGUN, *ROLLED_BACK, "abort"]
-
-
-def test_a_conflict_rolls_everybody_back(context: TransactionContext, record: Record) -> None:
-    record.fail["can_commit"] = TransactionConflictError("x")
-
-    with pytest.raises(TransactionConflictError):
-        run(context)
-
-    assert record.steps == [*CHECKED, *ROLLED_BACK, "abort"]
-
-
 def test_a_participant_that_fails_to_write_is_rolled_back_too(
     context: TransactionContext, record: Record
 ) -> None:
@@ -156,29 +129,6 @@ def test_a_participant_that_fails_to_write_is_rolled_back_too(
         run(context)
 
     assert record.steps == [*CHECKED, "a.commit_tx", *ROLLED_BACK, "abort"]
-
-
-def test_a_roll_back_that_fails_invalidates_and_is_a_note_on_the_first_error(
-    context: TransactionContext, record: Record
-) -> None:
-    record.fail["a.rollback_tx"] = OSError("disk full")
-
-    with pytest.raises(ZeroDivisionError) as caught, context:
-        raise ZeroDivisionError
-
-    assert record.steps == [*BEGUN, *ROLLED_BACK, "invalidate"]
-    assert caught.value.__notes__ == ["and then: OSError: disk full"]
-
-
-def test_a_start_that_fails_aborts_and_rolls_nobody_back(
-    context: TransactionContext, record: Record
-) -> None:
-    record.fail["b.start_tx"] = OSError("no")
-
-    with pytest.raises(OSError, match="no"):
-        run(context)
-
-    assert record.steps == [*BEGUN, "abort"]
 
 
 def test_who_nests_transactions_goes_back_to_the_outer_one_where_another_can_not_start(
@@ -193,17 +143,6 @@ def test_who_nests_transactions_goes_back_to_the_outer_one_where_another_can_not
         pass
 
     assert record.steps == [*BEGUN, "a.leave_tx", "abort"]
-
-
-def test_a_post_commit_that_fails_stops_no_other_and_undoes_nothing(
-    context: TransactionContext, record: Record
-) -> None:
-    record.fail["a.post_commit"] = OSError("no")
-
-    with pytest.raises(OSError, match="no"):
-        run(context)
-
-    assert record.steps == [*WRITTEN, "commit", "a.post_commit", "b.post_commit"]
 
 
 def test_an_abort_ends_it_without_an_error_and_the_context_can_be_used_again(
@@ -241,17 +180,6 @@ def test_a_checkpoint_gives_everybody_the_new_pointer_and_messages_keep_theirs(
 
     assert record.steps[3:6] == ["checkpoint", "a.update_tx 11", "b.update_tx 11"]
     assert [entry["pointer"] for entry in service.entries] == ["10", "11"]
-
-
-def test_a_participant_that_misses_a_checkpoint_rolls_everybody_back(
-    context: TransactionContext, record: Record
-) -> None:
-    record.fail["a.update_tx"] = OSError("no")
-
-    with pytest.raises(OSError, match="no"), context as tx:
-        tx.checkpoint()
-
-    assert record.steps[3:] == ["checkpoint", "a.update_tx 11", *ROLLED_BACK, "abort"]
 
 
 def test_a_late_participant_starts_at_once(context: TransactionContext, record: Record) -> None:

@@ -20,16 +20,6 @@ HEAVY = {"aiohttp", "asyncio", "click", "fastavro", "happybase", "msgpack", "ply
 IMPORT_S_MAX = 0.15  # seconds of the processor; a command or a test run begins with it
 
 
-def test_importing_and_connecting_loads_nothing_heavy() -> None:
-    program = "import sys, tuff; tuff.Client(); print(*sys.modules)"
-
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout.split()
-
-    assert HEAVY & {name.partition(".")[0] for name in loaded} == set()
-
-
 def loaded_by(program: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules)"],
@@ -40,7 +30,7 @@ def loaded_by(program: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_a_transaction_and_a_subscriber_load_nothing_heavy_either() -> None:
+def test_a_client_a_transaction_and_a_subscriber_load_nothing_heavy() -> None:
     program = "import tuff; tuff.Client().transaction(); tuff.Subscriber, tuff.TablePositions"
 
     assert HEAVY & loaded_by(program) == set()

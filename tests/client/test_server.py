@@ -1,7 +1,5 @@
 """The client against a real server (protocol §2, §3, §5)."""
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -10,7 +8,6 @@ import pytest
 import tuff
 from tests.http.process import ServerProcess, serve
 from tuff.client_errors import ConnectionLostError
-from tuff.launch import LaunchError
 from tuff.launch import ServerProcess as LaunchedServer
 from tuff.protocol.errors import TopicNotFoundError
 
@@ -62,18 +59,6 @@ def test_a_commit_makes_everything_visible_at_once(
     assert client.transactions.overview().in_progress == ()
 
 
-def test_an_error_in_the_body_leaves_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
-    def publish_and_fail() -> None:
-        with client.transaction() as tx:
-            tx.publish(topic, "never")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        publish_and_fail()
-
-    assert payloads(client.poll(topic)) == []
-
-
 def test_a_transaction_reads_in_its_own_snapshot(client: tuff.Client, topic: tuff.TopicId) -> None:
     client.publish(topic, "before")
     with client.transaction() as tx:
@@ -122,39 +107,12 @@ def test_a_conflict_names_the_key_and_the_other(server: ServerProcess, client: t
     client.transactions.abort(late)
 
 
-def test_a_checkpointed_transaction_publishes_under_each_of_its_pointers(
-    client: tuff.Client, topic: tuff.TopicId
-) -> None:
-    with client.transaction() as tx:
-        tx.publish(topic, "before")
-        tx.checkpoint()
-        tx.publish(topic, "after")
-
-    assert payloads(client.poll(topic, isolation="committed")) == [b"before", b"after"]
-
-
 def test_a_context_that_only_reads_commits(client: tuff.Client, topic: tuff.TopicId) -> None:
     with client.transaction() as tx:
         transaction = tx.transaction
         tx.poll(topic)
 
     assert client.transactions.outcome(transaction).state == "committed"
-
-
-def test_a_truncation_says_what_it_took(client: tuff.Client) -> None:
-    transaction = client.transactions.start()
-    client.transactions.invalidate(transaction)
-
-    done = client.transactions.truncate(ids=[transaction.transaction_id])
-
-    assert (done.removed_count, done.kept) == (1, ())
-
-
-def test_a_snapshot_file_is_named(client: tuff.Client) -> None:
-    taken = client.transactions.take_snapshot()
-
-    assert taken.file.startswith("snapshot.")
-    assert taken.size_bytes > 0
 
 
 def test_threads_share_a_client(client: tuff.Client, topic: tuff.TopicId) -> None:
@@ -210,45 +168,17 @@ def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
         assert len(client.poll(topic, wait=1.2)) == 0
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="no_such"):
-        LaunchedServer(
-            tmp_path / "data", log=tmp_path / "log.txt", arguments=["--set", "no_such.key=1"]
-        )
+def test_a_topic_is_truncated_before_a_place_that_no_job_holds(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    first, second = (client.publish(topic, word).first_id for word in ("1", "2"))
+    client.topics.hold(topic, "slow", first, max_age=60)
 
+    with pytest.raises(tuff.TopicHeldError):
+        client.topics.truncate(topic, second)
+    assert len(client.poll(topic)) == 2
+    client.topics.release(topic, "slow")
 
-@pytest.fixture
-def hanging_up() -> Iterator[str]:
-    """The address of one that takes a call and hangs up without an answer, twice."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def hang_up() -> None:
-            for _ in range(2):
-                caller, _ = listener.accept()
-                with caller:
-                    caller.recv(65536)
-
-        thread = Thread(target=hang_up)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join()
-
-
-def test_a_lost_answer_leaves_a_write_unknown_and_a_read_harmless(hanging_up: str) -> None:
-    topic = tuff.TopicId("default", "t")
-    with tuff.Client(hanging_up, retries=0) as client:
-        with pytest.raises(ConnectionLostError) as written:
-            client.publish(topic, "did it arrive?")
-        with pytest.raises(ConnectionLostError) as read:
-            client.poll(topic)
-
-    assert (written.value.outcome_unknown, written.value.retry_safe) == (True, False)
-    assert (read.value.outcome_unknown, read.value.retry_safe) == (False, True)
-
-
-def test_a_closed_client_says_so(server: ServerProcess) -> None:
-    client = tuff.Client(server.url)
-    client.close()
-
-    with pytest.raises(ConnectionLostError, match="closed"):
-        client.topics.namespaces()
+    assert client.topics.truncate(topic, second) == second
+    assert payloads(client.poll(topic)) == [b"2"]
+    assert client.topics.truncate(topic, second.publish_timestamp_ms + 60_000) is None

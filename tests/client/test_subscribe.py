@@ -102,18 +102,6 @@ def test_an_empty_reply_leads_on_and_not_back(client: tuff.Client, topic: tuff.T
     assert [read(), read()] == [[b"two"], []]
 
 
-def test_what_was_rolled_back_is_never_handed_to_a_committed_reader(
-    client: tuff.Client, topic: tuff.TopicId
-) -> None:
-    undone = client.transactions.start()
-    client.publish(topic, "undone", transaction=undone)
-    client.publish(topic, "plain")
-    client.transactions.abort(undone)
-
-    assert payloads(client.subscribe(topic), 1) == [b"plain"]
-    assert payloads(client.subscribe(topic, isolation="all"), 2) == [b"undone", b"plain"]
-
-
 async def test_a_task_is_handed_what_is_published_while_it_waits(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,154 +56,137 @@ class Counter:
                 raise self.poison[message.payload]
 
 
+@dataclass(frozen=True)
+class Bench:
+    """A counter of a topic's messages in a table, with its position there."""
+
+    client: tuff.Client
+    topic: tuff.TopicId
+    table: tuff.TransactionalTable
+    positions: tuff.TablePositions
+    counter: Counter
+
+    def publish(self, *messages: str | bytes) -> tuff.Published:
+        return self.client.publish(self.topic, *messages)
+
+    def subscriber(self, **more: Any) -> tuff.Subscriber:
+        """One that waits for nothing, unless it says so."""
+        settings = {"positions": self.positions, "wait": 0, **more}
+        return self.client.subscriber(self.topic, self.counter.process, **settings)
+
+    def counted(self) -> dict[bytes, bytes]:
+        with self.client.transaction(self.table):
+            rows = dict(self.table.scan())
+        return {key: value for key, value in rows.items() if not key.startswith(b"\x00")}
+
+    def dead_letters(self) -> list[dict[str, object]]:
+        dlq = tuff.TopicId(self.topic.namespace, f"{self.topic.name}.dlq")
+        read = self.client.poll(dlq, isolation="committed")
+        return [json.loads(message.payload) for message in read]
+
+
 @pytest.fixture
-def counter(table: tuff.TransactionalTable) -> Counter:
-    return Counter(table)
-
-
-def counted(client: tuff.Client, table: tuff.TransactionalTable) -> dict[bytes, bytes]:
-    with client.transaction(table):
-        return {key: value for key, value in table.scan() if not key.startswith(b"\x00")}
-
-
-def dead_letters(client: tuff.Client, topic: tuff.TopicId) -> list[dict[str, object]]:
-    dlq = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
-    read = client.poll(dlq, isolation="committed")
-    return [json.loads(message.payload) for message in read]
-
-
-def test_batches_are_processed_in_order_and_each_message_once(
+def bench(
     client: tuff.Client,
     topic: tuff.TopicId,
     table: tuff.TransactionalTable,
     positions: tuff.TablePositions,
-    counter: Counter,
-) -> None:
-    client.publish(topic, "a", "b", "c")
-    subscriber = client.subscriber(topic, counter.process, positions=positions, batch=2, wait=0)
+) -> Bench:
+    return Bench(client, topic, table, positions, Counter(table))
+
+
+def test_batches_are_processed_in_order_and_each_message_once(bench: Bench) -> None:
+    bench.publish("a", "b", "c")
+    subscriber = bench.subscriber(batch=2)
 
     assert [subscriber.step(), subscriber.step(), subscriber.step()] == [2, 1, 0]
 
-    assert counter.batches == [[b"a", b"b"], [b"c"]]
-    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert bench.counter.batches == [[b"a", b"b"], [b"c"]]
+    assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
-def test_the_next_one_of_that_name_goes_on_where_it_stood(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-) -> None:
-    client.publish(topic, "a", "b")
-    client.subscriber(topic, counter.process, positions=positions, batch=1, wait=0).step()
+def test_the_next_one_of_that_name_goes_on_where_it_stood(bench: Bench) -> None:
+    bench.publish("a", "b")
+    bench.subscriber(batch=1).step()
 
-    client.subscriber(topic, counter.process, positions=positions, wait=0).step()
+    bench.subscriber().step()
 
-    assert counter.batches == [[b"a"], [b"b"]]
+    assert bench.counter.batches == [[b"a"], [b"b"]]
 
 
-def test_it_begins_where_it_is_told_when_there_is_no_position(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-) -> None:
-    published = client.publish(topic, "a", "b")
-    subscriber = client.subscriber(
-        topic, counter.process, positions=positions, start=published.last_id, wait=0
-    )
+def test_it_begins_where_it_is_told_when_there_is_no_position(bench: Bench) -> None:
+    published = bench.publish("a", "b")
+    subscriber = bench.subscriber(start=published.last_id)
 
     subscriber.step()
 
-    assert counter.batches == [[b"b"]]
+    assert bench.counter.batches == [[b"b"]]
 
 
-def test_one_that_begins_at_the_end_skips_nothing_that_failed(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-) -> None:
+def test_one_that_begins_at_the_end_skips_nothing_that_failed(bench: Bench) -> None:
     """As nothing is stored yet, it looks anew where to begin; and the end has moved meanwhile."""
-    client.publish(topic, "before")
-    subscriber = client.subscriber(
-        topic, counter.process, positions=positions, start="latest", wait=0
-    )
+    bench.publish("before")
+    subscriber = bench.subscriber(start="latest")
     assert subscriber.step() == 0
-    client.publish(topic, "a")
-    counter.poison[b"a"] = tuff.TransactionConflictError("another was faster")
-    client._driver._pause = lambda *_: counter.poison.clear()
+    bench.publish("a")
+    bench.counter.poison[b"a"] = tuff.TransactionConflictError("another was faster")
+    bench.client._driver._pause = lambda *_: bench.counter.poison.clear()
 
     assert [subscriber.step(), subscriber.step()] == [1, 0]
-    assert counter.batches == [[b"a"], [b"a"]]
+    assert bench.counter.batches == [[b"a"], [b"a"]]
 
 
 def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    pauses: list[float],
+    bench: Bench, pauses: list[float]
 ) -> None:
-    client.publish(topic, "a", "b", "c")
-    counter.poison[b"b"] = ValueError("not yet")
+    bench.publish("a", "b", "c")
+    bench.counter.poison[b"b"] = ValueError("not yet")
 
     def heal(seconds: float, _stop: object) -> None:
         pauses.append(seconds)
-        counter.poison.clear()
+        bench.counter.poison.clear()
 
-    client._driver._pause = heal
-    subscriber = client.subscriber(topic, counter.process, positions=positions, wait=0)
+    bench.client._driver._pause = heal
+    subscriber = bench.subscriber()
 
     assert [subscriber.step() for _ in range(4)] == [1, 1, 1, 0]
-    assert counter.batches == [[b"a", b"b", b"c"], [b"a"], [b"b"], [b"c"]]
-    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert bench.counter.batches == [[b"a", b"b", b"c"], [b"a"], [b"b"], [b"c"]]
+    assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1"}
     assert len(pauses) == 1
     with pytest.raises(tuff.TopicNotFoundError):
-        dead_letters(client, topic)
+        bench.dead_letters()
 
 
-def test_a_step_that_loses_the_server_tells_it(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-) -> None:
-    client.publish(topic, "a")
-    counter.poison[b"a"] = tuff.UnavailableError("away")
-    client._driver._pause = lambda *_: counter.poison.clear()
-    subscriber = client.subscriber(topic, counter.process, positions=positions, wait=0)
+def test_a_step_that_loses_the_server_tells_it(bench: Bench) -> None:
+    bench.publish("a")
+    bench.counter.poison[b"a"] = tuff.UnavailableError("away")
+    bench.client._driver._pause = lambda *_: bench.counter.poison.clear()
+    subscriber = bench.subscriber()
 
     with pytest.raises(tuff.UnavailableError, match="away"):
         subscriber.step()
 
-    assert counter.batches == [[b"a"]]
+    assert bench.counter.batches == [[b"a"]]
 
 
 def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_reason(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    pauses: list[float],
+    bench: Bench, pauses: list[float]
 ) -> None:
-    client.publish(topic, "a", b"\xff", "c", "d")
-    counter.poison[b"\xff"] = ValueError("no number")
-    subscriber = client.subscriber(topic, counter.process, positions=positions, batch=3, wait=0)
+    bench.publish("a", b"\xff", "c", "d")
+    bench.counter.poison[b"\xff"] = ValueError("no number")
+    subscriber = bench.subscriber(batch=3)
 
     done = [subscriber.step() for _ in range(5)]
 
     assert done == [1, 1, 1, 1, 0]
-    assert counter.batches == [
+    assert bench.counter.batches == [
         [b"a", b"\xff", b"c"], [b"a"], [b"\xff"], [b"\xff"], [b"\xff"], [b"\xff"], [b"c"], [b"d"],
     ]  # fmt: skip
-    assert counted(client, table) == {b"a": b"1", b"c": b"1", b"d": b"1"}
-    (letter,) = dead_letters(client, topic)
-    message = client.poll(topic)[1]
+    assert bench.counted() == {b"a": b"1", b"c": b"1", b"d": b"1"}
+    (letter,) = bench.dead_letters()
+    message = bench.client.poll(bench.topic)[1]
     assert letter == {
-        "topic": str(topic),
+        "topic": str(bench.topic),
         "id": message.id.hex(),
         "timestamp": message.timestamp,
         "payload": {"base64": "/w=="},
@@ -213,70 +197,51 @@ def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_
     assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
 
 
-def test_dead_letters_go_where_they_are_told_to(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    pauses: list[float],
-) -> None:
-    grave = tuff.TopicId(topic.namespace, f"{topic.name}-grave")
-    client.topics.create(grave)
-    client.publish(topic, "a")
-    counter.poison[b"a"] = ValueError("no")
-    subscriber = client.subscriber(
-        topic, counter.process, positions=positions, wait=0, attempts=1, dead_letters=grave
-    )
+def test_dead_letters_go_where_they_are_told_to(bench: Bench, pauses: list[float]) -> None:
+    grave = tuff.TopicId(bench.topic.namespace, f"{bench.topic.name}-grave")
+    bench.client.topics.create(grave)
+    bench.publish("a")
+    bench.counter.poison[b"a"] = ValueError("no")
+    subscriber = bench.subscriber(wait=0, attempts=1, dead_letters=grave)
 
     assert [subscriber.step(), subscriber.step()] == [1, 0]
 
-    assert len(client.poll(grave, isolation="committed")) == 1
+    assert len(bench.client.poll(grave, isolation="committed")) == 1
     assert pauses == []
 
 
-def test_two_of_one_name_never_both_process_a_message(
-    server: ServerProcess,
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    pauses: list[float],
-) -> None:
+def test_two_of_one_name_never_both_process_a_message(bench: Bench, pauses: list[float]) -> None:
     """The second one still has the place of before in memory: it once took the batch again."""
-    client.publish(topic, "a")
-    slow = client.subscriber(topic, counter.process, positions=positions, wait=0)
+    bench.publish("a")
+    slow = bench.subscriber()
     slow.step()
-    fast = client.subscriber(topic, counter.process, positions=positions, wait=0)
-    client.publish(topic, "b")
+    fast = bench.subscriber()
+    bench.publish("b")
 
     assert (fast.step(), slow.step()) == (1, 0)
-    assert counter.batches == [[b"a"], [b"b"]]
-    client.publish(topic, "c")
+    assert bench.counter.batches == [[b"a"], [b"b"]]
+    bench.publish("c")
 
     def be_overtaken(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         if not pauses:
             fast.step()
-        counter.process(messages, tx)
+        bench.counter.process(messages, tx)
 
-    overtaken = client.subscriber(topic, be_overtaken, positions=positions, wait=0)
+    overtaken = bench.client.subscriber(
+        bench.topic, be_overtaken, positions=bench.positions, wait=0
+    )
     assert overtaken.step() == 0
     assert len(pauses) == 1
-    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
 def test_a_lost_reply_of_a_commit_counts_no_message_twice(
-    server: ServerProcess,
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    positions: tuff.TablePositions,
-    counter: Counter,
+    bench: Bench, server: ServerProcess
 ) -> None:
-    client.publish(topic, "a", "b", "c", "d")
+    bench.publish("a", "b", "c", "d")
     with losing(server.url) as (url, losses), tuff.Client(url, retries=1) as through:
         subscriber = through.subscriber(
-            topic, counter.process, positions=positions, batch=1, wait=0
+            bench.topic, bench.counter.process, positions=bench.positions, batch=1, wait=0
         )
         losses.lose_reply("commit", times=3)
         losses.lose_request("poll", times=1)
@@ -284,7 +249,7 @@ def test_a_lost_reply_of_a_commit_counts_no_message_twice(
         while subscriber.step():
             pass
 
-    assert counted(client, table) == {b"a": b"1", b"b": b"1", b"c": b"1", b"d": b"1"}
+    assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1", b"d": b"1"}
 
 
 def test_messages_that_a_batch_publishes_commit_with_its_position(
@@ -304,61 +269,49 @@ def test_messages_that_a_batch_publishes_commit_with_its_position(
 
 
 def test_run_goes_on_while_the_server_is_away_and_ends_when_it_is_stopped(
-    client: tuff.Client,
-    server: ServerProcess,
-    topic: tuff.TopicId,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    pauses: list[float],
+    bench: Bench, server: ServerProcess, pauses: list[float]
 ) -> None:
-    client.publish(topic, "a")
+    bench.publish("a")
     with losing(server.url) as (url, losses), tuff.Client(url, retries=0) as through:
-        through._driver._pause = client._driver._pause
+        through._driver._pause = bench.client._driver._pause
         losses.lose_request("poll", times=3)
 
         def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-            counter.process(messages, tx)
+            bench.counter.process(messages, tx)
             subscriber.stop()
 
-        subscriber = through.subscriber(topic, process, positions=positions, wait=0)
+        subscriber = through.subscriber(bench.topic, process, positions=bench.positions, wait=0)
         subscriber.run()
 
-    assert counter.batches == [[b"a"]]
+    assert bench.counter.batches == [[b"a"]]
     fulls = [0.5, 1, 2]
     assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
 
 
-def test_one_that_was_stopped_before_it_ran_does_nothing(
-    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, counter: Counter
-) -> None:
-    client.publish(topic, "a")
-    subscriber = client.subscriber(topic, counter.process, positions=positions)
+def test_one_that_was_stopped_before_it_ran_does_nothing(bench: Bench) -> None:
+    bench.publish("a")
+    subscriber = bench.subscriber()
     subscriber.stop()
 
     subscriber.run()
 
-    assert counter.batches == []
+    assert bench.counter.batches == []
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_rolls_back_and_counts_for_no_message(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    positions: tuff.TablePositions,
-    counter: Counter,
-    kind: Callable[[], Exception],
+    bench: Bench, kind: Callable[[], Exception]
 ) -> None:
-    client.publish(topic, "a")
-    counter.poison[b"a"] = kind()
-    subscriber = client.subscriber(topic, counter.process, positions=positions, attempts=1)
+    bench.publish("a")
+    bench.counter.poison[b"a"] = kind()
+    subscriber = bench.subscriber(attempts=1)
 
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         subscriber.run()
 
-    counter.poison.clear()
+    bench.counter.poison.clear()
     assert subscriber.step() == 1
-    assert counted(client, table) == {b"a": b"1"}
+    assert bench.counted() == {b"a": b"1"}
 
 
 async def test_with_asyncio_everything_may_be_a_coroutine(
@@ -393,19 +346,17 @@ def test_a_blocking_one_refuses_coroutine_functions(
         client.subscriber(topic, process, positions=positions)
 
 
-def test_what_can_not_be_is_refused_at_once(
-    client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, counter: Counter
-) -> None:
-    name: Any = str(topic)
+def test_what_can_not_be_is_refused_at_once(bench: Bench) -> None:
+    name: Any = str(bench.topic)
     with pytest.raises(TypeError, match=r"a topic is a tuff\.TopicId"):
-        client.subscriber(name, counter.process, positions=positions)
+        bench.client.subscriber(name, bench.counter.process, positions=bench.positions)
     with pytest.raises(TypeError, match=r"a topic is a tuff\.TopicId"):
-        client.subscriber(topic, counter.process, positions=positions, dead_letters=name)
+        bench.subscriber(dead_letters=name)
     with pytest.raises(ValueError, match="attempts"):
-        client.subscriber(topic, counter.process, positions=positions, attempts=0)
+        bench.subscriber(attempts=0)
     long = tuff.TopicId("client", "x" * 126)
     with pytest.raises(ValueError, match="legal name"):
-        client.subscriber(long, counter.process, positions=positions)
+        bench.client.subscriber(long, bench.counter.process, positions=bench.positions)
 
 
 class Quiet(Service):

@@ -115,6 +115,14 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end(
 
 
 @BOTH
+def test_a_server_that_is_not_there_is_named(namespaces: Namespaces) -> None:
+    with pytest.raises(tuff.ConnectionLostError, match=r"127\.0\.0\.1:1 ") as caught:
+        namespaces("http://127.0.0.1:1")
+
+    assert not caught.value.outcome_unknown
+
+
+@BOTH
 def test_half_an_answer_is_none(namespaces: Namespaces) -> None:
     with answering(EMPTY_LIST[:-1]) as (url, _), pytest.raises(tuff.ConnectionLostError):
         namespaces(url)

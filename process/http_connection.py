@@ -78,10 +78,6 @@ class ReplyBytes:
         self._close = b""
         self._starts: dict[tuple[int, str | None], bytes] = {}
 
-    def pack(self, reply: Reply) -> bytes:
-        """The whole reply, for a connection that stays open."""
-        return self.head(reply) + reply.body
-
     def head(self, reply: Reply) -> bytes:
         """The head of a reply."""
         status, content_type, body, headers = reply
@@ -409,10 +405,11 @@ class HttpConnection(asyncio.Protocol):
         self._work = None
         if self._transport is None:
             return
+        head = self._service.replies.head(reply)
         if len(reply.body) < JOINED_BYTES_MAX:
-            self._transport.write(self._service.replies.pack(reply))
+            self._transport.write(head + reply.body)
         else:
-            self._transport.writelines((self._service.replies.head(reply), reply.body))
+            self._transport.writelines((head, reply.body))
         if self._is_closing:
             self._hang_up()
             return

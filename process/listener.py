@@ -66,7 +66,7 @@ class _Refusal(asyncio.Protocol):
         )
         reply = problem_reply(error)
         closing = reply._replace(headers=(*reply.headers, ("Connection", "close")))
-        transport.write(self._replies.pack(closing))
+        transport.write(self._replies.head(closing) + closing.body)
         # A reset would take the answer away from a client that is still sending its request.
         transport.write_eof()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)

@@ -1,9 +1,10 @@
-"""Servers for the tests of the HTTP edge."""
+"""Servers for the tests of the HTTP edge, and a clock that a test sets."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.process.manual_clock import ManualClock
 from tests.process.served import Served, served
 
 
@@ -12,3 +13,8 @@ async def both() -> AsyncIterator[Served]:
     """The same routes behind two ports; at one, connections only parse."""
     async with served() as made:
         yield made
+
+
+@pytest.fixture
+def manual() -> ManualClock:
+    return ManualClock(wall_ms=1_700_000_000_000)

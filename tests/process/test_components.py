@@ -24,7 +24,6 @@ from tx.edits import InvalidReason
 from tx.outcomes import OpenTransaction, Outcome
 
 ORDERS = TopicId("shop", "orders")
-START_MS = 1_700_000_000_000
 SETTINGS = ["tx.default_timeout=3600", "messaging.max_block=30"]
 TICK_WITHIN_S = 5.0  # seconds; a tick that waits for what never comes is stuck
 
@@ -98,11 +97,6 @@ async def outcome_of(components: Components, pointer: int) -> OpenTransaction | 
 async def reason_of(components: Components, pointer: int) -> InvalidReason | None:
     found = await outcome_of(components, pointer)
     return found.reason if isinstance(found, Outcome) else None
-
-
-@pytest.fixture
-def manual() -> ManualClock:
-    return ManualClock(wall_ms=START_MS)
 
 
 async def test_after_max_block_the_holder_is_invalid(tmp_path: Path, manual: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import logging
 import re
 import shutil
@@ -13,10 +14,11 @@ import pytest
 from process.clock import JUMP_MS_MIN
 from process.components import Components
 from process.health import Changes, Check, Status
-from process.logging_setup import LEVELS, LineFormatter
+from process.logging_setup import LEVELS, LineFormatter, log_to
 from process.settings import SettingsError, changed, load
 from tests.process.manual_clock import NS_PER_MS, ManualClock
-from tests.process.test_components import START_MS, components_over
+from tests.process.test_components import components_over
+from tuff.protocol.exchange import Request
 from tx.files import FileKind, list_files
 
 OK = Check(Status.OK, "well")
@@ -82,11 +84,6 @@ def test_a_problem_at_the_start_is_logged_and_a_good_state_is_not(events: list[s
     assert events == ["WARNING health of clock changed from ok to degraded: it is behind"]
 
 
-@pytest.fixture
-def manual() -> ManualClock:
-    return ManualClock(wall_ms=START_MS)
-
-
 async def test_a_stop_and_a_start_of_the_service_are_logged_at_once(
     tmp_path: Path, manual: ManualClock, events: list[str]
 ) -> None:
@@ -147,11 +144,7 @@ async def test_a_missing_message_store_is_logged_once(
 
 async def clock_of(components: Components) -> tuple[str, str]:
     routes = {route.path: route for route in components._routes()}
-    from tuff.protocol.exchange import Request
-
     reply = await routes["/health/ready"].handler(Request({}, (), None, (), b""))
-    import json
-
     check = json.loads(reply.body)["checks"]["clock"]
     return check["status"], check["detail"]
 
@@ -215,8 +208,6 @@ def test_the_log_level_is_one_of_four() -> None:
 
 
 def test_below_its_level_nothing_is_logged() -> None:
-    from process.logging_setup import log_to
-
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     stream = io.StringIO()

@@ -10,7 +10,7 @@ from messaging.read.offsets import TopicOffsets
 from messaging.read.poll import id_or_time_from
 from messaging.read.visibility import start_number
 from messaging.settings import MessagingSettings
-from messaging.storage.rows import HOLDS, POSITIONS, named_row_key, topic_key
+from messaging.storage.rows import HOLDS, POSITIONS, named_row_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import (
     TOPIC_PATH,
@@ -158,7 +158,7 @@ class TopicChanges:
         await self._committer.submit(Write(partial(self._put, topic, decide)))
 
     def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
-        batch.change_topic(topic, decide(batch), key=topic_key(topic.id))
+        batch.change_topic(topic, decide(batch))
         batch.touch(topic)
 
 

@@ -33,51 +33,9 @@ if TYPE_CHECKING:
 DEFAULT_PREFIX = "tuff_"  # that of the server's `hbase.prefix`
 TABLES = ("message", "payload", "metadata")
 TABLE_OPTIONS = ("path", "gateways", "prefix", "tables")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """Where the rows are, and which tables to read. `path` is a LevelDB directory; if None, the
-    tables are in HBase, which `gateways` serve."""
-
-    path: str | None
-    gateways: tuple[str, ...]
-    prefix: str
-    tables: tuple[str, ...]
-
-
-def table_options(given: Mapping[str, str]) -> TableOptions:
-    """Raises: OptionError: an option is invalid or unknown."""
-    options = Given(given, TABLE_OPTIONS)
-    path, gateways = options.text("path"), _names(options, "gateways")
-    if (path is None) != bool(gateways):
-        raise OptionError(
-            "give either path (a copy of a server's data/messages) or gateways (HOST:PORT, with "
-            "commas, of HBase)"
-        )
-    if path is not None and options.text("prefix") is not None:
-        raise OptionError("prefix applies to tables in HBase only, not to a path")
-    tables = _names(options, "tables") or TABLES
-    for name in tables:
-        if name not in TABLES:
-            raise OptionError(f"tables takes {', '.join(TABLES)}, with commas, not {name!r}")
-    return TableOptions(
-        path=path,
-        gateways=gateways,
-        prefix=options.text("prefix") or DEFAULT_PREFIX,
-        tables=tables,
-    )
-
-
-def _names(options: Given, name: str) -> tuple[str, ...]:
-    value = options.text(name) or ""
-    return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
-
-
 BATCH_ROWS = 1_000  # rows of one Arrow batch
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that `datetime` supports
 METADATA = "metadata"  # the table of all kinds of rows that have no table of their own
-OF_TABLE = {"message": "message", "payload": "payload"}
 COLUMNS = {
     "kind": StringType(),
     "key": BinaryType(),
@@ -148,6 +106,45 @@ class TableReader(DataSourceReader):
                 yield from batches(wanted, self._schema)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Where the rows are, and which tables to read. `path` is a LevelDB directory; if None, the
+    tables are in HBase, which `gateways` serve."""
+
+    path: str | None
+    gateways: tuple[str, ...]
+    prefix: str
+    tables: tuple[str, ...]
+
+
+def table_options(given: Mapping[str, str]) -> TableOptions:
+    """Raises: OptionError: an option is invalid or unknown."""
+    options = Given(given, TABLE_OPTIONS)
+    path, gateways = options.text("path"), _names(options, "gateways")
+    if (path is None) != bool(gateways):
+        raise OptionError(
+            "give either path (a copy of a server's data/messages) or gateways (HOST:PORT, with "
+            "commas, of HBase)"
+        )
+    if path is not None and options.text("prefix") is not None:
+        raise OptionError("prefix applies to tables in HBase only, not to a path")
+    tables = _names(options, "tables") or TABLES
+    for name in tables:
+        if name not in TABLES:
+            raise OptionError(f"tables takes {', '.join(TABLES)}, with commas, not {name!r}")
+    return TableOptions(
+        path=path,
+        gateways=gateways,
+        prefix=options.text("prefix") or DEFAULT_PREFIX,
+        tables=tables,
+    )
+
+
+def _names(options: Given, name: str) -> tuple[str, ...]:
+    value = options.text(name) or ""
+    return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
+
+
 def table_schema() -> StructType:
     """All columns; a column is null for kinds of rows without it."""
     schema = StructType()
@@ -197,7 +194,7 @@ def _moment(ms: int | None) -> datetime | None:
 
 def _is_wanted(row: Mapping[str, object], options: TableOptions) -> bool:
     kind = str(row["kind"])
-    return kind == "damage" or OF_TABLE.get(kind, METADATA) in options.tables
+    return kind == "damage" or (kind if kind in TABLES else METADATA) in options.tables
 
 
 def _require_copy(path: Path) -> None:

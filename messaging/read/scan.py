@@ -551,8 +551,8 @@ def block_refusal(passed: bytes, behind: bytes, error: StoreDamagedError) -> Dam
 
 
 def may_hold(store: Store, key: bytes, value: bytes, *, after: int, passed: bytes) -> str:
-    """What else may be lost with a record, of which no row stands up to an offset, given as a
-    number, nor up to the one that was passed, given as bytes or none."""
+    """How many messages may be lost with a damaged record, in words. Its rows are behind the offset
+    with the number `after`, and behind `passed`, an offset as bytes, or none."""
     after = max(after, int.from_bytes(passed[:OFFSET_SIZE], "big"))
     count = min(rows_max(store, key, value), offset_number(key) - after)
     if count <= 1:

@@ -36,7 +36,7 @@ KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
 FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
 # Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
-# and the event loop would stand still meanwhile; the next reader goes to the store instead.
+# and it would block the event loop; the next reader reads the store instead.
 CHANGED_COUNT_MAX = 25_000
 ROW_OVERHEAD_BYTES = 130  # bytes; what Python takes for a row beside its payload
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
@@ -306,7 +306,7 @@ class TailCache:
         return tail
 
     def keep(self, query: Query, result: ReadResult) -> None:
-        """Hold what was read from the store just now, if it lies right before what is held: after a
+        """Cache what was just read from the store, if it ends where the cache begins: after a
         start, the first reader at the end of a topic fetches it for all."""
         if result.whole_from is None or not self._bytes_max:
             return

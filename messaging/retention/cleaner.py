@@ -42,7 +42,6 @@ from messaging.storage.rows import (
     prefix_of,
     row_prefix,
     topic_bytes,
-    topic_key,
 )
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, with_log_start
@@ -235,7 +234,7 @@ class RetentionCleaner:
                 # The log start rises with the deletion. Otherwise a clock that is slewed back, or a
                 # longer time to live, would show the rows that remain between deleted ones.
                 raised = with_log_start(record, MessageId(*log_start))
-                batch.change_topic(topic, raised, key=topic_key(topic.id))
+                batch.change_topic(topic, raised)
         for key in chunk.deletes:
             batch.delete(key)
 

@@ -23,9 +23,7 @@ from tuff.leveldb.scan import scan as scan_database
 from tuff.leveldb.scan import scan_backward
 
 WRITE_BUFFER_BYTES = 16 << 20  # bytes, two of them; a second of heavy publishing between two files
-BLOCK_CACHE_BYTES = (
-    16 << 20
-)  # bytes; what is read again and again stands in messaging/read/tail_cache.py
+BLOCK_CACHE_BYTES = 16 << 20  # bytes; frequent reads are answered by messaging/read/tail_cache.py
 OPEN_FILES_MAX = 512  # files; leaves half of a usual limit of 1,024 to connections
 
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]

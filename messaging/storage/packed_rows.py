@@ -3,7 +3,7 @@
     packed := flags(1) crc(4) count(2) size(4)*count row_crc(4)*count payload*count
 
 The flags are 16 and nothing else; `crc` covers the key and all the rest, as in every row. The key
-is that of the *last* row, so that a scan that starts at any of the rows comes to the value. All
+is that of the *last* row, so that a scan that starts at any of the rows finds the value. All
 rows lie in one millisecond, have consecutive sequence numbers, and were written by one batch.
 `row_crc` is the checksum that each would have as a row by itself (messaging/storage/rows.py): in a
 damaged value each row still proves whether it is whole.
@@ -11,10 +11,10 @@ damaged value each row still proves whether it is whole.
 One checksum and one step of the engine for some hundred rows is what makes reading them cheap. An
 engine whose rows are deleted one by one elsewhere (by region servers of HBase) gets no packed rows.
 
-`PackedRowStore` lies over the engine. Readers of many messages take packed rows as they are stored
-(`scan_records`); all others see single rows. Packed rows are written together (`join`) and end
-together: retention and the deletion of a topic drop older rows first. Deleting the last row, under
-whose key the value stands, deletes all of them; deleting another row has no effect yet.
+`PackedRowStore` is a layer over the engine. Readers of many messages take packed rows as they are
+stored (`scan_records`); all others see single rows. Packed rows are written together (`join`) and
+end together: retention and the deletion of a topic drop older rows first. Deleting the last row,
+under whose key the value is stored, deletes all of them; deleting another row has no effect yet.
 """
 
 import struct
@@ -74,7 +74,7 @@ def is_packed(value: bytes) -> bool:
 
 
 def row_count(value: bytes) -> int:
-    """How many rows a stored value stands for; it need not be whole."""
+    """How many rows a stored value contains; it need not be whole."""
     return _count(value) if is_packed(value) else 1
 
 
@@ -120,7 +120,7 @@ class PackedSlice:
     def of(
         cls, rows: PackedRows, start: int, stop: int, *, front: bytes, back: bytes
     ) -> "PackedSlice":
-        """Those rows; of all rows at once no sizes are looked at."""
+        """The slice of these rows; for all rows at once the sizes are not decoded."""
         if start == 0 and stop == rows.length:
             return cls(rows, start, stop, rows.payloads_at, len(rows.value), front, back)
         bounds = rows.bounds()
@@ -140,7 +140,7 @@ class PackedSlice:
         return self.front + offset + self.back
 
     def first(self, count: int) -> "PackedSlice":
-        """The slice of the first so many rows."""
+        """The slice of the first `count` rows."""
         stop = self.start + count
         return self.of(self.rows, self.start, stop, front=self.front, back=self.back)
 
@@ -164,13 +164,13 @@ class PackedSlice:
         return memoryview(self.rows.value)[self.start_byte : self.stop_byte]
 
     def sizes(self) -> bytes:
-        """The sizes of the payloads, of four bytes each, as they stand in the value."""
+        """The sizes of the payloads, of four bytes each, as stored."""
         start, stop = (_SIZES_AT + _NUMBER_SIZE * index for index in (self.start, self.stop))
         return self.rows.value[start:stop]
 
     def _ids(self) -> tuple[bytes, Sequence[bytes], bytes]:
-        """What comes before the sequence number in each id, the sequence numbers, and what comes
-        behind; all rows are of one millisecond."""
+        """The parts of each id: the bytes before the sequence number, the sequence numbers, and the
+        bytes after it. All rows are of one millisecond."""
         offset = (self.rows.number + self.start).to_bytes(OFFSET_SIZE, "big")
         first = int.from_bytes(offset[-SEQ_SIZE:], "big")
         seqs = _all_seqs()[first : first + len(self)]
@@ -179,7 +179,7 @@ class PackedSlice:
 
 @cache
 def _all_seqs() -> list[bytes]:
-    # About three megabytes, for readers of packed rows: half of the cost of making an id anew.
+    # About three megabytes; halves the cost of making an id.
     return [number.to_bytes(SEQ_SIZE, "big") for number in range(1 << 8 * SEQ_SIZE)]
 
 
@@ -203,7 +203,7 @@ def _sizes(value: bytes, count: int) -> tuple[int, ...]:
 
 
 def join(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterator[Row]:
-    """What is stored for these rows, which are neighbours of one prefix."""
+    """The stored keys and values of these rows, which are neighbours of one prefix."""
     if len(keys) == 1 or any(map(_FLAGS, values)):
         yield from zip(keys, values, strict=True)
         return
@@ -242,10 +242,10 @@ def require_packed(key: bytes, value: bytes) -> None:
 
 
 def split(key: bytes, value: bytes) -> list[Row] | None:
-    """The rows of packed rows that need not be whole; of what is damaged in it, only each row's
-    checksum tells. None where the rows can't be told apart."""
+    """The single rows of a value that need not be whole; the checksum of each tells whether it is
+    damaged. None if the bounds of the rows can't be found."""
     rows = _split(key, value, _count(value))
-    # A damaged count is the one with which the sizes add up, and the rows prove that it is.
+    # If the count is damaged, the right one is that with which the sizes add up and a row is whole.
     for count in range(1, PACKED_COUNT_MAX + 1) if rows is None else ():
         found = _split(key, value, count)
         if found is not None and any(is_whole(*row) for row in found):
@@ -266,7 +266,7 @@ def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
     starts = [*accumulate(_sizes(value, count), initial=payloads_at)]
     lacking = len(value) - starts[-1]
     for at in range(count) if lacking else ():
-        # One damaged size is what the others leave, and its row proves which one it is.
+        # If one size is damaged, the others determine it, and its row proves which one it is.
         stop = starts[at + 1] + lacking
         if starts[at] <= stop and is_whole(keys[at], marks[at] + value[starts[at] : stop]):
             starts[at + 1 :] = [start + lacking for start in starts[at + 1 :]]
@@ -279,8 +279,8 @@ def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
 
 
 def rows_in(key: bytes, value: bytes) -> list[Row]:
-    """The rows in a stored value: the value itself, unless it holds packed rows that can be told
-    apart."""
+    """The rows in a stored value: the value itself, unless it is packed rows whose bounds can be
+    found."""
     if key[:1] not in _TABLES:
         return [(key, value)]
     rows = split(key, value) if is_packed(value) else _unmarked(key, value)
@@ -288,8 +288,8 @@ def rows_in(key: bytes, value: bytes) -> list[Row]:
 
 
 def _unmarked(key: bytes, value: bytes) -> list[Row] | None:
-    """The rows of packed rows whose flags are damaged; None for any other value. Costs next to
-    nothing for a value that has not the sizes of packed rows."""
+    """The rows of packed rows whose flags are damaged; None for any other value. Costs little for a
+    value that does not have the sizes of packed rows."""
     if not 1 < _count(value) <= PACKED_COUNT_MAX or len(value) > _PACKED_SIZE_MAX:
         return None
     rows = _split(key, value, _count(value))
@@ -301,11 +301,11 @@ def _unmarked(key: bytes, value: bytes) -> list[Row] | None:
         return None
     except DamagedRowError:
         return rows
-    return None  # a payload that was made to look like packed rows
+    return None  # a payload that happens to look like packed rows
 
 
 def packed_count_max(key: bytes, value: bytes) -> int:
-    """How many rows a value that can't be read may be for at most; the last has this key."""
+    """How many rows a value that can't be read may contain at most; the last has this key."""
     if key[:1] not in _TABLES:
         return 1
     fitting = (len(value) - _SIZES_AT) // (2 * _NUMBER_SIZE)
@@ -313,9 +313,9 @@ def packed_count_max(key: bytes, value: bytes) -> int:
 
 
 def begins_before(key: bytes, value: bytes, stop: bytes, *, before: bytes) -> bool:
-    """Whether a row of this value, whose key is not before `stop`, is, or may be: of damage that
-    can't be told apart it is unknown how many rows there were, only that none of them lies up to
-    `before`, the key that comes before this one."""
+    """Whether a value, whose key is not before `stop`, has rows before `stop`, or may have: if the
+    bounds of its rows can't be found, their number is unknown. None of them is at or before
+    `before`, the key before this one."""
     rows = rows_in(key, value)
     if len(rows) > 1 or is_whole(*rows[0]):
         return rows[0][0] < stop
@@ -327,7 +327,7 @@ def begins_before(key: bytes, value: bytes, stop: bytes, *, before: bytes) -> bo
 
 
 def whole_rows(key: bytes, value: bytes) -> list[Row]:
-    """The value, if it is whole; else those rows of it that are, should it be a damaged run."""
+    """The value, if it is whole; else the whole rows of damaged packed rows."""
     if is_whole(key, value):
         return [(key, value)]
     rows = split(key, value) if key[:1] in _TABLES else None
@@ -335,8 +335,8 @@ def whole_rows(key: bytes, value: bytes) -> list[Row]:
 
 
 def first_whole(key: bytes, value: bytes) -> tuple[bytes, bool] | None:
-    """The key of the first row in a stored value that is whole, and whether all of it is; None
-    where nothing is."""
+    """The key of the first whole row in a stored value, and whether all of the value is whole; None
+    if no row is."""
     is_all = is_whole(key, value)
     rows = rows_in(key, value)
     first = next((row_key for row_key, row_value in rows if is_whole(row_key, row_value)), None)
@@ -344,14 +344,15 @@ def first_whole(key: bytes, value: bytes) -> tuple[bytes, bool] | None:
 
 
 def overlap_stop(stop: bytes) -> bytes:
-    """The first key behind all runs that may have rows before `stop`, a row's key or a table's."""
+    """The first key behind all packed rows that may have rows before `stop`, the key of a row or of
+    a table."""
     if len(stop) <= SEQ_SIZE or stop[:1] not in _TABLES:
         return stop
     return stop[:-SEQ_SIZE] + b"\xff" * SEQ_SIZE + b"\x00"
 
 
 class PackedRowStore:
-    """An engine with runs. Blocks, and may be called by several threads, as the engine may."""
+    """An engine with packed rows. Blocks; several threads may call, as for the engine."""
 
     def __init__(self, engine: Store) -> None:
         self._engine = engine
@@ -361,7 +362,7 @@ class PackedRowStore:
     def get(self, key: bytes) -> bytes | None:
         found = self._engine.get(key)
         if found is not None:
-            return rows_in(key, found)[-1][1]  # packed rows stand under the key of the last one
+            return rows_in(key, found)[-1][1]  # packed rows have the key of the last one
         if key[:1] not in (MESSAGES, PAYLOADS) or len(key) < OFFSET_SIZE:
             return None
         behind = offset_after(offset_in(key))
@@ -369,14 +370,14 @@ class PackedRowStore:
             return next((value for _, value in rows), None)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        """As of every engine. A record that can't be read and may hold rows of the range comes
-        under its own key, that of its last row, which may not be before `stop`."""
+        """As for every engine. The key of a record that can't be read, and may contain rows of the
+        range, is that of its last row, which need not be before `stop`."""
         records = self._engine.scan(start, _overlap_stop(start, stop), reverse=reverse)
         between = _records_before if reverse else _records_between
         return _rows_between(between(records, stop), start, stop, reverse=reverse)
 
     def scan_records(self, start: bytes, stop: bytes) -> Rows:
-        """The same, with every run in one that has a row there, and may have others."""
+        """The same, with packed rows as stored if one of them is in the range."""
         records = self._engine.scan(start, _overlap_stop(start, stop))
         return _records_between(records, stop)
 
@@ -431,7 +432,7 @@ class NewRows(NamedTuple):
 
 
 def joined_neighbours(new_rows: Iterable[NewRows]) -> Iterator[Columns]:
-    """The rows of these publishes; plain ones together that follow each other in one topic."""
+    """The rows of these publishes; those of adjacent plain publishes to one topic together."""
     together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
     for run in new_rows:
         if not run.is_plain:
@@ -450,14 +451,14 @@ def joined_neighbours(new_rows: Iterable[NewRows]) -> Iterator[Columns]:
 def records_of(
     store: Store, keys: Sequence[bytes], values: Sequence[bytes]
 ) -> Iterable[tuple[bytes, bytes]]:
-    """What to write for these new rows, which are neighbours of one prefix."""
+    """The keys and values to write for these new rows, which are neighbours of one prefix."""
     return (
         join(keys, values) if isinstance(store, PackedRowStore) else zip(keys, values, strict=True)
     )
 
 
 def rows_max(store: Store, key: bytes, value: bytes) -> int:
-    """How many rows a record of the store that can't be read may be for; the last has its key."""
+    """How many rows a record that can't be read may contain; the last has its key."""
     return packed_count_max(key, value) if isinstance(store, PackedRowStore) else 1
 
 
@@ -475,7 +476,7 @@ def _rows_between(records: Rows, start: bytes, stop: bytes, *, reverse: bool) ->
 
 
 def _records_between(records: Rows, stop: bytes) -> Rows:
-    """Those before `stop`, and the one behind them if it begins before it, or may."""
+    """The records before `stop`, and the next one if it has rows before `stop`, or may have."""
     before = b""
     with closing(records):
         for key, value in records:
@@ -488,7 +489,7 @@ def _records_between(records: Rows, stop: bytes) -> Rows:
 
 
 def _records_before(records: Rows, stop: bytes) -> Rows:
-    """The same of records that come backwards."""
+    """The same for records in reverse order."""
     behind: tuple[bytes, bytes] | None = None
     with closing(records):
         for key, value in records:

@@ -9,8 +9,8 @@
     metadata    := its name
     hold row    := prefix UTF8(name)            a position row likewise
 
-One physical store holds all tables under a one-byte tag, because one batch must span them all.
-`:` is no legal character of a name, so no topic's prefix can begin another's.
+One physical store contains all tables, each under a one-byte tag, since one batch must span them.
+No name contains `:`, so no prefix of a topic begins another.
 
 Stored values, with a checksum over key and value (design §5).
 
@@ -22,12 +22,11 @@ Stored values, with a checksum over key and value (design §5).
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
-the wrong key is damage too. Attributes are room for later: they are kept and not looked into. The
-topic, index and metadata rows frame their own bodies the same way, with flags 0.
+the wrong key is damage too. Attributes are for later use: they are kept and not decoded. The topic,
+index and metadata rows frame their bodies the same way, with flags 0.
 
-A value whose checksum is right and that has flags which this version does not know there was
-written by a newer one. It is refused like damage and never misread, but told apart from it: for the
-one there is `tuff salvage`, for the other the newer server.
+A value with a correct checksum and unknown flags was written by a newer version. It is refused like
+damage, but with another advice: to start the newer server, and not to use `tuff salvage`.
 
 Holds and positions.
 
@@ -63,7 +62,7 @@ METADATA = b"s"
 HOLDS = b"h"
 POSITIONS = b"r"
 ALL_TABLES = (METADATA, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
-# Messages and payloads stand side by side, so that one scan passes over both.
+# The keys of messages and payloads are adjacent, so that one scan reads both.
 ROWS_STOP = b"q"
 
 LAST_BATCH_KEY = METADATA + b"mark"
@@ -75,12 +74,12 @@ _WRITE_POINTER = struct.Struct(">Q")
 assert (_GENERATION.size, _OFFSET.size, _WRITE_POINTER.size) == (4, 10, 8)
 
 OFFSET_SIZE = _OFFSET.size
-SEQ_SIZE = 2  # bytes; the end of an offset, the number of a row in its millisecond
+SEQ_SIZE = 2  # bytes; the end of an offset: the number of a row in its millisecond
 pack_offset = _OFFSET.pack
 
 
 def topic_bytes(topic: TopicId) -> bytes:
-    """What every key of the topic begins with, after the table's tag."""
+    """The first bytes of all keys of the topic, after the table's tag."""
     return f"{topic.namespace}:{topic.name}:".encode()
 
 
@@ -90,7 +89,7 @@ def topic_key(topic: TopicId) -> bytes:
 
 
 def prefix_of(topic: TopicId, generation: int) -> bytes:
-    """What every row key of one generation begins with, after the table's tag."""
+    """The first bytes of all row keys of one generation, after the table's tag."""
     return topic_bytes(topic) + _GENERATION.pack(generation)
 
 
@@ -100,12 +99,12 @@ def message_key(prefix: bytes, offset: Offset) -> bytes:
 
 
 def message_keys(prefix: bytes, first: Offset, count: int) -> list[bytes]:
-    """The keys of so many message rows that are neighbours."""
+    """The keys of `count` neighbouring message rows."""
     return _neighbours(MESSAGES + prefix, first, count)
 
 
 def pointer_prefix(prefix: bytes, pointer: int) -> bytes:
-    """What the keys of all payload rows stored under one write pointer begin with."""
+    """The first bytes of the keys of all payload rows stored under one write pointer."""
     return PAYLOADS + prefix + _WRITE_POINTER.pack(pointer)
 
 
@@ -115,7 +114,7 @@ def payload_key(prefix: bytes, pointer: int, offset: Offset) -> bytes:
 
 
 def payload_keys(prefix: bytes, pointer: int, first: Offset, count: int) -> list[bytes]:
-    """The keys of so many payload rows that were written at offsets that are neighbours."""
+    """The keys of `count` payload rows that were written at neighbouring offsets."""
     return _neighbours(pointer_prefix(prefix, pointer), first, count)
 
 
@@ -127,7 +126,7 @@ def _neighbours(start: bytes, first: Offset, count: int) -> list[bytes]:
 
 
 def index_key(pointer: int, kind: bytes, prefix: bytes, first: Offset) -> bytes:
-    """The key of an index row: a range of rows that one write left under a pointer."""
+    """The key of an index row, for the rows of one write under a pointer."""
     return INDEX + _WRITE_POINTER.pack(pointer) + kind + prefix + _OFFSET.pack(*first)
 
 
@@ -140,7 +139,7 @@ def split_named_row_key(key: bytes) -> tuple[TopicId, int, str]:
     """The topic, the generation and the name in the key of a hold or a named position.
 
     Raises:
-        ValueError: none has these bytes.
+        ValueError: no such key has these bytes.
     """
     namespace, colon, rest = key[1:].partition(b":")
     name, second, tail = rest.partition(b":")
@@ -157,7 +156,7 @@ def offset_in(key: bytes) -> Offset:
 
 
 def offset_number(key: bytes) -> int:
-    """The same as a number: neighbours differ by one."""
+    """The offset that ends a key, as a number; those of neighbours differ by one."""
     return int.from_bytes(key[-OFFSET_SIZE:], "big")
 
 
@@ -168,8 +167,8 @@ def pointer_in(key: bytes) -> int:
 
 
 def first_offset(front: bytes, key: bytes) -> Offset | None:
-    """The first offset whose row, behind this front of its key, is not before a key; None where
-    none is."""
+    """The first offset for which `front` and the offset are a key that is not before `key`; None if
+    there is none."""
     if key <= front:
         return Offset(0, 0)
     rest = key[len(front) :]
@@ -196,7 +195,7 @@ def split_topic(names: bytes) -> TopicId:
     """The topic whose keys begin with these bytes.
 
     Raises:
-        ValueError: no topic's do.
+        ValueError: there can be no such topic.
     """
     try:
         namespace, name, rest = names.decode("ascii").split(":")
@@ -214,24 +213,24 @@ def row_prefix(key: bytes) -> bytes:
 
 
 def prefix_stop(start: bytes) -> bytes:
-    """The first key behind all that begin with these bytes."""
+    """The first key behind all keys that begin with these bytes."""
     assert start
     assert start[-1] < 0xFF, "no key part that is scanned by prefix ends in 0xff"
     return start[:-1] + bytes((start[-1] + 1,))
 
 
 def offset_after(offset: Offset, count: int = 1) -> Offset:
-    """The offset that is `count` rows further on: a full millisecond runs over into the next."""
+    """The offset `count` rows later; a full millisecond is followed by the next one."""
     return Offset.from_int(offset.to_int() + count)
 
 
 def count_between(first: Offset, last: Offset) -> int:
-    """How many offsets there are from the first to the last, both included."""
+    """The number of offsets from the first to the last, both included."""
     return last.to_int() - first.to_int() + 1
 
 
-PLAIN = 0  # the flags of a message row that is nothing but its payload
-PLAIN_MARK = bytes((PLAIN,))  # the same as they stand in the value
+PLAIN = 0  # the flags of a message row that contains only its payload
+PLAIN_MARK = bytes((PLAIN,))  # the same as the first byte of the value
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
 HEAD = struct.Struct(">BI")  # flags and checksum
 
@@ -244,18 +243,18 @@ assert (HEAD.size, _SIGNED_POINTER.size, _TTL.size, _SIZE.size, _RANGE.size) == 
 
 
 class DamagedRowError(Exception):
-    """The bytes under a key are not what was written there; the sentence says how that shows."""
+    """The bytes under a key are not those that were written; the sentence says what is wrong."""
 
     advice = "stop the server and use `tuff salvage`"
 
     @property
     def finding(self) -> str:
-        """What to say of the row, behind its name."""
+        """The rest of a sentence that begins with the name of the row."""
         return f"is damaged ({self})"
 
 
 class NewerRowError(DamagedRowError):
-    """The row is whole, and of a version whose rows this one can't read; kept, and not served."""
+    """The row is whole, but a newer version wrote it. It is kept, and not returned to readers."""
 
     advice = "stop this server and start the newer one again"
 
@@ -266,7 +265,8 @@ class NewerRowError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class PayloadRange:
-    """The payload rows that a reference row brings: first and last offset, both included."""
+    """The payload rows that a reference row publishes, from the first to the last offset, both
+    included."""
 
     first: Offset
     last: Offset
@@ -343,7 +343,7 @@ class PayloadRow:
 
 
 def frame(key: bytes, flags: int, body: bytes) -> bytes:
-    """A body under its flags and the checksum of it all."""
+    """The stored value: flags, checksum and body."""
     mark = bytes((flags,))
     return HEAD.pack(flags, crc32(body, crc32(mark, crc32(key)))) + body
 
@@ -355,8 +355,8 @@ def inline_values(
     pointer: int | None,
     ttls_s: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """The stored values of rows of one publish or, without a pointer, of one store: what `frame`
-    makes of each, in a third of the time."""
+    """The stored values of rows of one publish or, without a pointer, of one store. It does what
+    `frame` does for each row, in a third of the time."""
     ttl_s = ttls_s[0] if ttls_s else None
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)
@@ -408,10 +408,8 @@ def unframe(key: bytes, value: bytes) -> tuple[int, bytes]:
 
 
 def payload_start(value: bytes) -> int:
-    """Where the payload stands in a stored value, which need not be whole: at most behind it.
-
-    A reference has no payload: all of its value comes before.
-    """
+    """The index at which the payload begins in a stored value, which need not be whole; its length
+    for a reference, which has no payload."""
     if len(value) < HEAD.size or is_reference(value):
         return len(value)
     flags, start = value[0], HEAD.size
@@ -428,22 +426,21 @@ def is_reference(value: bytes) -> bool:
 
 
 def unframe_plain(key: bytes, value: bytes) -> bytes:
-    """The body of a row without flags, as topic, index and metadata rows are. Raises:
-    DamagedRowError."""
+    """The body of a row without flags: topic, index and metadata rows. Raises: DamagedRowError."""
     flags, body = unframe(key, value)
     if flags:
-        # Dropped, what a flag announces was taken for the beginning of the body.
+        # Without this check, the optional member of the flag was read as the beginning of the body.
         raise newer_flags(flags)
     return body
 
 
 def newer_flags(flags: int) -> NewerRowError:
-    """The refusal of a whole value with flags that no row of its table has."""
+    """The error for a whole value with flags that no row of its table has."""
     return NewerRowError(f"a newer version wrote it, with the flags {flags:#04x}")
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether these bytes were written under this key, in whatever table."""
+    """Whether these bytes were written under this key, in any table."""
     try:
         unframe(key, value)
     except DamagedRowError:
@@ -500,8 +497,8 @@ assert (_HOLD.size, _POSITION.size) == (36, 28)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What a reader asks to keep: until `expires_at_ms` the topic's time to live takes nothing from
-    the offset of `first` on."""
+    """A retention hold: until `expires_at_ms` the topic's time to live deletes nothing from the
+    offset of `first` on."""
 
     first: MessageId
     set_at_ms: int
@@ -522,7 +519,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a consumer says that it has read."""
+    """The position that a consumer reported."""
 
     position: MessageId
     updated_at_ms: int
@@ -545,8 +542,8 @@ def _unpack(layout: struct.Struct, key: bytes, value: bytes) -> tuple[Any, ...]:
     return layout.unpack(body)
 
 
-# The first millisecond of all counts as full: no row ever stands at (0, 0), so that an exclusive
-# start at the id of all zeros leaves nothing out.
+# The first millisecond counts as full: no row has the offset (0, 0), so that an exclusive start at
+# the id of all zeros skips no message.
 BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)
 
 FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread

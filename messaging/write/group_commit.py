@@ -25,6 +25,7 @@ from messaging.storage.rows import (
     MessageRow,
     message_key,
     offset_after,
+    topic_key,
 )
 from messaging.storage.store_state import OpenStore, Sequencer, StoreState
 from messaging.topics import Topic, TopicRecord
@@ -106,9 +107,10 @@ class WriteBatch:
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
         self.inversions.append(Inversion(pointer, start, stop))
 
-    def change_topic(self, topic: Topic, record: TopicRecord, *, key: bytes) -> None:
+    def change_topic(self, topic: Topic, record: TopicRecord) -> None:
         """Write a topic's row. Later writes are decided by it at once; readers see it once it is
         durable."""
+        key = topic_key(topic.id)
         self.put(key, record.to_bytes(key))
         self.change_record(topic, record)
 
@@ -149,7 +151,7 @@ class WriteBatch:
         """Call this, to undo a change in memory, if the batch is proven not to be on the disk."""
         self._when_lost.append(undo)
 
-    def is_durable(self) -> None:
+    def note_durable(self) -> None:
         """Run the callbacks of a durable batch, and count its messages."""
         for then in self._when_durable:
             then()
@@ -162,10 +164,10 @@ class WriteBatch:
         for topic in self._touched:
             topic.wake()
 
-    def is_lost(self) -> None:
+    def undo(self) -> None:
         """Undo the changes in memory, the last first."""
-        for undo in reversed(self._when_lost):
-            undo()
+        for each in reversed(self._when_lost):
+            each()
 
     def write(self, store: Store) -> None:
         """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
@@ -316,7 +318,7 @@ class GroupCommitter:
             if is_there:
                 self._complete(batch, writes)
             else:
-                batch.is_lost()
+                batch.undo()
                 self._refuse(writes, "the write failed, and is proven not to be there")
 
     async def _write_all(self, writes: list[Write[Any]]) -> None:
@@ -396,7 +398,7 @@ class GroupCommitter:
             self._answer_unknown(writes)
 
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
-        batch.is_durable()
+        batch.note_durable()
         self._answer(writes)
         batch.wake_readers()
 

@@ -10,6 +10,7 @@ from fastavro.types import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from process.openapi import AVRO
 from tuff.protocol.avro import (
     decode_consume_request,
     decode_messages,
@@ -25,50 +26,10 @@ from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import ConsumeRequest, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
-PUBLISH = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "PublishRequest",
-        "fields": [
-            {"name": "transactionWritePointer", "type": ["long", "null"]},
-            {"name": "messages", "type": {"type": "array", "items": "bytes"}},
-        ],
-    }
-)
-RESPONSE = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "PublishResponse",
-        "fields": [
-            {"name": "transactionWritePointer", "type": ["long", "null"]},
-            {"name": "startTimestamp", "type": "long"},
-            {"name": "startSequenceId", "type": "int"},
-            {"name": "endTimestamp", "type": "long"},
-            {"name": "endSequenceId", "type": "int"},
-        ],
-    }
-)
-CONSUME = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "ConsumeRequest",
-        "fields": [
-            {"name": "startFrom", "type": ["bytes", "long", "null"]},
-            {"name": "inclusive", "type": "boolean", "default": True},
-            {"name": "limit", "type": ["int", "null"]},
-            {"name": "transaction", "type": ["bytes", "null"]},
-        ],
-    }
-)
-MESSAGES = fastavro.parse_schema(
-    {
-        "type": "array",
-        "items": {
-            "type": "record",
-            "name": "Message",
-            "fields": [{"name": "id", "type": "bytes"}, {"name": "payload", "type": "bytes"}],
-        },
-    }
+# Those of the OpenAPI document.
+PUBLISH, RESPONSE, CONSUME, MESSAGES = (
+    fastavro.parse_schema(AVRO[name])
+    for name in ("PublishRequest", "PublishResponse", "ConsumeRequest", "MessageList")
 )
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

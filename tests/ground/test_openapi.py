@@ -1,16 +1,14 @@
 """The OpenAPI document: valid, complete, and of one mind with the protocol (protocol §7)."""
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-import fastavro
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from process.openapi import AVRO, ENDPOINTS, SCHEMAS, document
+from process.openapi import ENDPOINTS, SCHEMAS, document
 from tests.http import contract
 from tuff.protocol.errors import BY_CODE
 
@@ -63,42 +61,6 @@ def test_every_code_of_the_protocol_can_be_answered_by_some_call() -> None:
     # The two that depend on the address alone stand at no address.
     everywhere = {"not_found", "method_not_allowed"}
     assert {code for code in BY_CODE if f'"{code}"' not in text} == everywhere
-
-
-@pytest.mark.parametrize(
-    ("name", "digits", "datum"),
-    [
-        (
-            "PublishRequest",
-            "0204026104626300",
-            {"transactionWritePointer": None, "messages": [b"a", b"bc"]},
-        ),
-        ("PublishRequest", "000200", {"transactionWritePointer": 1, "messages": []}),
-        (
-            "ConsumeRequest",
-            "0401001402",
-            {"startFrom": None, "inclusive": True, "limit": 10, "transaction": None},
-        ),
-        (
-            "PublishResponse",
-            "000280c0feed92560a80c0feed92560c",
-            {
-                "transactionWritePointer": 1,
-                "startTimestamp": 1480000000000,
-                "startSequenceId": 5,
-                "endTimestamp": 1480000000000,
-                "endSequenceId": 6,
-            },
-        ),
-        ("MessageList", "00", []),
-    ],
-)
-def test_the_avro_schemas_read_the_worked_bytes(name: str, digits: str, datum: object) -> None:
-    schema = fastavro.parse_schema(AVRO[name])
-    body = io.BytesIO(bytes.fromhex(digits))
-
-    assert fastavro.schemaless_reader(body, schema, None) == datum
-    assert body.read() == b""
 
 
 def test_every_429_and_503_has_retry_after() -> None:

@@ -1,4 +1,4 @@
-"""Reads back the messages that tests have written."""
+"""Reads the messages that tests have written, or waits until they have expired."""
 
 import tuff
 
@@ -11,3 +11,9 @@ def read(client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed")
         found += [message.payload for message in poll]
         poll = client.poll(topic, poll.next_id, inclusive=False, isolation=isolation)
     return found
+
+
+def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
+    """Wait until all messages of the topic have expired, on the clock of the server."""
+    while client.offsets(topic).earliest is not None:
+        pass

@@ -97,7 +97,7 @@ def died_in_the_middle_of_its_tasks(runs: Runs, epoch: int) -> None:
     finish(runs.start(), epoch)
 
 
-def died_before_spark_noted_the_commit(runs: Runs, epoch: int) -> None:
+def died_before_spark_recorded_the_commit(runs: Runs, epoch: int) -> None:
     finish(runs.start(), epoch)
     again = runs.start()
     messages = again.store(epoch)
@@ -123,8 +123,8 @@ def came_back_while_the_next_run_worked(runs: Runs, epoch: int) -> None:
     zombie, run = runs.start(), runs.start()
     late = zombie.store(epoch)
     messages = run.store(epoch)
-    refuses(lambda: zombie.commit(epoch, late))
-    refuses(lambda: zombie.store(epoch))
+    require_refused(lambda: zombie.commit(epoch, late))
+    require_refused(lambda: zombie.store(epoch))
     run.commit(epoch, messages)
 
 
@@ -132,14 +132,14 @@ def tried_a_task_again(runs: Runs, epoch: int) -> None:
     run = runs.start()
     run.store(epoch, partitions=[1])
     finish(run, epoch)
-    died_before_spark_noted_the_commit(runs, epoch)
+    died_before_spark_recorded_the_commit(runs, epoch)
 
 
-STORIES = (
+FAILURES = (
     died_before_it_stored,
     died_between_store_and_commit,
     died_in_the_middle_of_its_tasks,
-    died_before_spark_noted_the_commit,
+    died_before_spark_recorded_the_commit,
     was_aborted,
     committed_twice_and_was_then_aborted,
     came_back_while_the_next_run_worked,
@@ -151,7 +151,7 @@ def finish(run: Run, epoch: int) -> None:
     run.commit(epoch, run.store(epoch))
 
 
-def refuses(action: Callable[[], object]) -> None:
+def require_refused(action: Callable[[], object]) -> None:
     try:
         action()
     except tuff.TuffError:
@@ -159,20 +159,20 @@ def refuses(action: Callable[[], object]) -> None:
     raise AssertionError("a run that another one has fenced went on")
 
 
-def replay(url: str, stories: Sequence[Callable[[Runs, int], None]]) -> int:
-    """How many messages are there, each once and in order, after one epoch for each story.
+def replay(url: str, failures: Sequence[Callable[[Runs, int], None]]) -> int:
+    """Write one epoch with each failure; returns the number of messages.
 
-    Raises: AssertionError: they are not.
+    Raises: AssertionError: a message is missing, duplicated or out of order.
     """
     runs = Runs(url)
     with tuff.Client(url) as client:
         for topic in TOPICS:
             client.topics.create(topic)
-        for epoch, story in enumerate(stories):
-            story(runs, epoch)
+        for epoch, failure in enumerate(failures):
+            failure(runs, epoch)
         expected = [
             value
-            for epoch in range(len(stories))
+            for epoch in range(len(failures))
             for partition in range(PARTITION_COUNT)
             for value in values(epoch, partition)
         ]
@@ -190,8 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         with ServerProcess(home / "data", log=home / "log.txt") as server:
-            stories = random.Random(options.seed).choices(STORIES, k=options.epochs)
-            message_count = replay(server.url, stories)
+            failures = random.Random(options.seed).choices(FAILURES, k=options.epochs)
+            message_count = replay(server.url, failures)
     print(f"{options.epochs} epochs, each run again: {message_count} messages, each once, in order")
     return 0
 

@@ -1,11 +1,11 @@
-"""Two workers run the same task at once, and executors are killed; each row is there once, or none.
+"""Speculative execution and killed executors: a job writes each row once, or none if it fails.
 
     python -m tests.spark.speculation
 
-Spark runs no second copy on the same host, so the workers are two hosts: 127.0.0.2 and 127.0.0.3.
-Three jobs: of one a task hangs at its last row until a second copy of it has won; of one its
-executor is killed there; of one this happens to every copy, so that the job fails. A proxy counts
-what the copies have stored.
+Spark runs no second attempt of a task on the same host, so the two workers have hosts of their own:
+127.0.0.2 and 127.0.0.3. There are three jobs. In the first a task hangs at its last row until a
+second attempt has won. In the second its executor is killed there. In the third this happens to
+every attempt, so the job fails. A proxy counts the store requests of all attempts.
 """
 
 import os
@@ -29,10 +29,8 @@ from tuff.launch import ServerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROW_COUNT = (
-    60_000  # in two partitions, each of several stores: who comes to its last row has stored
-)
-SLOW_S = 60.0  # seconds; by then the other copy is long through
+ROW_COUNT = 60_000  # in two partitions; an attempt has stored before it reaches its last row
+SLOW_S = 60.0  # seconds; the other attempt ends long before
 STORED_WITHIN_S = 5.0  # seconds, for rows that Spark has passed on
 CONF = {
     "spark.speculation": "true",
@@ -101,16 +99,16 @@ def deployment(home: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class Outcome:
     """The result of one job. `store_count`: requests of all attempts, the losing ones included."""
 
-    count: int
+    attempt_count: int
     store_count: int
     messages: list[bytes]
 
 
 class Jobs:
-    """Jobs of one session, each with a topic and marks of its own."""
+    """Jobs of one session, each with its own topic and directory of marks."""
 
     def __init__(self, spark: "SparkSession", url: str, losses: Losses, home: Path) -> None:
         self._spark = spark
@@ -118,8 +116,8 @@ class Jobs:
         self._losses = losses
         self._home = home
 
-    def run(self, client: tuff.Client, trouble: Trouble, *, fails: bool = False) -> Copies:
-        """Raises: AssertionError: it failed, or did not; or a transaction of it is in progress."""
+    def run(self, client: tuff.Client, trouble: Trouble, *, fails: bool = False) -> Outcome:
+        """Raises: AssertionError: `fails` is wrong, or a transaction of the job is in progress."""
         from py4j.protocol import Py4JJavaError
 
         topic = tuff.TopicId("speculation", trouble.__name__)
@@ -129,12 +127,12 @@ class Jobs:
         try:
             self._write(topic, through(trouble, marks))
             failed = False
-        except Py4JJavaError:  # what a job of which an executor was lost too often ends with
+        except Py4JJavaError:  # raised if a job has lost too many executors
             failed = True
         assert failed == fails, f"{trouble.__name__}: failed is {failed}"
         assert client.transactions.overview().in_progress == ()
-        return Copies(
-            count=len([*marks.iterdir()]),
+        return Outcome(
+            attempt_count=len([*marks.iterdir()]),
             store_count=self._losses.seen.count("store") - before_count,
             messages=read(client, topic, isolation="all"),
         )
@@ -147,8 +145,8 @@ class Jobs:
         rows.write.format("tuff").mode("append").options(url=self._url, topic=str(topic)).save()
 
 
-def check(jobs: Jobs, client: tuff.Client) -> list[Copies]:
-    """Raises: AssertionError: a message is missing, or there twice, or of a job that failed."""
+def check(jobs: Jobs, client: tuff.Client) -> list[Outcome]:
+    """Raises: AssertionError: a message is missing, duplicated, or of a job that failed."""
     expected = [b"%d" % number for number in range(ROW_COUNT)]
     done = [jobs.run(client, hang_first), jobs.run(client, die_first)]
     for each in done:
@@ -156,13 +154,12 @@ def check(jobs: Jobs, client: tuff.Client) -> list[Copies]:
     assert client.transactions.invalids().invalids == (), "of jobs that committed"
     done.append(jobs.run(client, die_always, fails=True))
     assert done[-1].messages == [], f"{len(done[-1].messages)} messages of a job that failed"
-    # A partition that is stored once, and to its end, takes so many; of a job that fails the second
-    # one never comes to its end.
-    alone_count = -(-ROW_COUNT // 2 // FLUSH_COUNT)
+    # Of one complete attempt. In the job that fails no attempt of the second partition is complete.
+    complete_count = -(-ROW_COUNT // 2 // FLUSH_COUNT)
     for each, whole_count in zip(done, (2, 2, 1), strict=True):
-        assert each.count > 1, "no second copy"
-        assert each.store_count > whole_count * alone_count, (
-            f"{each.store_count} stores: the copies that lost had none"
+        assert each.attempt_count > 1, "no second attempt"
+        assert each.store_count > whole_count * complete_count, (
+            f"{each.store_count} stores: the losing attempts had none"
         )
     return done
 
@@ -182,7 +179,9 @@ def main(_: Sequence[str]) -> int:
                 done = check(Jobs(next(session), url, losses, home), client)
             finally:
                 session.close()
-    said = ", ".join(f"{each.count} copies: {len(each.messages)} messages" for each in done)
+    said = ", ".join(
+        f"{each.attempt_count} attempts: {len(each.messages)} messages" for each in done
+    )
     print(f"a task that hung, one killed, one killed each time; {said}, each once and in order")
     return 0
 

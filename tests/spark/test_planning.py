@@ -1,8 +1,6 @@
 """Batch reads without Spark, in this process, with the objects that Spark uses."""
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
@@ -12,6 +10,7 @@ import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.errors import DataLossError, OptionError
 from pyspark_tuff.readers import BatchReader
+from tests.spark.messages import expire
 from tuff.launch import ServerProcess
 
 
@@ -226,37 +225,22 @@ def test_a_schema_that_is_no_projection_is_refused(
         source.reader(schema)
 
 
-@pytest.fixture
-def short_lived(tmp_path: Path) -> "Iterator[ServerProcess]":
-    """A server whose topics have the shortest possible time to live."""
-    arguments = ["--set", "messaging.default_ttl=1"]
-    with ServerProcess(tmp_path / "data", log=tmp_path / "log", arguments=arguments) as server:
-        yield server
-
-
-def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
-    """Wait until all messages of the topic have expired, on the clock of the server."""
-    while client.offsets(topic).earliest is not None:
-        pass
-
-
 def test_messages_that_expire_before_they_are_read_are_reported_as_data_loss(
-    short_lived: ServerProcess,
+    read: Reads, tuff_client: tuff.Client
 ) -> None:
-    read, topic = Reads(short_lived), tuff.TopicId("tests", "brief")
-    with tuff.Client(short_lived.url) as client:
-        client.topics.create(topic)
-        partitions: list[list[object]] = [[]]
-        while not all(partitions):  # a slow machine may not plan within the second they live
-            first = client.publish(topic, "1", "2").first_id
-            planned = [read.reader(topic, failOnDataLoss=fails) for fails in ("true", "false")]
-            partitions = [list(each.partitions()) for each in planned]
-        expire(client, topic)
-        client.publish(topic, "3")
+    topic = tuff.TopicId("tests", "expired-before-the-read")
+    tuff_client.topics.create(topic, ttl=1)
+    partitions: list[list[object]] = [[]]
+    while not all(partitions):  # a slow machine may not plan within the second they live
+        first = tuff_client.publish(topic, "1", "2").first_id
+        planned = [read.reader(topic, failOnDataLoss=fails) for fails in ("true", "false")]
+        partitions = [list(each.partitions()) for each in planned]
+    expire(tuff_client, topic)
+    tuff_client.publish(topic, "3")
 
-        with pytest.raises(DataLossError, match="expired after the read was planned"):
-            list(planned[0].read(partitions[0][0]))
-        assert list(planned[1].read(partitions[1][0])) == []
-        with pytest.raises(DataLossError, match="may have expired before"):
-            read.of(topic, startingOffsets=f'{{"{topic}": "{first.hex()}"}}')
-        assert read.of(topic) == [b"3"]
+    with pytest.raises(DataLossError, match="expired after the read was planned"):
+        list(planned[0].read(partitions[0][0]))
+    assert list(planned[1].read(partitions[1][0])) == []
+    with pytest.raises(DataLossError, match="may have expired before"):
+        read.of(topic, startingOffsets=f'{{"{topic}": "{first.hex()}"}}')
+    assert read.of(topic) == [b"3"]

@@ -14,6 +14,7 @@ from pyspark_tuff import DefaultSource
 from pyspark_tuff.columns import source_schema
 from pyspark_tuff.errors import DataLossError
 from pyspark_tuff.readers import StreamReader
+from tests.spark.messages import expire
 from tuff.launch import ServerProcess
 
 Offset = dict[str, object]
@@ -313,12 +314,6 @@ def test_a_stream_reports_its_position_and_holds_later_messages(
     assert list(before) == []
     assert tuff_client.topics.position(tuff_topic, "copies").position == ids[0]
     assert (hold.name, hold.first) == ("copies", ids[0])
-
-
-def expire(client: tuff.Client, topic: tuff.TopicId) -> None:
-    """Wait until all messages of the topic have expired, on the clock of the server."""
-    while client.offsets(topic).earliest is not None:
-        pass
 
 
 def test_a_topic_without_messages_for_longer_than_its_ttl_has_no_data_loss(

@@ -11,7 +11,7 @@ import tuff
 from pyspark_tuff import DefaultSource
 from pyspark_tuff.errors import UnknownEpochError
 from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID, BatchWriter, StreamWriter
-from tests.spark.replays import STORIES, read, replay
+from tests.spark.replays import FAILURES, read, replay
 from tests.spark.tasks import rows, run_task, task_properties
 from tuff.launch import ServerProcess
 
@@ -40,7 +40,7 @@ def run_epoch(source: DefaultSource, value: bytes, *, query: str, epoch: int, ru
 def test_after_any_failure_of_a_run_the_next_one_writes_each_message_once(
     tuff_server: ServerProcess,
 ) -> None:
-    assert replay(tuff_server.url, [*STORIES, *STORIES]) == 2 * 2 * 10 * len(STORIES)
+    assert replay(tuff_server.url, [*FAILURES, *FAILURES]) == 2 * 2 * 10 * len(FAILURES)
 
 
 def test_a_checkpoint_that_is_older_than_its_sink_is_refused(

@@ -11,6 +11,11 @@ from tests.formats.rows import read_store
 
 MessageName = tuple[str, int, str]  # topic, generation, id
 
+# A damaged length hides all rows of a table up to the next key that is stored in full. There are 16
+# such rows at most, and each of the history in `files.py` has up to three packed messages.
+MESSAGES_OF_A_RESTART = 48
+MESSAGES_OF_A_BATCH = 4  # in one record of LevelDB's log
+
 
 @dataclass
 class Seen:
@@ -22,6 +27,11 @@ class Seen:
     places: list[list[int]] = field(default_factory=list)
     pointers: set[int] = field(default_factory=set)
     state: State | None = None
+
+
+def lost_count_max(damaged: Path) -> int:
+    """How many messages one damaged byte of a file may cost."""
+    return MESSAGES_OF_A_RESTART if damaged.suffix == ".ldb" else MESSAGES_OF_A_BATCH
 
 
 def look(data: Path) -> Seen:

@@ -73,7 +73,7 @@ _MARK = _around(
     "mark not raised yet",
     "mark raised",
     PUBLISH,
-    "messaging.write.group_commit:WriteBatch.is_durable",
+    "messaging.write.group_commit:WriteBatch.note_durable",
 )
 
 _COMMIT = _around(

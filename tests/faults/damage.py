@@ -32,7 +32,7 @@ from tests.admin.files import (
     now_ms,
     stored_files,
 )
-from tests.admin.judge import MessageName, Seen, look
+from tests.admin.judge import MessageName, Seen, look, lost_count_max
 from tests.faults.damage_judge import (
     read_past_damage,
     wrong_in_loss,
@@ -52,7 +52,6 @@ PROVEN_WITHIN_S = 60.0
 WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
 CUT_EVERY = 4  # flips in LevelDB's files; for one in so many, the file is cut there as well
 IN_TABLE = "one"  # how the namespaces begin whose messages LevelDB has in a table
-ROWS_OF_A_RESTART = 16  # rows of a table whose keys lean on each other: a damaged length hides them
 
 
 @dataclass(slots=True)
@@ -242,10 +241,11 @@ def _salvage_flipped(
     data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
 ) -> None:
     seen = _salvaged(data, scratch)
-    lost_max = ROWS_OF_A_RESTART if path.suffix == ".ldb" else 4
     findings.note(f"salvaged with {len(truth.payloads) - len(seen.payloads)} lost")
     findings.blame(place, wrong_in_salvage(truth, seen))
-    findings.blame(place, wrong_in_loss(truth, seen, lost_max=lost_max, may_lose=truth.payloads))
+    findings.blame(
+        place, wrong_in_loss(truth, seen, lost_max=lost_count_max(path), may_lose=truth.payloads)
+    )
 
 
 def _salvage_cut(

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from tests.faults.disk import build
 from tests.faults.powercut_disk import Disk, Done, Tree, put, read_trace, taken
-from tests.faults.powercut_run import Recorder, Recording
+from tests.faults.powercut_run import Recording, TracedRun
 from tests.faults.powercut_state import Judge
 
 LIVES = 4
@@ -114,8 +114,8 @@ class Program:
 
 def record(home: Path, *, lives: int, units: int, copies: bool) -> Recording:
     """A recorded run, all of it in this directory."""
-    recorder = Recorder(build(home), home / "root", home / "control")
-    return recorder.record(lives=lives, units=units, copies=copies)
+    run = TracedRun(build(home), home / "root", home / "control")
+    return run.record(lives=lives, units=units, copies=copies)
 
 
 def main() -> int:

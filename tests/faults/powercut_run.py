@@ -67,8 +67,8 @@ class Recording:
         )}  # fmt: skip
 
 
-class Recorder:
-    """Makes the run. `control` holds what is not part of it."""
+class TracedRun:
+    """Makes one. `control` holds what is not part of it."""
 
     def __init__(self, library: Path, root: Path, control: Path) -> None:
         root.mkdir()

@@ -31,8 +31,8 @@ from messaging.storage.rows import (
 from tuff.protocol.ids import Offset
 from tuff.protocol.transaction import Transaction
 
-TOPIC_SHARE = 4  # so many busy topics share the memory; one alone gets no more than its share
-KEPT_SHARE = 0.75  # of a tail that grew too long, so that it is cut seldom
+TOPIC_SHARE = 4  # the number of busy topics that share the memory; none gets more than its share
+KEPT_SHARE = 0.75  # of a tail that grew too large, so that it is cut rarely
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
 FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
 # Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
@@ -52,7 +52,7 @@ class _NeedsStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a read of a tail with rows to decide about depended on."""
+    """What the result of a read depended on, of a tail that has rows to decide about."""
 
     number: int
     stop: int
@@ -102,8 +102,8 @@ class _TopicTail:
             self._forget_unread()
 
     def _forget_unread(self) -> None:
-        """Keep no more than a read decides about here: of more, the first reader would hold up the
-        event loop while columns are made, and would then need the store all the same."""
+        """Keep no more rows than a read decides about here. With more, the first reader would block
+        the event loop while columns are made, and then read the store anyway."""
         kept_count = size_bytes = 0
         for run in reversed(self.fresh):
             kept_count += _odd_count(run)

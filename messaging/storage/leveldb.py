@@ -55,7 +55,7 @@ class LevelDbOpener:
             if self._was_open:
                 raise StoreError(
                     f"{self._directory} holds no messages any more; put them back (is its volume "
-                    "mounted?), and the server goes on"
+                    "mounted?), and the server continues"
                 )
             if (reason := self._why_not_begin()) is not None:
                 raise StoreError(reason)

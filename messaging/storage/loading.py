@@ -78,13 +78,13 @@ def read_last_batch(store: Store) -> LastBatch:
         highest = _highest_offset(store)
         if highest == BEFORE_ALL:
             return LastBatch()
-        log.warning("the mark of the store is missing; its highest row stands at %s", highest)
+        log.warning("the last-batch row is missing; the highest row of the store is at %s", highest)
     except NewerRowError as error:
         # If it were reconstructed from the rows, the next batch would overwrite the newer row.
-        raise _unreadable("the mark of the store", error) from None
+        raise _unreadable("the last-batch row of the store", error) from None
     except DamagedRowError as error:
         highest = _highest_offset(store)
-        log.warning("the mark of the store is damaged (%s); using its highest row", error)
+        log.warning("the last-batch row is damaged (%s); using the highest row of the store", error)
     return LastBatch(last=highest)
 
 

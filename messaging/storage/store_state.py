@@ -315,11 +315,10 @@ class StoreState:
 
 
 class Sequencer:
-    """Assigns offsets: one order over the store, which never goes back (design §5).
+    """Assigns the offsets of all message and payload rows, in the order of writing (design §5).
 
-    Message and payload rows of all topics take their offsets here, in the order in which they are
-    written. So the rows of one publish are neighbours, and one offset, the high-water mark, says up
-    to where everything is durable.
+    Offsets never go back. So the rows of one publish are neighbours, and one offset, the high-water
+    mark, says up to which all rows are durable.
     """
 
     def __init__(self, last: Offset = BEFORE_ALL) -> None:
@@ -331,8 +330,8 @@ class Sequencer:
         return self._last
 
     def next(self, *, now_ms: int) -> Offset:
-        """The next offset: at `now_ms`; or behind the last one, when the clock stands still or went
-        back, or when this millisecond is full and the next one must be borrowed."""
+        """The next offset: at `now_ms`; or after the last one, if the clock stands still or went
+        back, or if the millisecond is full and the next one is borrowed."""
         last = self._last
         if now_ms > last.timestamp_ms:
             self._last = Offset(now_ms, 0)

@@ -313,6 +313,7 @@ class Components:
             self._directories.snapshots,
             self._settings.tx,
             rows=self.messaging.rows,
+            max_block_s=self._settings.messaging.max_block_s,
             now_ms=self._clock.now_ms,
             elapsed_s=runtime.elapsed_s,
             in_thread_log=self._log_writes,
@@ -340,10 +341,8 @@ class Components:
         return ComponentLink(
             self.messaging,
             self.transactions,
-            max_block_s=self._settings.messaging.max_block_s,
             keeps_messages=self._settings.messaging.store != "memory",
             new_store_id=self._runtime.new_store_id,
-            now_ms=self._clock.now_ms,
         )
 
     async def _create_system_topics(self) -> None:
@@ -416,27 +415,22 @@ class ComponentLink:
         messaging: MessagingService,
         transactions: TransactionManager,
         *,
-        max_block_s: float,
         keeps_messages: bool,
         new_store_id: Callable[[], str],
-        now_ms: Callable[[], int],
     ) -> None:
         """`keeps_messages`: the store is durable."""
         self._messaging = messaging
         self._transactions = transactions
         self._keeps_messages = keeps_messages
         self._new_store_id = new_store_id
-        self._max_block_ms = round(max_block_s * 1000)
-        self._now_ms = now_ms
         self._is_open = False
         self._recorded_store_id: str | None = None
 
     async def tick(self) -> None:
-        """Open transactions that could not be opened yet, record which files belong together, and
-        invalidate transactions that hold readers back for too long."""
+        """Open transactions that could not be opened yet, and record which files belong
+        together."""
         await self._open_transactions()
         if self._transactions.status.state is ServiceState.RUNNING:
-            self._release_readers()
             await self._record_mark()
 
     async def _open_transactions(self) -> None:
@@ -491,11 +485,6 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
-
-    def _release_readers(self) -> None:
-        late = self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)
-        for transaction_id in self._transactions.completion.release_readers(late):
-            log.warning("transaction %d held readers back for too long", transaction_id)
 
 
 def _engine(

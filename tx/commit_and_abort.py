@@ -5,7 +5,8 @@ take turns at the transaction's write gate. Only an invalidation doesn't wait fo
 for a commit whose rows are being written, which has passed its check and holds a claim.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -28,8 +29,10 @@ from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.monitoring import TransactionCounters
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.settings import TransactionSettings
-from tx.timeouts import Leases
+from tx.timeouts import Timeouts
 from tx.write_gates_and_key_locks import TransactionLocks
+
+log = logging.getLogger(__name__)
 
 
 @value(kw_only=True)
@@ -55,7 +58,7 @@ class Completion:
         durable: DurableState,
         locks: TransactionLocks,
         ended_rows: EndedRows,
-        leases: Leases,
+        timeouts: Timeouts,
         rows: MessageRows,
         settings: TransactionSettings,
         counters: TransactionCounters,
@@ -66,7 +69,7 @@ class Completion:
         self._durable = durable
         self._locks = locks
         self._ended_rows = ended_rows
-        self._leases = leases
+        self._timeouts = timeouts
         self._rows = rows
         self._settings = settings
         self._counters = counters
@@ -333,31 +336,19 @@ class Completion:
             TransactionNotInProgressError (its kinds).
         """
         opened = await self._durable.within_time(self._require_open(pointer))
-        self._leases.renew(opened)
+        self._timeouts.renew(opened)
         return opened
 
     def expire(self) -> None:
-        """Invalidate what has not ended in its time. A commit whose rows are being written has
-        passed its check in time, and is looked at again once it is through."""
-        state = self._durable.state
-        self._invalidate_soon(state.expired(self._now_ms()), InvalidReason.TIMED_OUT)
-        self._invalidate_soon(self._leases.lapsed(state.open), InvalidReason.LEASE_EXPIRED)
-
-    def release_readers(self, pointers: Iterable[int]) -> list[int]:
-        """Invalidate the transactions of these pointers, whose rows have held readers back for too
-        long; their ids. Waits for no disk. One that is just committing, or has ended, is left
-        alone."""
-        state = self._durable.state
-        owners = {opened.transaction_id for each in pointers if (opened := state.opened(each))}
-        late = (state.open[each] for each in sorted(owners))
-        return self._invalidate_soon(late, InvalidReason.BLOCKED_READERS)
-
-    def _invalidate_soon(self, late: Iterable[OpenTransaction], reason: InvalidReason) -> list[int]:
-        # One sync for all of them: ten thousand that are late together must not wait in a row.
-        ended = [one for one in late if not self._locks.has_claim(one.transaction_id)]
-        for opened in ended:
-            self._durable.sync_soon(self._invalidate(opened, reason))
-        return [opened.transaction_id for opened in ended]
+        """Invalidate what has not ended in its time, or holds readers back for too long; waits for
+        no disk. A commit whose rows are being written has passed its check in time, and is looked
+        at again once it is through."""
+        for opened, reason in self._timeouts.overdue(self._durable.state):
+            if not self._locks.has_claim(opened.transaction_id):
+                if reason is InvalidReason.BLOCKED_READERS:
+                    log.warning("transaction %d held readers back too long", opened.transaction_id)
+                # One sync for all: ten thousand that are late together must not wait in a row.
+                self._durable.sync_soon(self._invalidate(opened, reason))
 
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
         """What became of a transaction; an end is only reported once it is durable.
@@ -375,23 +366,17 @@ class Completion:
         recorded = transaction.topics if isinstance(transaction, Outcome) else ()
         return sorted({*recorded, *self._rows.topics(transaction.pointers)})
 
-    def _overdue(self, opened: OpenTransaction) -> InvalidReason | None:
-        """Why the transaction's time is over; None while it is not."""
-        if self._now_ms() >= opened.expires_at_ms:
-            return InvalidReason.TIMED_OUT
-        if opened.lease_ms is not None and self._leases.is_over(opened):
-            return InvalidReason.LEASE_EXPIRED
-        return None
-
     async def _require_open(self, pointer: int) -> OpenTransaction:
         found = self._durable.state.find(pointer)
         if isinstance(found, Outcome):
             await self._durable.synced(found.lsn)
             raise ended_error(found)
         # The tick may come late; no decision is made for a transaction whose time is over.
-        reason = self._overdue(found)
-        if reason is not None and not self._locks.has_claim(found.transaction_id):
-            await self._fail_as(found, reason)
+        if not self._locks.has_claim(found.transaction_id):
+            if self._now_ms() >= found.expires_at_ms:
+                await self._fail_as(found, InvalidReason.TIMED_OUT)
+            if found.lease_ms is not None and self._timeouts.has_lapsed(found):
+                await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
         return found
 
     async def _require_unrefused(self, pointer: int) -> OpenTransaction:
@@ -425,7 +410,7 @@ class Completion:
     ) -> int:
         lsn = self._durable.record(edit)
         if opened.lease_ms is not None:
-            self._leases.forget(opened.transaction_id)
+            self._timeouts.forget(opened.transaction_id)
         return lsn
 
     def _outcome(self, transaction_id: int) -> Outcome:

@@ -29,7 +29,7 @@ from tx.settings import (
 from tx.sinks import Epochs
 from tx.start_and_checkpoint import Starts
 from tx.state import TransactionState
-from tx.timeouts import Leases
+from tx.timeouts import Timeouts
 from tx.wal import DiskFile, OpenFile
 from tx.write_gates_and_key_locks import TransactionLocks
 from tx.write_permits import WritePermits
@@ -48,6 +48,7 @@ class TransactionManager:
         settings: TransactionSettings,
         *,
         rows: MessageRows,
+        max_block_s: float,
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
         in_thread_log: InThread,
@@ -87,26 +88,26 @@ class TransactionManager:
             observe=observe,
         )
         self.counters = TransactionCounters()
-        self.leases = Leases(now_ms=now_ms)
+        self.timeouts = Timeouts(rows, max_block_s=max_block_s, now_ms=now_ms)
         self._make_parts(last_sweep)
 
     def _make_parts(self, last_sweep: Callable[[], SweepMark | None]) -> None:
-        durable, locks, rows, leases = self.durable, self._locks, self._rows, self.leases
+        durable, locks, rows, timeouts = self.durable, self._locks, self._rows, self.timeouts
         settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
         self.completion = completion = Completion(
-            durable, locks, self._ended_rows, leases, rows, settings, counters,
+            durable, locks, self._ended_rows, timeouts, rows, settings, counters,
             now_ms=now_ms, spawn=spawn,
         )  # fmt: skip
         self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
         self.starts = starts = Starts(
-            durable, completion, pointers, leases, settings, counters, now_ms=now_ms
+            durable, completion, pointers, timeouts, settings, counters, now_ms=now_ms
         )
         self.runs = Runs(durable, starts, completion)
         self.epochs = Epochs(
             durable, completion, starts, pointers, settings, counters, now_ms=now_ms
         )
         self.invalid_list = InvalidList(durable, locks, rows, now_ms=now_ms, last_sweep=last_sweep)
-        self.monitoring = Monitoring(durable, leases, now_ms=now_ms)
+        self.monitoring = Monitoring(durable, timeouts, now_ms=now_ms)
         self.write_permits = WritePermits(durable, locks)
 
     @property
@@ -152,7 +153,7 @@ class TransactionManager:
         self._up_since_ms = self._now_ms()
         self._ended_rows.came_up(state)
         self._pointers.came_up(state)
-        self.leases.begin_all(state.open.values())
+        self.timeouts.begin_all(state.open.values())
 
     async def tick(self) -> None:
         """What is due: time-outs, forgetting, pruning, snapshots, and coming back from a failure.
@@ -259,5 +260,5 @@ class TransactionManager:
         self.durable.require_running()
         if was_stopped:
             # While it was stopped no lease could be renewed.
-            self.leases.begin_all(self.durable.state.open.values())
+            self.timeouts.begin_all(self.durable.state.open.values())
         self.completion.expire()

@@ -63,6 +63,10 @@ class MessageRows(Protocol):
     def indexed_pointers(self) -> Collection[int]:
         """Every pointer with rows that are neither settled nor marked."""
 
+    def published_by(self, at_ms: int) -> Collection[int]:
+        """Every pointer whose rows hold readers back, and have done so since this time or an
+        earlier one."""
+
     def final_pointers(self) -> set[int]:
         """Pointers with rows flagged as final: after a crash, of commits that were cut off."""
 

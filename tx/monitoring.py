@@ -8,7 +8,7 @@ from tx.durable_state import DurableState, ServiceState
 from tx.edits import InvalidReason
 from tx.outcomes import OpenTransaction
 from tx.state import TransactionState
-from tx.timeouts import Leases
+from tx.timeouts import Timeouts
 
 
 @dataclass(slots=True)
@@ -73,9 +73,11 @@ class Figures:
 class Monitoring:
     """Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, leases: Leases, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, durable: DurableState, timeouts: Timeouts, *, now_ms: Callable[[], int]
+    ) -> None:
         self._durable = durable
-        self._leases = leases
+        self._timeouts = timeouts
         self._now_ms = now_ms
 
     async def overview(self) -> Overview:
@@ -92,7 +94,7 @@ class Monitoring:
         oldest = next(iter(state.open.values()), None)
         return Figures(
             len(state.open),
-            len(self._leases),
+            self._timeouts.leased_count,
             len(state.view.invalid),
             0 if oldest is None else max(0, self._now_ms() - oldest.started_at_ms),
         )

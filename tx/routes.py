@@ -100,7 +100,7 @@ class _TransactionRoutes:
     async def renew(self, request: Request) -> Reply:
         members_of(request, (), what="a renewal")
         opened = await self._manager.completion.renew(_pointer(request))
-        ends_at_ms = self._manager.leases.ends_at_ms(opened)
+        ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
@@ -150,11 +150,11 @@ class _TransactionRoutes:
         found = await self._manager.completion.outcome(_pointer(request))
         shown = outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
-            shown |= lease_members(found, self._manager.leases.ends_at_ms(found))
+            shown |= lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
         return json_reply(shown)
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
-        ends_at_ms = self._manager.leases.ends_at_ms(opened)
+        ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
 
 
@@ -169,7 +169,7 @@ class _ServiceRoutes:
             open_object(
                 opened,
                 self._manager.completion.topics(opened),
-                self._manager.leases.ends_at_ms(opened),
+                self._manager.timeouts.lease_ends_at_ms(opened),
             )
             for opened in overview.open
         )
@@ -277,7 +277,7 @@ class _SinkRoutes:
         answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
         if opened is None:
             return json_reply({**answer, "state": "committed", "transaction": None})
-        ends_at_ms = self._manager.leases.ends_at_ms(opened)
+        ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         shown_object = transaction_object(opened, lists=True, lease_ends_at_ms=ends_at_ms)
         return json_reply({**answer, "state": "begun", "transaction": shown_object})
 

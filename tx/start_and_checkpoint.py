@@ -11,7 +11,7 @@ from tx.monitoring import TransactionCounters
 from tx.outcomes import OpenTransaction
 from tx.pointer_blocks import ReservedPointers
 from tx.settings import OPEN_COUNT_MAX, TransactionSettings
-from tx.timeouts import Leases, lease_ms, timeout_ms
+from tx.timeouts import Timeouts, lease_ms, timeout_ms
 
 
 class Starts:
@@ -23,7 +23,7 @@ class Starts:
         durable: DurableState,
         completion: Completion,
         pointers: ReservedPointers,
-        leases: Leases,
+        timeouts: Timeouts,
         settings: TransactionSettings,
         counters: TransactionCounters,
         *,
@@ -32,7 +32,7 @@ class Starts:
         self._durable = durable
         self._completion = completion
         self._pointers = pointers
-        self._leases = leases
+        self._timeouts = timeouts
         self._settings = settings
         self._counters = counters
         self._now_ms = now_ms
@@ -75,7 +75,7 @@ class Starts:
         self._counters.starts += 1
         self._durable.record(edit)
         opened = self._durable.state.open[edit.pointer]
-        self._leases.begin(opened)
+        self._timeouts.begin_lease(opened)
         self._pointers.renew_if_due(now_ms=edit.at_ms)
         return opened
 

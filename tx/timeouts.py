@@ -1,50 +1,65 @@
-"""Time-outs and leases: how long a transaction may live, and when a lease that was not renewed is
-over (protocol §5.3, Leases).
+"""What ends a transaction that its client does not end in time: its time-out, its lease, and
+`messaging.max_block`, the longest time for which it may hold readers back (protocol §5.3, Leases;
+§6, Bounded blocking).
 
-How long a lease is stands in the log. When it was renewed last does not: a heartbeat would cost a
-sync each, and all that it could save is one lease after a restart. So a transaction that survived a
-restart has a whole lease from the moment at which the service serves again.
+The log has the length of a lease and not its renewals: each would cost a sync, and all that it
+could save is one lease after a restart. So a transaction that survived a restart has a whole lease
+from the moment at which the service serves again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from tuff.protocol.errors import BadRequestError, InvalidTimeoutError
 from tuff.protocol.transaction import TransactionType
+from tx.edits import InvalidReason
+from tx.message_rows import MessageRows
 from tx.outcomes import OpenTransaction
 from tx.settings import TransactionSettings
-from tx.state import Deadlines
+from tx.state import Deadlines, TransactionState
 
 
-class Leases:
-    """When the lease of each transaction that has one is over. Lives on one event loop."""
+class Timeouts:
+    """Finds the transactions whose time is over, and keeps the leases. Lives on one event loop."""
 
-    def __init__(self, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, rows: MessageRows, *, max_block_s: float, now_ms: Callable[[], int]) -> None:
+        self._rows = rows
+        self._max_block_ms = round(max_block_s * 1000)
         self._now_ms = now_ms
         self._ends_ms: dict[int, int] = {}
-        self._deadlines = Deadlines()
+        self._lease_deadlines = Deadlines()
 
-    def __len__(self) -> int:
-        return len(self._ends_ms)
+    def overdue(self, state: TransactionState) -> list[tuple[OpenTransaction, InvalidReason]]:
+        """Every open transaction whose time is over, and why. Looks at no others."""
+        now_ms = self._now_ms()
+        reasons = {each.transaction_id: InvalidReason.TIMED_OUT for each in state.expired(now_ms)}
+        for transaction_id in self._lease_deadlines.passed(now_ms):
+            if transaction_id in state.open:
+                reasons.setdefault(transaction_id, InvalidReason.LEASE_EXPIRED)
+            else:
+                # It ended just before its renewal was noted.
+                self.forget(transaction_id)
+        for pointer in self._rows.published_by(now_ms - self._max_block_ms):
+            if (opened := state.opened(pointer)) is not None:
+                reasons.setdefault(opened.transaction_id, InvalidReason.BLOCKED_READERS)
+        return [(state.open[transaction_id], reason) for transaction_id, reason in reasons.items()]
 
-    def begin(self, opened: OpenTransaction) -> None:
+    def has_lapsed(self, opened: OpenTransaction) -> bool:
+        """Whether its lease, which it has, was not renewed in time."""
+        return self._now_ms() >= self._ends_ms[opened.transaction_id]
+
+    def begin_lease(self, opened: OpenTransaction) -> None:
         """Begin its lease, if it has one: it has just started, or the service serves it again."""
         if opened.lease_ms is not None:
             self.forget(opened.transaction_id)
             ends_ms = self._ends_ms[opened.transaction_id] = self._now_ms() + opened.lease_ms
-            self._deadlines.set(opened.transaction_id, ends_ms)
+            self._lease_deadlines.set(opened.transaction_id, ends_ms)
 
     def begin_all(self, in_progress: Iterable[OpenTransaction]) -> None:
         """Begin every lease anew: the service serves again."""
         self._ends_ms.clear()
-        self._deadlines = Deadlines()
+        self._lease_deadlines = Deadlines()
         for opened in in_progress:
-            self.begin(opened)
-
-    def forget(self, transaction_id: int) -> None:
-        """Drop its lease, if it has one: it has ended."""
-        ends_ms = self._ends_ms.pop(transaction_id, None)
-        if ends_ms is not None:
-            self._deadlines.discard(transaction_id, ends_ms)
+            self.begin_lease(opened)
 
     def renew(self, opened: OpenTransaction) -> None:
         """Begin its lease anew. Raises: BadRequestError: it has none."""
@@ -52,26 +67,22 @@ class Leases:
             raise BadRequestError(
                 f"transaction {opened.transaction_id} has no lease; name one when it starts"
             )
-        self.begin(opened)
+        self.begin_lease(opened)
 
-    def ends_at_ms(self, opened: OpenTransaction) -> int | None:
+    def forget(self, transaction_id: int) -> None:
+        """Drop its lease, if it has one: it has ended."""
+        ends_ms = self._ends_ms.pop(transaction_id, None)
+        if ends_ms is not None:
+            self._lease_deadlines.discard(transaction_id, ends_ms)
+
+    def lease_ends_at_ms(self, opened: OpenTransaction) -> int | None:
         """When the lease ends unless it is renewed; None without a lease."""
         return self._ends_ms.get(opened.transaction_id)
 
-    def is_over(self, opened: OpenTransaction) -> bool:
-        """Whether its lease, which it has, was not renewed in time."""
-        return self._now_ms() >= self._ends_ms[opened.transaction_id]
-
-    def lapsed(self, in_progress: Mapping[int, OpenTransaction]) -> list[OpenTransaction]:
-        """Those in progress whose lease is over."""
-        lapsed = []
-        for transaction_id in self._deadlines.passed(self._now_ms()):
-            if (opened := in_progress.get(transaction_id)) is not None:
-                lapsed.append(opened)
-            else:
-                # It ended just before its renewal was noted.
-                self.forget(transaction_id)
-        return lapsed
+    @property
+    def leased_count(self) -> int:
+        """How many transactions have a lease."""
+        return len(self._ends_ms)
 
 
 def timeout_ms(

@@ -70,8 +70,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit ignores its deadline",
         "tx/commit_and_abort.py",
-        "        if self._now_ms() >= opened.expires_at_ms:\n",
-        "        if False:\n",
+        "            if self._now_ms() >= found.expires_at_ms:\n",
+        "            if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
     ),
     Mutant(

@@ -175,7 +175,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a renewed lease is lost in a crash",
         "tx/timeouts.py",
-        "        for opened in in_progress:\n            self.begin(opened)\n",
+        "        for opened in in_progress:\n            self.begin_lease(opened)\n",
         "        for each in in_progress:\n"
         "            begun_ms = each.transaction_id // 1_000_000\n"
         "            self._ends_ms[each.transaction_id] = begun_ms + (each.lease_ms or 0)\n",

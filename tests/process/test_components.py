@@ -235,7 +235,7 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
                 )
                 await asyncio.sleep(0)
             # What records first while a block is being reserved, as after a write that failed.
-            await _link_of(components, manual).tick()
+            await _link_of(components).tick()
         finally:
             disk.set()
 
@@ -247,12 +247,10 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
         )
 
 
-def _link_of(components: Components, manual: ManualClock) -> ComponentLink:
+def _link_of(components: Components) -> ComponentLink:
     return ComponentLink(
         components.messaging,
         components.transactions,
-        max_block_s=30,
         keeps_messages=True,
         new_store_id=lambda: "6" * 32,
-        now_ms=lambda: manual.wall_ns // 1_000_000,
     )

@@ -180,14 +180,14 @@ BUGS = (
     ),
     planted(
         "time-outs-not-enforced",
-        "tx/commit_and_abort.py",
-        "        self._invalidate_soon(state.expired(self._now_ms()), ",
-        "        self._invalidate_soon(state.expired(0), ",
+        "tx/timeouts.py",
+        " for each in state.expired(now_ms)}",
+        " for each in state.expired(0)}",
     ),
     planted(
         "max-block-not-enforced",
-        "process/components.py",
-        "self._messaging.rows.published_by(self._now_ms() - self._max_block_ms)",
+        "tx/timeouts.py",
+        "self._rows.published_by(now_ms - self._max_block_ms)",
         "list[int]()",
     ),
     planted(
@@ -369,18 +369,18 @@ BUGS = (
     planted(
         "lease-renewal-has-no-effect",
         "tx/timeouts.py",
-        "            )\n        self.begin(opened)\n",
+        "            )\n        self.begin_lease(opened)\n",
         "            )\n",
     ),
     planted(
         "renewed-lease-lost-in-a-crash",
         "tx/timeouts.py",
-        "        for opened in in_progress:\n            self.begin(opened)\n",
+        "        for opened in in_progress:\n            self.begin_lease(opened)\n",
         "        for opened in in_progress:\n"
         "            one = opened.transaction_id\n"
         "            if opened.lease_ms is not None:\n"
         "                self._ends_ms[one] = one // 1_000_000 + opened.lease_ms\n"
-        "                self._deadlines.set(one, self._ends_ms[one])\n",
+        "                self._lease_deadlines.set(one, self._ends_ms[one])\n",
     ),
     # A disk that fails or hangs
     planted(
@@ -405,8 +405,8 @@ BUGS = (
     planted(
         "time-out-during-a-commit-that-writes-rows",
         "tx/commit_and_abort.py",
-        " if not self._locks.has_claim(one.transaction_id)]",
-        "]",
+        "if not self._locks.has_claim(opened.transaction_id):\n                if",
+        "if True:\n                if",
     ),
     planted(
         "commit-continues-after-the-log-failed",

@@ -86,6 +86,7 @@ class Rows:
     carried: dict[int, str] = field(default_factory=dict)
     finals: set[int] = field(default_factory=set)
     uncleared: set[int] = field(default_factory=set)
+    published_at_ms: dict[int, int] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
@@ -153,6 +154,9 @@ class Rows:
     def indexed_pointers(self) -> Collection[int]:
         return list(self.carried)
 
+    def published_by(self, at_ms: int) -> Collection[int]:
+        return [pointer for pointer, first_ms in self.published_at_ms.items() if first_ms <= at_ms]
+
     def final_pointers(self) -> set[int]:
         return set(self.finals)
 
@@ -190,6 +194,7 @@ class Service:
             directory,
             self.settings,
             rows=self.rows,
+            max_block_s=30,
             now_ms=lambda: self.now_ms,
             elapsed_s=lambda: self.disk.elapsed_s,
             in_thread_log=self.disk,

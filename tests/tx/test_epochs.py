@@ -36,7 +36,7 @@ async def test_an_epoch_begins_a_long_transaction_with_its_lease(service: Servic
     assert opened is not None
     assert (opened.transaction.type, opened.client) == (TransactionType.LONG, "etl")
     assert opened.lease_ms == 60_000
-    assert service.manager.leases.ends_at_ms(opened) == service.now_ms + 60_000
+    assert service.manager.timeouts.lease_ends_at_ms(opened) == service.now_ms + 60_000
     assert await state(service) == (7, "a", "in_progress")
 
 

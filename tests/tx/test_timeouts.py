@@ -1,5 +1,7 @@
-"""Deadlines, compared with a plain list of them (design §4)."""
+"""What ends a transaction that its client does not end: time-outs, found by deadlines that are
+compared with a plain list of them (design §4), and `max_block` (protocol §6)."""
 
+import asyncio
 from collections.abc import Collection, Iterator
 from typing import Never
 
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tx.harness import Service
+from tests.tx.harness import Service, entry, turns
 from tuff.protocol.transaction import TransactionType
 from tx.outcomes import OpenTransaction
 from tx.state import SPAN_MS, Deadlines
@@ -84,9 +86,49 @@ async def test_a_tick_does_not_look_at_transactions_that_are_in_time(
     states = [await service.state_of(one.transaction_id) for one in (late, lapsed)]
     assert states == [("invalid", "timed_out"), ("invalid", "lease_expired")]
     assert await states_of(service, [in_time, renewed]) == ["in_progress"] * 2
-    assert service.manager.leases.ends_at_ms(ended) is None
+    assert service.manager.timeouts.lease_ends_at_ms(ended) is None
     assert service.monitoring.figures().leased_count == 1
 
 
 async def states_of(service: Service, opened: Collection[OpenTransaction]) -> list[str]:
     return [(await service.state_of(one.transaction_id))[0] for one in opened]
+
+
+async def test_a_transaction_that_holds_readers_back_beyond_max_block_is_invalidated(
+    service: Service,
+) -> None:
+    blocking = await service.starts.checkpoint(
+        (await service.begin(TransactionType.LONG)).transaction_id
+    )
+    other = await service.begin(TransactionType.LONG)
+    service.rows.published_at_ms = {
+        blocking.transaction.write_pointer: service.now_ms,
+        other.transaction_id: service.now_ms + 1,
+        7: 0,  # of a transaction that has ended, and whose rows are not marked yet
+    }
+
+    await service.later(29_999)
+    assert await states_of(service, [blocking, other]) == ["in_progress"] * 2
+    await service.later(1)
+
+    assert await service.state_of(blocking.transaction_id) == ("invalid", "blocked_readers")
+    assert await states_of(service, [other]) == ["in_progress"]
+    assert service.manager.counters.invalidations == 1
+    assert service.manager.counters.timeouts == 0
+
+
+async def test_a_commit_that_writes_its_rows_is_not_ended_for_holding_readers_back(
+    service: Service,
+) -> None:
+    tx = await service.begin(timeout_s=60)
+    service.rows.published_at_ms = {tx.transaction_id: service.now_ms}
+    service.rows.writing.clear()
+    committing = asyncio.create_task(
+        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+    )
+    await turns()
+
+    await service.later(30_000)
+    service.rows.writing.set()
+
+    assert (await committing).state.value == "committed"

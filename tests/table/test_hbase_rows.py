@@ -51,7 +51,7 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
     return {
         "version": (version_row(b"apple"), pack_value(apple.stored_key, b"41")),
         "delete-marker": (version_row(b"apple"), pack_value(apple.stored_key, None)),
-        "taken-back": (version_row(b"apple"), pack_undone(apple.stored_key)),
+        "undone": (version_row(b"apple"), pack_undone(apple.stored_key)),
         "undo": (undo, pack_undo(undo, [apple])),
         "metadata-compacted": (compacted, pack_fact(compacted, how_far.to_bytes())),
     }
@@ -75,18 +75,18 @@ def test_the_page_of_formats_shows_the_golden_rows() -> None:
 
 
 def test_a_cell_says_what_its_transaction_wrote() -> None:
-    kinds = {name: rows()[name][1] for name in ("version", "delete-marker", "taken-back")}
+    kinds = {name: rows()[name][1] for name in ("version", "delete-marker", "undone")}
 
     held = {name: read_cell(b"apple", Cell(P, data)) for name, data in kinds.items()}
 
     assert {name: (one.value, one.is_undone) for name, one in held.items()} == {
         "version": (b"41", False),
         "delete-marker": (None, False),
-        "taken-back": (None, True),
+        "undone": (None, True),
     }
 
 
-@pytest.mark.parametrize("name", ["version", "delete-marker", "taken-back"])
+@pytest.mark.parametrize("name", ["version", "delete-marker", "undone"])
 def test_a_cell_that_was_changed_or_moved_is_damaged(name: str) -> None:
     _, data = rows()[name]
     wrong = [(b"apple", Cell(P + 1, data)), (b"pear", Cell(P, data)), (b"apple", Cell(P, b""))]

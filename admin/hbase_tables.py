@@ -29,10 +29,16 @@ from messaging.retention.region_observers import (
 )
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connection import gateways_of
+from messaging.storage.hbase.connections_and_writes import gateways_of
 from messaging.storage.hbase.layout import METADATA, SALTED, TABLES, RowRange
 from messaging.storage.hbase.scan import read
-from messaging.storage.hbase.tables import TableAdmin, TablePlan, TableState, plans, write_layout
+from messaging.storage.hbase.table_admin import (
+    TableAdmin,
+    TablePlan,
+    TableState,
+    plans,
+    write_layout,
+)
 from messaging.storage.rows import (
     HOLDS,
     TOPICS,

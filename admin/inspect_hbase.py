@@ -12,7 +12,7 @@ from typing import Any
 
 from admin.inspect_tables import Row, decoded
 from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connection import gateways_of
+from messaging.storage.hbase.connections_and_writes import gateways_of
 from messaging.storage.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
 from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import HBaseSettings

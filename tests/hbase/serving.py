@@ -31,9 +31,9 @@ SALTS = 2
 
 def settings_for(gateways: str, home: Path) -> list[str]:
     """The settings of a server with this home; its tables are made if they are not there."""
-    from messaging.storage.hbase.connection import gateways_of
+    from messaging.storage.hbase.connections_and_writes import gateways_of
     from messaging.storage.hbase.settings import HBaseSettings
-    from messaging.storage.hbase.tables import TableAdmin, plans, write_layout
+    from messaging.storage.hbase.table_admin import TableAdmin, plans, write_layout
 
     thrift, thrift2 = gateways.split(",")
     prefix = f"t{sha256(str(home.resolve()).encode()).hexdigest()[:12]}_"

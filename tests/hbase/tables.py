@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
-from messaging.storage.hbase.connection import gateways_of
+from messaging.storage.hbase.connections_and_writes import gateways_of
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase.store import HBaseOpener
-from messaging.storage.hbase.tables import OBSERVER, TableAdmin, plans, write_layout
+from messaging.storage.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local import Ports
 
 SALTS = 4  # enough to be several, and quick to make

@@ -11,7 +11,7 @@ from tests.hbase.local import Cluster, why_missing
 pytest.importorskip("happybase")
 
 from messaging.storage.hbase.layout import Layout
-from messaging.storage.hbase.tables import TableAdmin
+from messaging.storage.hbase.table_admin import TableAdmin
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import loaded
 from tests.hbase.tables import SALTS, deploy, settings_of

@@ -17,7 +17,7 @@ from admin.hbase_regions import RegionServer
 from messaging.storage.engine import StoreError
 from messaging.storage.hbase.layout import TABLES
 from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.tables import TableAdmin, TablePlan, plans
+from messaging.storage.hbase.table_admin import TableAdmin, TablePlan, plans
 from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from messaging.topics import TopicRecord
 from process.settings import load

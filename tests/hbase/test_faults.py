@@ -18,7 +18,7 @@ import happybase
 
 from messaging.storage.hbase.layout import Layout
 from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.tables import TableAdmin
+from messaging.storage.hbase.table_admin import TableAdmin
 from messaging.storage.store_ownership import LEASE_MS
 from tests.hbase.conftest import NewServer
 from tests.hbase.load import Load, loaded

@@ -26,7 +26,7 @@ pytest.importorskip("happybase")
 from messaging.storage.hbase.layout import key_of, value_of
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
-from messaging.storage.hbase.tables import plans
+from messaging.storage.hbase.table_admin import plans
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tuff.cli import main
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("happybase")
 
 import tuff
-from messaging.storage.hbase.tables import (
+from messaging.storage.hbase.table_admin import (
     BLOOM_BY_ROW,
     FAST_DIFF,
     TableAdmin,

@@ -14,10 +14,10 @@ pytest.importorskip("happybase")
 
 from messaging.storage.engine import StoreError, TakenOverError
 from messaging.storage.hbase import journal
+from messaging.storage.hbase.connections_and_writes import LoggedWrites
 from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
-from messaging.storage.hbase.writes import LoggedWrites
 from tests.hbase.tables import deploy, settings_of, stores_of, through
 from tests.http.client import until
 

@@ -1,19 +1,120 @@
-"""Writes rows through the gateways, in calls of a bounded size, as durable as `hbase.wal` says.
+"""Connections to the Thrift gateways of the settings, and writes through them.
 
-`sync` uses Thrift1, which offers nothing stricter. `fsync` needs Thrift2, since a Thrift1 put
-overrides the durability that is set for a table.
+Rows are written in calls of a bounded size, as durable as `hbase.wal` says. `sync` uses Thrift1,
+which offers nothing stricter. `fsync` needs Thrift2, since a Thrift1 put overrides the durability
+that is set for a table.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
-from messaging.storage.hbase.connection import FSYNC_WAL, thrift2
+import thriftpy2
+from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.thrift import TClient
+from thriftpy2.transport import TCyBufferedTransport, TSocket
+
 from messaging.storage.hbase.layout import BODY, FAMILY
-from tuff.hbase_gateway import BatchMutation, Connection, Gateways, Mutation, call_parts
+from messaging.storage.hbase.settings import HBaseSettings
+from tuff.hbase_gateway import (
+    Addresses,
+    BatchMutation,
+    Connection,
+    Gateways,
+    Mutation,
+    call_parts,
+)
+
+thrift2: Any = thriftpy2.load(str(Path(__file__).with_name("data.thrift")), "hbase_data_thrift")
+FSYNC_WAL = 4  # HBase's number
+
+# Errors by which HBase refuses a call; the connection stays usable.
+THRIFT2_REFUSALS = (thrift2.RefusedError, thrift2.ArgumentError)
 
 Cells = Mapping[bytes, bytes]
 Change = tuple[bytes, Cells | None]  # a row and its cells; None deletes the row
+
+
+class Thrift2Connection:
+    """A connection to a Thrift2 gateway, with the interface of a happybase connection."""
+
+    def __init__(self, host: str, port: int, *, timeout: int) -> None:
+        """Not open yet. `timeout`: milliseconds of one call."""
+        socket = TSocket(host, port, socket_timeout=timeout)
+        self.transport = TCyBufferedTransport(socket)
+        protocol = TCyBinaryProtocol(self.transport)
+        self.client = TClient(thrift2.Data, protocol)
+
+    def open(self) -> None:
+        """Raises: TException, OSError."""
+        self.transport.open()
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+def gateways_of(
+    settings: HBaseSettings,
+    *,
+    elapsed_s: Callable[[], float],
+    addresses: Addresses | None = None,
+    timeout_s: float | None = None,
+    **others: Any,
+) -> Gateways:
+    """Gateways without a connection yet.
+
+    `elapsed_s`: a monotonic clock; `addresses`: default the Thrift1 gateways of the settings;
+    `timeout_s`: of one call, default that of the settings; `others`: arguments of `Gateways`.
+    """
+    return Gateways(
+        addresses or Addresses(settings.addresses()),
+        timeout_s=settings.timeout_s if timeout_s is None else timeout_s,
+        idle_s=settings.idle_s,
+        elapsed_s=elapsed_s,
+        **others,
+    )
+
+
+# Seconds of one ownership check. If a gateway hangs, another one can be asked before the lease of
+# the previous check ends.
+CHECK_S_MAX = 2.0
+
+
+class StoreConnections:
+    """The connections of one open store: `gateways` for reads, `checks` for ownership checks, and
+    those of `writes`, which go to Thrift2 if they are forced to disk."""
+
+    def __init__(
+        self,
+        settings: HBaseSettings,
+        addresses: Addresses,
+        admin_address: Addresses,
+        *,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        made = partial(gateways_of, settings, elapsed_s=elapsed_s, addresses=addresses)
+        self.gateways = made()
+        self.checks = made(timeout_s=min(CHECK_S_MAX, settings.timeout_s))
+        self._all = [self.gateways, self.checks]
+        self.writes: Writes = LoggedWrites(self.gateways)
+        if settings.wal == "fsync":
+            forced = made(
+                addresses=admin_address, connect=Thrift2Connection, answers=THRIFT2_REFUSALS
+            )
+            self._all.append(forced)
+            self.writes = ForcedWrites(forced)
+
+    def interrupt(self) -> None:
+        """End the calls in flight, and refuse all later ones. Any thread may call."""
+        for each in self._all:
+            each.interrupt()
+
+    def close(self) -> None:
+        """As `interrupt`, and wait until all calls have ended."""
+        self.interrupt()
+        for each in self._all:
+            each.close()
 
 
 class Writes(Protocol):

@@ -33,11 +33,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from messaging.storage.engine import StoreDamagedError, TakenOverError
+from messaging.storage.hbase.connections_and_writes import Writes
 from messaging.storage.hbase.layout import BODY, JOURNAL, RowRange
 from messaging.storage.hbase.scan import keys_with_sizes, read
-from messaging.storage.hbase.writes import Writes
+from messaging.storage.rows import prefix_stop
 from tuff.checksum import crc32
 from tuff.hbase_gateway import Gateways
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 CHUNK_BYTES = 4 << 20  # bytes; HBase's default limit for a cell is 10 MB
@@ -45,6 +48,9 @@ LAYOUT_ROW = b"layout"
 SLOTS, CHUNKS = b"j", b"c"
 TOKEN_SIZE = 16  # bytes
 OWNER_BYTES_MAX = 89  # bytes
+TRIM_SLOTS = 64  # commits between two deletions of old ones
+TRIM_BYTES = 32 << 20  # bytes of them
+CLAIM_KEPT_MS = 30 * 86_400_000  # longer than any replaced server stays suspended
 
 _HEAD = struct.Struct(">BI")
 _FIELDS = struct.Struct(">16sQQIH")
@@ -71,121 +77,6 @@ class Commit:
     first: int
     owner: str
     rows: Rows
-
-
-def slot_row(number: int) -> bytes:
-    return SLOTS + _NUMBER.pack(number)
-
-
-def slot_number(row: bytes) -> int:
-    (number,) = _NUMBER.unpack_from(row, len(SLOTS))
-    return int(number)
-
-
-def chunk_number(row: bytes) -> int:
-    """The slot that a chunk was written for."""
-    return int(_CHUNK.unpack_from(row, len(CHUNKS))[1])
-
-
-def chunk_row(token: bytes, number: int, index: int) -> bytes:
-    return CHUNKS + _CHUNK.pack(token, number, index)
-
-
-def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
-    """The cell of the slot, and the chunks that must be written before it."""
-    body = b"".join(_pack_rows(commit.rows))
-    chunks = []
-    if len(body) > CHUNK_BYTES:
-        chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
-    owner = commit.owner.encode()[:OWNER_BYTES_MAX]
-    fields = _FIELDS.pack(commit.token, commit.timestamp_ms, commit.first, len(chunks), len(owner))
-    rest = b"".join((fields, owner, b"" if chunks else body))
-    crc = crc32(body, crc32(rest)) if chunks else crc32(rest)
-    return _HEAD.pack(FORMAT, crc) + rest, chunks
-
-
-def chunk_count(cell: bytes) -> int:
-    """How many chunks a slot's cell refers to. Raises: DamagedJournalError."""
-    return _fields(cell)[3]
-
-
-def token_of(cell: bytes) -> bytes:
-    """The token of the server that wrote a slot. Raises: DamagedJournalError."""
-    return _fields(cell)[0]
-
-
-def unpack(cell: bytes, chunks: Iterable[bytes] = ()) -> Commit:
-    """Raises: DamagedJournalError."""
-    token, timestamp_ms, first, count, length = _fields(cell)
-    pieces = b"".join(chunks)
-    _, expected = _HEAD.unpack_from(cell)
-    if crc32(pieces, crc32(cell[_HEAD.size :])) != expected:
-        raise DamagedJournalError("its checksum does not match")
-    start = _HEAD.size + _FIELDS.size
-    owner, body = cell[start : start + length].decode(errors="replace"), cell[start + length :]
-    rows = dict(_unpack_rows(pieces if count else body))
-    return Commit(token=token, timestamp_ms=timestamp_ms, first=first, owner=owner, rows=rows)
-
-
-def pack_layout(salt_count: int) -> bytes:
-    """The value of the layout row."""
-    return json.dumps({"format": FORMAT, "salts": salt_count}).encode()
-
-
-def unpack_layout(value: bytes) -> int:
-    """The number of salts. Raises: DamagedJournalError."""
-    try:
-        found = json.loads(value)
-        written, salts = found["format"], found["salts"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedJournalError(f"{value[:40]!r} is not a layout") from None
-    if written != FORMAT:
-        raise DamagedJournalError(
-            f"the tables are of format {written!r}, and this server reads format {FORMAT}"
-        )
-    if type(salts) is not int or salts < 1:
-        raise DamagedJournalError(f"{salts!r} is not a number of salts")
-    return salts
-
-
-def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:
-    if len(cell) < _HEAD.size + _FIELDS.size:
-        raise DamagedJournalError(f"it has {len(cell)} bytes, fewer than any commit")
-    if cell[0] != FORMAT:
-        raise DamagedJournalError(f"format {cell[0]}, and this server reads format {FORMAT}")
-    token, timestamp_ms, first, count, length = _FIELDS.unpack_from(cell, _HEAD.size)
-    return token, timestamp_ms, first, count, length
-
-
-def _pack_rows(rows: Rows) -> Iterator[bytes]:
-    for key, value in rows.items():
-        yield _LENGTHS.pack(len(key), _NO_VALUE if value is None else len(value))
-        yield key
-        yield value or b""
-
-
-def _unpack_rows(body: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    at = 0
-    while at < len(body):
-        if len(body) - at < _LENGTHS.size:
-            raise DamagedJournalError("its rows are cut off")
-        key_length, value_length = _LENGTHS.unpack_from(body, at)
-        at += _LENGTHS.size
-        if len(body) - at < key_length + (0 if value_length == _NO_VALUE else value_length):
-            raise DamagedJournalError("its rows are cut off")
-        key, at = body[at : at + key_length], at + key_length
-        if value_length == _NO_VALUE:
-            yield key, None
-        else:
-            yield key, body[at : at + value_length]
-            at += value_length
-
-
-log = logging.getLogger(__name__)
-
-TRIM_SLOTS = 64  # commits between two deletions of old ones
-TRIM_BYTES = 32 << 20  # bytes of them
-CLAIM_KEPT_MS = 30 * 86_400_000  # longer than any replaced server stays suspended
 
 
 class OwnClaims:
@@ -321,7 +212,7 @@ class Journal:
 
         Raises: TakenOverError; StoreError: HBase can't tell now.
         """
-        behind = RowRange(JOURNAL, slot_row(self.number + 1), _behind(SLOTS))
+        behind = RowRange(JOURNAL, slot_row(self.number + 1), prefix_stop(SLOTS))
         for found in keys_with_sizes(gateways, self._prefix, behind):
             number = slot_number(found.row)
             # The writing thread may have taken slots meanwhile, and not updated `number` yet.
@@ -341,7 +232,7 @@ class Journal:
         Raises: StoreError.
         """
         assert own.held_since is not None
-        chunks = RowRange(JOURNAL, CHUNKS, _behind(CHUNKS))
+        chunks = RowRange(JOURNAL, CHUNKS, prefix_stop(CHUNKS))
         slots = RowRange(JOURNAL, SLOTS, slot_row(self.number))
         recent_ms = self._now_ms() - CLAIM_KEPT_MS
         # Only older chunks than our claim: a server that takes over right now writes chunks, too.
@@ -394,7 +285,7 @@ class Journal:
         self._writes.change(self._table, [(row, None) for row in rows])
 
     def _newest(self) -> _Slot | None:
-        everything = RowRange(JOURNAL, SLOTS, _behind(SLOTS))
+        everything = RowRange(JOURNAL, SLOTS, prefix_stop(SLOTS))
         for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
             return _Slot(slot_number(row), cell)
         return None
@@ -439,6 +330,114 @@ class Journal:
             return unpack(slot.cell, [pieces[row] for row in sorted(pieces)])
 
 
+def slot_row(number: int) -> bytes:
+    return SLOTS + _NUMBER.pack(number)
+
+
+def slot_number(row: bytes) -> int:
+    (number,) = _NUMBER.unpack_from(row, len(SLOTS))
+    return int(number)
+
+
+def chunk_number(row: bytes) -> int:
+    """The slot that a chunk was written for."""
+    return int(_CHUNK.unpack_from(row, len(CHUNKS))[1])
+
+
+def chunk_row(token: bytes, number: int, index: int) -> bytes:
+    return CHUNKS + _CHUNK.pack(token, number, index)
+
+
+def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
+    """The cell of the slot, and the chunks that must be written before it."""
+    body = b"".join(_pack_rows(commit.rows))
+    chunks = []
+    if len(body) > CHUNK_BYTES:
+        chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
+    owner = commit.owner.encode()[:OWNER_BYTES_MAX]
+    fields = _FIELDS.pack(commit.token, commit.timestamp_ms, commit.first, len(chunks), len(owner))
+    rest = b"".join((fields, owner, b"" if chunks else body))
+    crc = crc32(body, crc32(rest)) if chunks else crc32(rest)
+    return _HEAD.pack(FORMAT, crc) + rest, chunks
+
+
+def chunk_count(cell: bytes) -> int:
+    """How many chunks a slot's cell refers to. Raises: DamagedJournalError."""
+    return _fields(cell)[3]
+
+
+def token_of(cell: bytes) -> bytes:
+    """The token of the server that wrote a slot. Raises: DamagedJournalError."""
+    return _fields(cell)[0]
+
+
+def unpack(cell: bytes, chunks: Iterable[bytes] = ()) -> Commit:
+    """Raises: DamagedJournalError."""
+    token, timestamp_ms, first, count, length = _fields(cell)
+    pieces = b"".join(chunks)
+    _, expected = _HEAD.unpack_from(cell)
+    if crc32(pieces, crc32(cell[_HEAD.size :])) != expected:
+        raise DamagedJournalError("its checksum does not match")
+    start = _HEAD.size + _FIELDS.size
+    owner, body = cell[start : start + length].decode(errors="replace"), cell[start + length :]
+    rows = dict(_unpack_rows(pieces if count else body))
+    return Commit(token=token, timestamp_ms=timestamp_ms, first=first, owner=owner, rows=rows)
+
+
+def pack_layout(salt_count: int) -> bytes:
+    """The value of the layout row."""
+    return json.dumps({"format": FORMAT, "salts": salt_count}).encode()
+
+
+def unpack_layout(value: bytes) -> int:
+    """The number of salts. Raises: DamagedJournalError."""
+    try:
+        found = json.loads(value)
+        written, salts = found["format"], found["salts"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DamagedJournalError(f"{value[:40]!r} is not a layout") from None
+    if written != FORMAT:
+        raise DamagedJournalError(
+            f"the tables are of format {written!r}, and this server reads format {FORMAT}"
+        )
+    if type(salts) is not int or salts < 1:
+        raise DamagedJournalError(f"{salts!r} is not a number of salts")
+    return salts
+
+
+def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:
+    if len(cell) < _HEAD.size + _FIELDS.size:
+        raise DamagedJournalError(f"it has {len(cell)} bytes, fewer than any commit")
+    if cell[0] != FORMAT:
+        raise DamagedJournalError(f"format {cell[0]}, and this server reads format {FORMAT}")
+    token, timestamp_ms, first, count, length = _FIELDS.unpack_from(cell, _HEAD.size)
+    return token, timestamp_ms, first, count, length
+
+
+def _pack_rows(rows: Rows) -> Iterator[bytes]:
+    for key, value in rows.items():
+        yield _LENGTHS.pack(len(key), _NO_VALUE if value is None else len(value))
+        yield key
+        yield value or b""
+
+
+def _unpack_rows(body: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    at = 0
+    while at < len(body):
+        if len(body) - at < _LENGTHS.size:
+            raise DamagedJournalError("its rows are cut off")
+        key_length, value_length = _LENGTHS.unpack_from(body, at)
+        at += _LENGTHS.size
+        if len(body) - at < key_length + (0 if value_length == _NO_VALUE else value_length):
+            raise DamagedJournalError("its rows are cut off")
+        key, at = body[at : at + key_length], at + key_length
+        if value_length == _NO_VALUE:
+            yield key, None
+        else:
+            yield key, body[at : at + value_length]
+            at += value_length
+
+
 @contextmanager
 def journal_errors(what: str) -> Iterator[None]:
     """Raises StoreDamagedError for what can't be read in the journal."""
@@ -446,7 +445,3 @@ def journal_errors(what: str) -> Iterator[None]:
         yield
     except DamagedJournalError as error:
         raise StoreDamagedError(f"{what} in HBase's journal table can't be read: {error}") from None
-
-
-def _behind(prefix: bytes) -> bytes:
-    return bytes((prefix[0] + 1,))

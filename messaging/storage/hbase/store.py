@@ -11,11 +11,10 @@ is not a consistent snapshot; above this interface, readers stop at the high-wat
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from threading import Condition, Event
-from typing import Any
 
 from messaging.storage.engine import Rows, StoreError
 from messaging.storage.hbase import journal
-from messaging.storage.hbase.connection import THRIFT2_REFUSALS, Thrift2Connection, gateways_of
+from messaging.storage.hbase.connections_and_writes import Change, StoreConnections
 from messaging.storage.hbase.journal import Journal, OwnClaims, journal_errors
 from messaging.storage.hbase.layout import (
     BODY,
@@ -30,15 +29,11 @@ from messaging.storage.hbase.layout import (
 )
 from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.storage.hbase.writes import Change, ForcedWrites, LoggedWrites, Writes
 from tuff.hbase_gateway import Addresses, Connection, Gateways
 
 SETTLE_AFTER_S = 0.05  # seconds that rows wait for others, to be put together
 SETTLE_ROWS = 1_000  # rows that are put at once; as many as fit into one call
 SETTLE_BYTES = 1 << 20  # bytes that are put at once
-# Seconds of one ownership check. If a gateway hangs, another one can be asked before the lease of
-# the previous check ends.
-LOOK_S_MAX = 2.0
 BEHIND_BYTES_MAX = 8 << 20  # bytes of rows that are not in the tables yet; then writers wait
 BEHIND_COMMITS_MAX = 1_024  # commits that an opening has to read; then writers wait
 
@@ -72,26 +67,18 @@ class HBaseOpener:
         self._addresses = Addresses(settings.addresses())
         self._admin_address = Addresses([settings.admin_address()])
         self._own_claims = OwnClaims()
-        self._connections: list[Gateways] = []
+        self._connections: StoreConnections | None = None
         self._is_over = False
 
     def __call__(self) -> "HBaseStore":
         """Raises: StoreError: HBase can't be reached, or refuses the call; TakenOverError."""
-        connections = [self._gateways(self._addresses)]
-        if self._settings.wal == "fsync":
-            forced = self._gateways(
-                self._admin_address,
-                connect=Thrift2Connection,
-                answers=THRIFT2_REFUSALS,
-            )
-            connections.append(forced)
-        looks = self._gateways(self._addresses, timeout_s=min(LOOK_S_MAX, self._settings.timeout_s))
-        connections.append(looks)
-        self._connections = connections
+        connections = self._connections = StoreConnections(
+            self._settings, self._addresses, self._admin_address, elapsed_s=self._elapsed_s
+        )
         if self._is_over:  # `interrupt` may not have seen them
             self.interrupt()
         try:
-            self._require_life(connections[0])
+            self._require_life(connections.gateways)
             return HBaseStore(
                 connections,
                 self._settings,
@@ -100,15 +87,14 @@ class HBaseOpener:
                 in_background=self._in_background,
             )
         except BaseException:
-            for each in connections:
-                each.close()
+            connections.close()
             raise
 
     def interrupt(self) -> None:
         """End the calls in flight to HBase, and refuse all later ones. Any thread may call."""
         self._is_over = True
-        for each in self._connections:
-            each.interrupt()
+        if self._connections is not None:
+            self._connections.interrupt()
 
     def _require_life(self, gateways: Gateways) -> None:
         """Raises: StoreError: the tables' time to live is too short."""
@@ -121,9 +107,6 @@ class HBaseOpener:
                     f"{self._rows_live_s} s; use `tuff hbase deploy --yes`, or lower "
                     "messaging.max_ttl"
                 )
-
-    def _gateways(self, addresses: Addresses, **others: Any) -> Gateways:
-        return gateways_of(self._settings, elapsed_s=self._elapsed_s, addresses=addresses, **others)
 
 
 class HBaseStore:
@@ -138,20 +121,19 @@ class HBaseStore:
 
     def __init__(
         self,
-        connections: Sequence[Gateways],
+        connections: StoreConnections,
         settings: HBaseSettings,
         own_claims: OwnClaims,
         *,
         now_ms: Callable[[], int],
         in_background: Background,
     ) -> None:
-        """`connections`: to Thrift1; to Thrift2, if writes are forced to disk; last, to Thrift1 for
-        ownership checks. `own_claims`: the claims of this server; a new one is added."""
+        """`own_claims`: the claims of this server; a new one is added."""
         self._connections = connections
-        self._gateways = connections[0]
+        self._gateways = connections.gateways
         self._prefix = settings.prefix
         self._in_background = in_background
-        self._writes = _writes(connections, settings.wal)
+        self._writes = connections.writes
         self._require_enabled()
         self._layout = Layout(self._salt_count())
         self._commits = Journal(self._gateways, self._writes, self._prefix, now_ms=now_ms)
@@ -200,7 +182,7 @@ class HBaseStore:
 
     def require_owned(self) -> None:
         """Raises: TakenOverError: another server has the tables; StoreError: HBase can't tell."""
-        self._commits.require_owned(self._connections[-1])
+        self._commits.require_owned(self._connections.checks)
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         rows = dict(batch)
@@ -237,12 +219,10 @@ class HBaseStore:
             self._enough.set()
             if self._failure is None:
                 self._changed.wait_for(lambda: not self._is_settling)
-        for each in self._connections:
-            each.interrupt()
+        self._connections.interrupt()
         with self._changed:
             self._changed.wait_for(lambda: not self._is_settling)
-        for each in self._connections:
-            each.close()
+        self._connections.close()
 
     def _require_sound(self) -> None:
         if self._failure is not None:
@@ -339,12 +319,6 @@ def _is_enabled(connection: Connection, *, table: bytes) -> bool:
 def _live_s(connection: Connection, *, table: bytes) -> int:
     families = connection.client.getColumnDescriptors(table)
     return min((family.timeToLive for family in families.values()), default=FOREVER_S)
-
-
-def _writes(connections: Sequence[Gateways], wal: str) -> Writes:
-    if wal == "fsync":
-        return ForcedWrites(connections[1])
-    return LoggedWrites(connections[0])
 
 
 def _merged(

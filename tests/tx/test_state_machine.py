@@ -32,7 +32,7 @@ from tx.edits import (
 )
 from tx.files import FileHeader
 from tx.invalid_list import truncate
-from tx.outcomes import OpenTransaction
+from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import TransactionSettings
 from tx.sinks import EpochRequest, Step, next_step
 from tx.snapshot_file import pack_snapshot, read_snapshot
@@ -213,7 +213,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
 
     @rule(choice=CHOICE)
     def abort_an_invalid_one(self, choice: int) -> None:
-        found = [o for o in self.state.outcomes if may_be_aborted(o)]
+        invalid = (o for o in self.state.outcomes if o.state is EndedState.INVALID)
+        found = [o for o in invalid if may_be_aborted(o)]
         if not found:
             return
         outcome = found[choice % len(found)]

@@ -204,5 +204,5 @@ def test_importing_it_loads_nothing_of_the_client() -> None:
     ).stdout
 
     assert [name for name in said.split() if name.startswith("tuff")] == [
-        "tuff", "tuff.launch", "tuff.testing",
+        "tuff", "tuff.launch", "tuff.protocol", "tuff.protocol.errors", "tuff.testing",
     ]  # fmt: skip

@@ -1,14 +1,16 @@
 """An interrupt at every line of the blocking driver, and of the steps up to the commit: all is
-rolled back, or all is done."""
+rolled back, or all is done. And at every line that closes an answer: the call ends with it."""
 
 import sys
 from collections.abc import Callable
+from http.client import HTTPResponse
 from types import CodeType, FrameType
 
 import pytest
 
 import tuff
 from tests.client.recording import Record, Service, Shelf
+from tests.http.process import ServerProcess
 from tuff.blocking import driver
 from tuff.commit import CommitProtocol
 from tuff.protocol.errors import TransactionCommittedError
@@ -23,6 +25,10 @@ def is_of_the_driver(code: CodeType) -> bool:
 
 def is_of_the_ending(code: CodeType) -> bool:
     return code in [getattr(CommitProtocol, name).__code__ for name in ENDING]
+
+
+def is_of_closing_an_answer(code: CodeType) -> bool:
+    return code in [getattr(HTTPResponse, name).__code__ for name in ("close", "flush")]
 
 
 class Interrupter:
@@ -102,4 +108,27 @@ def test_wherever_an_interrupt_comes_nothing_is_left_half_done(
         if not was_interrupted:
             assert line_number > count_min
             return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage traces already")
+def test_no_interrupt_is_lost_while_an_answer_is_closed(server: ServerProcess) -> None:
+    """One that came while the finalizer of an answer closed it was dropped, and a follower that was
+    told to end waited on."""
+    for line_number in range(1, LINE_COUNT_MAX):
+        interrupter = Interrupter(line_number, is_of_closing_an_answer)
+        with tuff.Client(server.url) as client:
+            client.topics.list(
+                "default"
+            )  # the connection is there, and the next call sends and reads
+            sys.settrace(interrupter)
+            try:
+                client.topics.list("default")
+            except KeyboardInterrupt:
+                continue
+            finally:
+                sys.settrace(None)
+        assert interrupter.left > 0, f"the interrupt at line {line_number} is lost"
+        assert line_number > 3
+        return
     raise AssertionError("it never came to an end")

@@ -194,8 +194,9 @@ class Transport:
 
     def _receive(self, connection: HTTPConnection, request: Request) -> Response:
         try:
-            reply = connection.getresponse()
-            body = reply.read()
+            # Closed here and not by its finalizer, in which Python drops an interrupt.
+            with connection.getresponse() as reply:
+                body = reply.read()
         except (OSError, HTTPException) as error:
             raise self._address.lost(request, error, was_sent=True) from error
         if reply.will_close:

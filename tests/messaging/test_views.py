@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.storage.engine import Rows
+from messaging.storage.engine import Rows, StoreDamagedError
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
@@ -68,6 +68,17 @@ async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: OpenStore) 
 
         assert found == ROWS
     await engine.close("the test is over")
+
+
+async def test_a_view_of_rows_that_can_not_be_read_says_why(engine: OpenStore) -> None:
+    def broken(rows: Rows) -> None:
+        raise StoreDamagedError("a block is damaged")
+
+    with (
+        engine.view(b"", b"\xff") as view,
+        pytest.raises(StorageUnavailableError, match="can't be read: a block is damaged"),
+    ):
+        await view.read(broken)
 
 
 async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: OpenStore) -> None:

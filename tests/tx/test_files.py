@@ -377,6 +377,16 @@ async def test_no_log_but_the_newest_is_open_and_none_after_a_stop(service: Serv
     assert service.disk.open_files == set()
 
 
+async def test_a_log_that_was_never_written_to_is_closed(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    await service.manager.open(None)
+    assert len(service.disk.open_files) == 1
+
+    await service.durable.close()
+
+    assert service.disk.open_files == set()
+
+
 async def test_no_two_files_have_the_same_number(service: Service) -> None:
     """Files are ordered by their number: two logs with the same could be replayed in any order."""
 

@@ -274,3 +274,12 @@ def test_a_mark_at_the_very_beginning_is_no_proof() -> None:
 
     assert list(proofs_behind(proof[2:] + bytes(3), 0)) == []
     assert len(list(proofs_behind(proof, 0))) == 1
+
+
+def test_a_proof_that_stands_elsewhere_than_it_says_proves_nothing() -> None:
+    proof = pack_proof(STORE_ID, offset=0, length=0)
+
+    in_its_place = [frame.start for frame in proofs_behind(proof, 0)]
+    moved = [frame.start for frame in proofs_behind(bytes(4) + proof, 0)]
+
+    assert (in_its_place, moved) == ([0], [])

@@ -25,6 +25,15 @@ async def test_an_abort_is_one_and_a_long_transaction_becomes_invalid_by_it(
     assert (counters.aborts, counters.invalidations) == counted
 
 
+async def test_a_commit_is_one_however_often_it_is_repeated(service: Service) -> None:
+    tx = await service.begin()
+
+    for _ in range(3):
+        await service.completion.commit(tx.transaction_id)
+
+    assert service.manager.counters.commits == 1
+
+
 async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
     service: Service,
 ) -> None:

@@ -160,7 +160,6 @@ class TransactionManager:
         To be called several times a second."""
         if self.status.state is ServiceState.DOWN:
             await self.durable.retry()
-            return
         self.durable.prove()
         if self.status.state is not ServiceState.RUNNING:
             return

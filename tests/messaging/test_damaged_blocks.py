@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from messaging.read.offsets import split
-from messaging.read.scan import read
-from messaging.read.visibility import start_number
+from messaging.read.scan import behind_block, read
+from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption
 from messaging.storage.engine import StoreDamagedError, StoreError
 from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
 from tests.messaging.stored_runs import in_runs
@@ -305,6 +306,16 @@ def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path
         assert split(store, asked, start=None, end=first_only, count=1)
         with pytest.raises(DamagedRecordError):
             read(store, asked)
+
+
+def test_a_reader_behind_damage_is_handed_the_newest_row() -> None:
+    newest = Offset(950_000, 3)
+    error = StoreDamagedError("damaged", readable_from=message_key(PREFIX, newest))
+    asked = query(high_water_mark=newest)
+
+    behind = behind_block(MemoryStore(), asked, Offset(950_000, 1), error)
+
+    assert behind == before_row(newest)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
 from tests.messaging.stored_runs import flip, in_runs
 from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
-from tests.messaging.world import DamagedStore
+from tests.messaging.world import NOON_MS, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 from tuff.protocol.json_forms import payload_to_json
@@ -258,3 +258,21 @@ def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
     ]
     assert run.json() == json.dumps(form).encode("ascii")
     assert run.items() == messages
+
+
+@pytest.mark.parametrize("name_size", range(3, 20))
+def test_a_group_ends_where_it_is_asked_to_whatever_the_length_of_the_name(name_size: int) -> None:
+    prefix = b"n" * name_size + (1).to_bytes(4, "big")
+    places = [Offset(NOON_MS, seq_id) for seq_id in range(4)]
+    key, table = message_key(prefix, places[3]), MemoryStore()
+    brings = PayloadRange(places[0], places[2], 3)
+    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    for place in places[:3]:
+        key = payload_key(prefix, COMMITTED, place)
+        table.write([(key, PayloadRow(payload=b"%d" % place.seq_id).to_bytes(key))])
+    served = {"now_ms": NOON_MS, "live_from": places[0], "high_water_mark": places[3]}
+    through = MessageId(*places[3], *places[1])
+
+    reading = read(table, query(prefix=prefix, through=through, **served))
+
+    assert [payload for _, payload in reading.items] == [b"0", b"1"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from messaging.read.poll import Poll
 from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
+from messaging.storage.rows import MESSAGES
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -226,6 +228,22 @@ async def test_a_rollback_touches_no_rows_of_others_within_its_range(
     world.transactions.end(8, world.transactions.committed)
     world.transactions.end(7, world.transactions.committed)
     assert await polled(service, COMMITTED) == [b"plain", b"of 8"]
+
+
+async def test_a_damaged_row_keeps_no_other_of_its_transaction_from_being_rolled_back(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    before = set(world.rows)
+    await publish(service, b"damaged", pointer=pointer)
+    (damaged,) = [key for key in set(world.rows) - before if key.startswith(MESSAGES)]
+    world.rows[damaged] = world.rows[damaged][:-1] + b"!"
+    second = await publish(service, b"rolled back", pointer=pointer)
+
+    await service.rows.mark_rolled_back([pointer])
+
+    world.transactions.end(pointer, world.transactions.committed)
+    assert await polled(service, replace(COMMITTED, start=second.first)) == []
 
 
 async def test_a_rollback_of_what_nobody_knows_changes_nothing(

@@ -289,6 +289,25 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
     await service.completion.commit(tx.transaction_id)
 
 
+async def test_a_service_that_is_down_can_not_be_stopped(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+
+    with pytest.raises(TransactionsUnavailableError, match="not been recovered yet"):
+        await service.manager.stop_service()
+
+
+async def test_while_it_closes_a_service_starts_no_transaction(service: Service) -> None:
+    service.files.hold()
+    closing = asyncio.ensure_future(service.manager.close())
+    await turns()
+
+    with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
+        await service.begin()
+
+    service.files.release()
+    await closing
+
+
 async def test_a_service_that_was_stopped_once_comes_up_again_after_a_failure(
     service: Service,
 ) -> None:

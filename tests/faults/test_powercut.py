@@ -76,7 +76,9 @@ def test_a_table_that_does_not_sync_what_it_takes_back_is_seen(
     program.run(spoilt, states=40, seed=1, now_ms=newest_ms(spoilt))
 
     assert count > 0
-    assert any("ABORTED_READ" in each for each in program.wrong), program.wrong
+    # G1a or G1b: which of the two the checker meets first depends on the recorded run.
+    found = ("ABORTED_READ", "INTERMEDIATE_READ")
+    assert any(name in each for each in program.wrong for name in found), program.wrong
 
 
 def _fail_syncs_of_what_was_taken_back(trace: Path) -> int:

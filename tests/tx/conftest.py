@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service
+from tests.tx.service import Service
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     ChangeSetTooLargeError,

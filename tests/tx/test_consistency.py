@@ -21,8 +21,8 @@ from admin.salvage_transactions import (
     prove_state,
 )
 from admin.transaction_files import TransactionFiles, write_transaction_files
-from tests.tx.epochs import begin as begin_epoch
-from tests.tx.harness import NOW_MS, STORE_ID, Rows, Service, entry
+from tests.tx.service import NOW_MS, STORE_ID, Rows, Service, entry
+from tests.tx.sinks import begin as begin_epoch
 from tuff.protocol.errors import TransactionConflictError
 from tuff.protocol.transaction import TransactionType
 from tx import consistency

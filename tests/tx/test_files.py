@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from admin.transaction_files import TransactionFiles
-from tests.tx.harness import NOW_MS, STORE_ID, Service, entry
+from tests.tx.service import NOW_MS, STORE_ID, Service, entry
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tx.harness import Service
+from tests.tx.service import Service
 from tuff.protocol.errors import TransactionConflictError, TransactionTimedOutError
 from tuff.protocol.transaction import TransactionType
 from tx.outcomes import OpenTransaction

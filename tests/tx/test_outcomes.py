@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tx.harness import NOW_MS
+from tests.tx.service import NOW_MS
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import STORE_ID, Rows, Service, entry, turns
+from tests.tx.service import STORE_ID, Rows, Service, entry, turns
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionConflictError,

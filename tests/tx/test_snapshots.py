@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service, turns
+from tests.tx.service import Service, turns
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.durable_state import ServiceState
 

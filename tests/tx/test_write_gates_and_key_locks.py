@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tx.write_gates_and_key_locks import TransactionLocks
 

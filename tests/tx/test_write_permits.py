@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.harness import Service, turns
+from tests.tx.service import Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.tx.epochs import ask, begin, commit, state
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
+from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     SinkFencedError,
     SinkNotFoundError,

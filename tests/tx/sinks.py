@@ -1,6 +1,6 @@
 """Epochs of a sink as tests of the service ask for them."""
 
-from tests.tx.harness import Service
+from tests.tx.service import Service
 from tx.outcomes import OpenTransaction
 from tx.sinks import EpochRequest
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.tx.harness import NOW_MS, Service, turns
+from tests.tx.service import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,

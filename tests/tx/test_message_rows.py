@@ -3,7 +3,7 @@ it wrote, and not before its end is durable (§1, Durability)."""
 
 import pytest
 
-from tests.tx.harness import Service, turns
+from tests.tx.service import Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 

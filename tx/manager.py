@@ -1,7 +1,7 @@
 """The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
 work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
-Callers use the parts: `starts` and `completion` for single transactions, `runs`, `epochs`,
+Callers use the parts: `starts` and `completion` for single transactions, `autocommit`, `sinks`,
 `invalid_list` and `monitoring`; the message store uses `write_permits`.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuff.disk.event_loop import Arrivals, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.autocommit import Runs
+from tx.autocommit import Autocommit
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
@@ -26,7 +26,7 @@ from tx.settings import (
     PRUNE_INTERVAL_MS,
     TransactionSettings,
 )
-from tx.sinks import Epochs
+from tx.sinks import Sinks
 from tx.start_and_checkpoint import Starts
 from tx.state import TransactionState
 from tx.timeouts import Timeouts
@@ -102,10 +102,8 @@ class TransactionManager:
         self.starts = starts = Starts(
             durable, completion, pointers, timeouts, settings, counters, now_ms=now_ms
         )
-        self.runs = Runs(durable, starts, completion)
-        self.epochs = Epochs(
-            durable, completion, starts, pointers, settings, counters, now_ms=now_ms
-        )
+        self.autocommit = Autocommit(durable, starts, completion)
+        self.sinks = Sinks(durable, completion, starts, pointers, settings, counters, now_ms=now_ms)
         self.invalid_list = InvalidList(durable, locks, rows, now_ms=now_ms, last_sweep=last_sweep)
         self.monitoring = Monitoring(durable, timeouts, now_ms=now_ms)
         self.write_permits = WritePermits(durable, locks)

@@ -157,7 +157,7 @@ def _lost_error(sink: Sink) -> TransactionNotInProgressError:
     return kind(sentence, members={"reason": sink.reason.value})
 
 
-class Epochs:
+class Sinks:
     """The sinks and their epochs. Lives on one event loop. All methods raise
     TransactionsUnavailableError while the service is down or stopped."""
 

@@ -207,7 +207,7 @@ class Service:
         )
         self.durable = self.manager.durable
         self.starts, self.completion = self.manager.starts, self.manager.completion
-        self.runs, self.epochs = self.manager.runs, self.manager.epochs
+        self.autocommit, self.sinks = self.manager.autocommit, self.manager.sinks
         self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
 

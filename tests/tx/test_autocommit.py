@@ -17,7 +17,7 @@ from tx.settings import TransactionSettings
 async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.runs.run([entry(b"a")], client="me", request_id="r"))
+        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id="r"))
         for _ in range(3)
     ]
     await turns()
@@ -27,7 +27,7 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
 
     assert len({outcome.transaction_id for outcome in outcomes}) == 1
     assert len(service.rows.published) == 1
-    repeated = await service.runs.run([entry(b"x")], client="me", request_id="r")
+    repeated = await service.autocommit.run([entry(b"x")], client="me", request_id="r")
     assert repeated == outcomes[0]
 
 
@@ -36,7 +36,7 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
     tx, other = await service.begin(), await service.begin()
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.runs.run([entry(b"a")], client="me", request_id=each))
+        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id=each))
         for each in ("r", "r", None)
     ]
     runs.append(
@@ -57,7 +57,7 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
     assert aborted.state is EndedState.ABORTED
     assert len(service.rows.published) == 3
     with pytest.raises(TransactionsUnavailableError):
-        await service.runs.run([entry(b"a")], client="me", request_id="r")
+        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
 
 
 async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
@@ -65,12 +65,12 @@ async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
 ) -> None:
     service.rows.failure = StorageUnavailableError("disk full")
     with pytest.raises(StorageUnavailableError):
-        await service.runs.run([entry(b"a")], client="me", request_id="r")
+        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
 
     [aborted] = (await service.durable.durable_image()).outcomes
     assert aborted.state is EndedState.ABORTED
     service.rows.failure = None
-    await service.runs.run([entry(b"a")], client="me", request_id="r")
+    await service.autocommit.run([entry(b"a")], client="me", request_id="r")
 
 
 async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:

@@ -90,7 +90,7 @@ async def make_history(directory: Path) -> None:
     await service.starts.checkpoint(still.transaction_id)
     done = await begin_epoch(service, 1, "another")
     await service.completion.commit(done.transaction_id)
-    await service.epochs.forget("s")
+    await service.sinks.forget("s")
     await service.begin()
     await service.later(10)
     await service.kill()

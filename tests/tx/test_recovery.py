@@ -409,7 +409,7 @@ async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
 async def test_a_failure_of_storage_is_reported_with_its_cause(service: Service) -> None:
     service.rows.refusal = StorageUnavailableError("read-only")
     with pytest.raises(StorageUnavailableError):
-        await service.runs.run([entry(b"a")], client="c", request_id=None)
+        await service.autocommit.run([entry(b"a")], client="c", request_id=None)
 
 
 async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Service) -> None:

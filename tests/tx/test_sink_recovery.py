@@ -41,7 +41,7 @@ async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Servi
     asking.cancel()
 
     with pytest.raises(SinkNotFoundError):
-        await again.epochs.show("s")
+        await again.sinks.show("s")
     assert await ask(again, 1, "b") is not None
     await again.kill()
 
@@ -62,7 +62,7 @@ async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Servic
                 (directory / path.name).write_bytes(path.read_bytes())
         (directory / log.name).write_bytes(whole[:size])
         again = await Service(directory).open()
-        shown = await again.epochs.show_all()
+        shown = await again.sinks.show_all()
         is_open = tx.transaction_id in again.write_permits.snapshot().in_progress
         found.add((len(shown), is_open))
         await again.kill()
@@ -76,8 +76,8 @@ async def test_every_answer_about_a_sink_is_durable(service: Service) -> None:
     committing = asyncio.create_task(commit(service, tx))
     await turns()
     asking = asyncio.create_task(ask(service, 1, "b"))
-    showing = asyncio.create_task(service.epochs.show("s"))
-    listing = asyncio.create_task(service.epochs.show_all())
+    showing = asyncio.create_task(service.sinks.show("s"))
+    listing = asyncio.create_task(service.sinks.show_all())
     await turns()
     assert [task.done() for task in (asking, showing, listing)] == [False] * 3
 
@@ -92,9 +92,9 @@ async def test_every_answer_about_a_sink_is_durable(service: Service) -> None:
 async def test_a_sink_is_not_shown_as_forgotten_before_that_is_durable(service: Service) -> None:
     await commit(service, await begin(service, 1, "a"))
     service.disk.hold()
-    forgetting = asyncio.create_task(service.epochs.forget("s"))
+    forgetting = asyncio.create_task(service.sinks.forget("s"))
     await turns()
-    showing = asyncio.create_task(service.epochs.show("s"))
+    showing = asyncio.create_task(service.sinks.show("s"))
     await turns()
     assert not forgetting.done()
     assert not showing.done()
@@ -114,11 +114,11 @@ async def test_everything_of_a_sink_survives(service: Service, is_clean: bool) -
     open_one = await begin(service, 1, "b", sink="fenced")
     lost = await begin(service, 9, "a", sink="lost")
     await service.completion.invalidate(lost.transaction_id)
-    before = [sink for sink, _ in await service.epochs.show_all()]
+    before = [sink for sink, _ in await service.sinks.show_all()]
 
     again = await service.restart() if is_clean else await service.crash()
 
-    assert [sink for sink, _ in await again.epochs.show_all()] == before
+    assert [sink for sink, _ in await again.sinks.show_all()] == before
     assert (await begin(again, 1, "b", sink="fenced")).transaction_id == open_one.transaction_id
     with pytest.raises(SinkFencedError):
         await ask(again, 1, "a", sink="fenced")
@@ -167,8 +167,8 @@ async def test_a_stopped_service_begins_nothing(service: Service) -> None:
     await service.manager.stop_service()
 
     for call in (
-        ask(service, 1, "a"), service.epochs.show("s"), service.epochs.show_all(),
-        service.epochs.forget("s"),
+        ask(service, 1, "a"), service.sinks.show("s"), service.sinks.show_all(),
+        service.sinks.forget("s"),
     ):  # fmt: skip
         with pytest.raises(TransactionsUnavailableError):
             await call

@@ -103,7 +103,7 @@ async def test_sinks_know_nothing_of_each_other(service: Service) -> None:
     await commit(service, await begin(service, 5, "a"))
 
     assert await ask(service, 1, "a", sink="other") is not None
-    shown = await service.epochs.show_all()
+    shown = await service.sinks.show_all()
     assert [(sink.name, told) for sink, told in shown] == [
         ("other", "in_progress"), ("s", "committed"),
     ]  # fmt: skip
@@ -304,9 +304,9 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
         await ask(service, 1, "a", sink="three")
     assert await ask(service, 2, "a", sink="one") is not None
     with pytest.raises(SinkInUseError):
-        await service.epochs.forget("one")
+        await service.sinks.forget("one")
     await commit(service, await begin(service, 1, "a", sink="two"))
-    await service.epochs.forget("two")
+    await service.sinks.forget("two")
     assert await ask(service, 1, "a", sink="three") is not None
     await service.kill()
 
@@ -314,21 +314,21 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
 async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Service) -> None:
     tx = await begin(service, 1, "a")
     with pytest.raises(SinkInUseError, match=str(tx.transaction_id)):
-        await service.epochs.forget("s")
+        await service.sinks.forget("s")
     await service.completion.can_commit(tx.transaction_id, [])
     assert await state(service) == (1, "a", "committing")
     with pytest.raises(SinkInUseError):
-        await service.epochs.forget("s")
+        await service.sinks.forget("s")
     await commit(service, tx)
 
-    await service.epochs.forget("s")
+    await service.sinks.forget("s")
 
-    for call in (service.epochs.show, service.epochs.forget):
+    for call in (service.sinks.show, service.sinks.forget):
         with pytest.raises(SinkNotFoundError):
             await call("s")
     again = await service.crash()
     with pytest.raises(SinkNotFoundError):
-        await again.epochs.show("s")
+        await again.sinks.show("s")
     assert await ask(again, 0, "a") is not None
     await again.kill()
 
@@ -337,7 +337,7 @@ async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Se
 async def test_what_is_no_name_of_a_sink_is_refused(service: Service, name: str) -> None:
     with pytest.raises(InvalidNameError):
         await ask(service, 0, "a", sink=name)
-    for call in (service.epochs.show, service.epochs.forget):
+    for call in (service.sinks.show, service.sinks.forget):
         with pytest.raises(InvalidNameError):
             await call(name)
 
@@ -361,4 +361,4 @@ async def test_a_lease_out_of_range_is_refused(service: Service) -> None:
     with pytest.raises(InvalidTimeoutError):
         await ask(service, 0, "a", lease_s=0)
     with pytest.raises(SinkNotFoundError):
-        await service.epochs.show("s")
+        await service.sinks.show("s")

@@ -96,7 +96,7 @@ class TransactionManager:
         settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
         self.completion = completion = Completion(
             durable, locks, self._ended_rows, timeouts, rows, settings, counters,
-            now_ms=now_ms, spawn=spawn,
+            now_ms=now_ms,
         )  # fmt: skip
         self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
         self.starts = starts = Starts(
@@ -138,7 +138,7 @@ class TransactionManager:
         now_ms = self._now_ms()
         yield Restarted(now_ms, not state.is_clean, state.blocks)
         # A commit that was cut off: its rows are there, or on their way, and its record is not.
-        cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()
+        cut_off = self._rows.final_pointers() | self._locks.claiming()
         for opened in list(state.open.values()):
             if not cut_off.isdisjoint(opened.pointers):
                 topics = tuple(self._rows.topics(opened.pointers))

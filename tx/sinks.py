@@ -211,7 +211,7 @@ class Sinks:
             try:
                 if step is Step.GO_ON:
                     return sink, await self._completion.open_now(sink.transaction_id)
-                await self._completion.invalidate(sink.transaction_id, InvalidReason.INVALIDATED)
+                await self._completion.invalidate(sink.transaction_id)
                 self._counters.fences += 1
             except TransactionCommittedError:
                 continue  # while its commit was waited for

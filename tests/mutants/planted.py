@@ -86,8 +86,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit does not wait for writes that passed the gate",
         "tx/write_gates_and_key_locks.py",
-        "            try:\n                await _emptied(gate)\n",
-        "            try:\n                pass\n",
+        "        try:\n            await gate.emptied()\n",
+        "        try:\n            pass\n",
         ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
     ),
     Mutant(

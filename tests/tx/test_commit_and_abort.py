@@ -231,9 +231,9 @@ async def test_an_invalidation_does_not_wait_but_its_marking_does(service: Servi
     tx = await service.begin()
     permit = service.write_permits.enter(tx.transaction_id)
 
-    await service.completion.invalidate(tx.transaction_id, InvalidReason.BLOCKED_READERS)
+    await service.completion.invalidate(tx.transaction_id)
 
-    assert await service.state_of(tx.transaction_id) == ("invalid", "blocked_readers")
+    assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
     with pytest.raises(TransactionInvalidatedError):
         permit.require_open()
     service.rows.carried[tx.transaction_id] = "ns:t"
@@ -515,47 +515,3 @@ async def test_a_commit_writes_no_change_twice(service: Service) -> None:
     _, edit = read_log(path.name, path.read_bytes()).edits[-1]
     assert isinstance(edit, Committed)
     assert edit.changes == {b"b"}
-
-
-async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
-    tx = await service.begin()
-
-    await service.completion.invalidate(tx.transaction_id)
-    await turns()
-
-    assert service.rows.marked == []
-
-
-async def test_rows_are_marked_once_however_many_ask_for_it(service: Service) -> None:
-    ended, rows = service.completion._ended_rows, service.rows
-    rows.carried[7] = "ns:t"
-    rows.marking.clear()
-
-    ended._mark_if_needed(7, [7])
-    ended._mark_if_needed(7, [7])
-    waiting = asyncio.ensure_future(ended.marked(7, [7]))
-    rows.carried.clear()  # a write under way may still give it rows
-    late = asyncio.ensure_future(ended.marked(7, [7]))
-    await turns()
-    assert (waiting.done(), late.done()) == (False, False)
-    rows.marking.set()
-
-    assert (await waiting, await late) == (True, True)
-    assert rows.marked == [7]
-
-
-async def test_readers_in_any_pointer_of_a_transaction_are_woken_at_its_end(
-    service: Service,
-) -> None:
-    completion = service.completion
-    service.rows.read_in = {8}
-    service.rows.woken.clear()
-
-    completion._wake_readers_soon([7, 8], lsn=0)
-    await turns()
-    assert service.rows.woken == [7, 8]
-
-    service.rows.woken.clear()
-    await service.durable.close()
-    await completion._wake_once_durable([7, 8], lsn=10**6)  # recovery wakes them
-    assert service.rows.woken == []

@@ -113,10 +113,8 @@ async def _ignored(service: Service, pointer: int) -> None:
 
 
 async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Service) -> None:
-    named, unnamed, long = [
-        await service.begin(kind)
-        for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
-    ]
+    named, unnamed, reader = [await service.begin() for _ in range(3)]
+    long = await service.begin(TransactionType.LONG)
     await service.later(0)
     service.disk.hold()
     await service.completion.can_commit(named.transaction_id, [b"k"])
@@ -126,6 +124,7 @@ async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Serv
 
     await again.completion.commit(named.transaction_id, changes=[])
     await again.completion.commit(long.transaction_id)
+    await again.completion.commit(reader.transaction_id, read_only=True)
     with pytest.raises(TransactionInvalidatedError):
         await again.completion.commit(unnamed.transaction_id)
     assert await again.state_of(unnamed.transaction_id) == ("invalid", "lost_in_crash")

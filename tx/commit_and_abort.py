@@ -239,11 +239,12 @@ class Completion:
         entries: Sequence[PublishEntry],
         request: CommitRequest,
     ) -> Outcome:
-        transaction_id, epoch = opened.transaction_id, self._durable.epoch
+        transaction_id = opened.transaction_id
+        recovery_count = self._durable.recovery_count
         self._locks.claim(transaction_id, changes)
         try:
             written = await self._write_rows(transaction_id, entries)
-            if self._durable.epoch != epoch:
+            if self._durable.recovery_count != recovery_count:
                 # Recovery found a commit that was cut off, and has invalidated it.
                 raise TransactionsUnavailableError(
                     f"the transaction log failed during the commit of {transaction_id}; ask how it "

@@ -196,9 +196,10 @@ class TransactionManager:
         interval_ms = round(self._settings.snapshot_interval_s * 1000)
         if self.durable.logged_count > LOGGED_COUNT_MAX:
             interval_ms = min(interval_ms, FULL_LOG_INTERVAL_MS)
-        is_due = now_ms - self._snapshot_tried_at_ms >= interval_ms
-        if is_due and self.durable.is_snapshot_due(interval_ms=interval_ms):
-            # Each attempt begins a new log, so one that fails is not repeated at every tick.
+        # Each attempt begins a new log, so one that fails is not repeated at every tick.
+        newest_ms = self.durable.newest_snapshot.header.created_ms
+        last_ms = max(newest_ms, self._snapshot_tried_at_ms)
+        if self.durable.logged_count > 0 and now_ms - last_ms >= interval_ms:
             self._snapshot_tried_at_ms = now_ms
             self._spawn(self._snapshot_in_background())
 

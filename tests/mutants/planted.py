@@ -27,7 +27,7 @@ MUTANTS: Sequence[Mutant] = (
         "a pointer block is recorded in the message store before it is durable",
         "process/components.py",
         "            await self._messaging.record_store_id(store_id)\n",
-        "            self._messaging.note_reserved(self._transactions.durable.image().highest_reserved)\n"
+        "            self._messaging.note_reserved(self._transactions.durable.decided.image().highest_reserved)\n"
         "            await self._messaging.record_store_id(store_id)\n",
         (
             "tests/process/test_components.py::test_a_block_that_a_crash_can_still_take_is_not_recorded",

@@ -398,8 +398,8 @@ BUGS = (
     planted(
         "snapshot-older-than-the-log-after-it",
         "tx/durable_state.py",
-        "        image = self.decided.image()\n\n",
-        "        image = self.decided.image()\n        await asyncio.sleep(0)\n\n",
+        "        image = self.decided.image()\n",
+        "        image = self.decided.image()\n        await asyncio.sleep(0)\n",
     ),
     planted(
         "time-out-during-a-commit-that-writes-rows",
@@ -410,7 +410,7 @@ BUGS = (
     planted(
         "commit-continues-after-the-log-failed",
         "tx/commit_and_abort.py",
-        "if self._durable.epoch != epoch:",
+        "if self._durable.recovery_count != recovery_count:",
         "if False:",
     ),
     # Readers that sleep, and readers of rows that are being marked

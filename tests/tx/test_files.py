@@ -229,7 +229,7 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path
     service = await Service(tmp_path).open()
     reserved = service.rows.reserved
     assert service.durable.store_id == STORE_ID
-    assert reserved == service.durable.image().highest_reserved
+    assert reserved == service.durable.decided.image().highest_reserved
     await service.restart()
 
     for mark, words in (

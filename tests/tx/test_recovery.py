@@ -398,7 +398,7 @@ async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
 ) -> None:
     """The log was closed with an edit that is written and not synced, so nobody can say."""
     await service.begin()
-    image = service.durable.image()
+    image = service.durable.decided.image()
     await service.durable.close()
 
     with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
@@ -424,7 +424,7 @@ async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Servi
 async def test_the_state_of_a_service_that_is_down_is_not_given_out(service: Service) -> None:
     service.durable.disable("for this test")
 
-    for read in (service.durable.image, lambda: service.durable.logged_count):
+    for read in (lambda: service.durable.decided, lambda: service.durable.logged_count):
         with pytest.raises(TransactionsUnavailableError, match="for this test"):
             read()
 

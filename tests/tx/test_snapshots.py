@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.service import Service, turns
+from tests.tx.service import NOW_MS, STORE_ID, Service, turns
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.durable_state import ServiceState
+from tx.files import FileHeader
 
 
 def names(directory: Path, kind: str) -> set[str]:
@@ -128,8 +129,10 @@ async def test_a_log_that_has_failed_begins_no_file(service: Service, tmp_path: 
     log = service.durable._log
     assert log is not None
 
+    header = FileHeader(sequence=9, store_id=STORE_ID, created_ms=NOW_MS, lsn=9)
     with pytest.raises(TransactionsUnavailableError, match="No space left"):
-        await log.roll(tmp_path / "next", lambda sequence, length: pytest.fail("it has a header"))
+        await log.roll(tmp_path / "next", header)
+    assert not (tmp_path / "next").exists()
 
 
 async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(

@@ -143,7 +143,7 @@ async def test_pointers_that_no_start_wants_are_given_back(service: Service) -> 
 
 def reserved_count(service: Service) -> int:
     """How many pointers a crash would take now."""
-    return sum(block.count for block in service.durable.image().blocks)
+    return sum(block.count for block in service.durable.decided.image().blocks)
 
 
 async def test_what_is_wanted_is_not_given_back(service: Service) -> None:

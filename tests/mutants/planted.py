@@ -123,7 +123,7 @@ MUTANTS: Sequence[Mutant] = (
         "            await self._durable.synced(self._durable.record(edit))\n",
         "            self._durable.record(edit)\n",
         (
-            "tests/tx/test_start_and_checkpoint.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",
+            "tests/tx/test_pointer_blocks.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",
         ),
     ),
     Mutant(
@@ -131,18 +131,14 @@ MUTANTS: Sequence[Mutant] = (
         "tx/pointer_blocks.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
-        (
-            "tests/tx/test_start_and_checkpoint.py::test_pointers_that_no_start_wants_are_given_back",
-        ),
+        ("tests/tx/test_pointer_blocks.py::test_pointers_that_no_start_wants_are_given_back",),
     ),
     Mutant(
         "a pointer block is returned while it is being written",
         "tx/pointer_blocks.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
-        (
-            "tests/tx/test_start_and_checkpoint.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",
-        ),
+        ("tests/tx/test_pointer_blocks.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
     ),
     Mutant(
         "new transactions see commits that are not durable",
@@ -248,7 +244,7 @@ MUTANTS: Sequence[Mutant] = (
         "tx/invalid_list.py",
         "        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):\n",
         "        if not self._rows.is_cleared(pointer):\n",
-        ("tests/tx/test_autocommit.py::test_pruning_takes_off_only_what_no_row_carries",),
+        ("tests/tx/test_invalid_list.py::test_pruning_takes_off_only_what_no_row_carries",),
     ),
     Mutant(
         "a repeated request id runs again",

@@ -29,7 +29,6 @@ async def test_a_begin_waits_until_both_its_parts_are_durable(service: Service) 
     assert (await first).transaction_id == (await second).transaction_id
     again = await service.crash()
     assert (await begin(again, 1, "a")).transaction_id == (await first).transaction_id
-    await again.kill()
 
 
 async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Service) -> None:
@@ -43,7 +42,6 @@ async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Servi
     with pytest.raises(SinkNotFoundError):
         await again.sinks.show("s")
     assert await ask(again, 1, "b") is not None
-    await again.kill()
 
 
 async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Service) -> None:
@@ -104,7 +102,6 @@ async def test_a_sink_is_not_shown_as_forgotten_before_that_is_durable(service: 
     showing.cancel()
 
     assert await state(again) == (1, "a", "committed")
-    await again.kill()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -122,7 +119,6 @@ async def test_everything_of_a_sink_survives(service: Service, is_clean: bool) -
     assert (await begin(again, 1, "b", sink="fenced")).transaction_id == open_one.transaction_id
     with pytest.raises(SinkFencedError):
         await ask(again, 1, "a", sink="fenced")
-    await again.kill()
 
 
 async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_committed(
@@ -144,7 +140,6 @@ async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_comm
         await ask(again, 1, "a")
     assert refusal.value.members == {"reason": "lost_in_crash"}
     assert await ask(again, 1, "b") is not None
-    await again.kill()
 
 
 async def test_a_log_that_failed_decides_by_what_it_holds(service: Service) -> None:

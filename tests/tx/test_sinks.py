@@ -1,11 +1,10 @@
 """Epochs of sinks: each rule, with the history of loss that it prevents (protocol §5.3)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.tx.service import Service, entry, turns
+from tests.tx.service import NewService, Service, entry, turns
 from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     BadRequestError,
@@ -59,9 +58,11 @@ async def test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committe
     assert len(service.write_permits.snapshot().in_progress) == 0
 
 
-async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path: Path) -> None:
+async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(
+    new_service: NewService,
+) -> None:
     """Asked of the outcomes instead, a replay an hour later would write everything once more."""
-    service = await Service(tmp_path, TransactionSettings(outcome_retention_s=1)).open()
+    service = await new_service(TransactionSettings(outcome_retention_s=1)).open()
     tx = await begin(service, 1, "a")
     await commit(service, tx)
     await service.later(60_000)
@@ -73,16 +74,15 @@ async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path
     assert await ask(again, 1, "b") is None
     third = await again.restart()
     assert await ask(third, 1, "b") is None
-    await third.kill()
 
 
 async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgotten(
-    tmp_path: Path,
+    new_service: NewService,
 ) -> None:
     """Whoever takes "not in progress, and not invalid" for committed loses the epoch when the
     outcome is forgotten and the invalid list truncated."""
     settings = TransactionSettings(outcome_retention_s=1)
-    service = await Service(tmp_path, settings).open()
+    service = await new_service(settings).open()
     tx = await begin(service, 1, "a")
     await service.completion.invalidate(tx.transaction_id)
     removed, _ = await service.invalid_list.truncate(pointers=[tx.transaction_id])
@@ -96,7 +96,6 @@ async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgot
     with pytest.raises(SinkEpochOpenError):
         await ask(again, 2, "b")
     assert (await begin(again, 1, "b")).transaction_id > tx.transaction_id
-    await again.kill()
 
 
 async def test_sinks_know_nothing_of_each_other(service: Service) -> None:
@@ -165,7 +164,6 @@ async def test_as_many_fenced_runs_are_remembered_as_it_says(service: Service) -
     with pytest.raises(SinkFencedError):
         await ask(again, 1, "run-1")
     assert await ask(again, 1, "run-0") is not None
-    await again.kill()
 
 
 async def test_a_fence_waits_for_a_commit_whose_rows_are_being_written(service: Service) -> None:
@@ -209,7 +207,6 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
     hasty.settings = TransactionSettings()
     patient = await hasty.restart()
     assert await ask(patient, 1, "b") is None
-    await patient.kill()
 
 
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
@@ -270,11 +267,11 @@ async def test_a_later_epoch_does_not_begin_before_the_recorded_one_committed(
 
 @pytest.mark.parametrize("reason", ["invalidated", "abort_of_long", "lease_expired", "timed_out"])
 async def test_a_run_that_lost_its_transaction_begins_no_second_one(
-    tmp_path: Path, reason: str
+    new_service: NewService, reason: str
 ) -> None:
     """Its tasks hold pointers of the first: what they stored would be missing, and the epoch would
     commit with the rest."""
-    service = await Service(tmp_path, TransactionSettings(long_timeout_s=100)).open()
+    service = await new_service(TransactionSettings(long_timeout_s=100)).open()
     tx = await ask(service, 1, "a", lease_s=10 if reason == "lease_expired" else None)
     assert tx is not None
     match reason:
@@ -292,11 +289,10 @@ async def test_a_run_that_lost_its_transaction_begins_no_second_one(
         assert refusal.value.members == {"reason": reason}
     assert await state(service) == (1, "a", "invalid")
     assert await ask(service, 1, "b") is not None
-    await service.kill()
 
 
-async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(sinks_max=2)).open()
+async def test_no_more_sinks_are_remembered_than_may_be(new_service: NewService) -> None:
+    service = await new_service(TransactionSettings(sinks_max=2)).open()
     await commit(service, await begin(service, 1, "a", sink="one"))
     await begin(service, 1, "a", sink="two")
 
@@ -308,7 +304,6 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
     await commit(service, await begin(service, 1, "a", sink="two"))
     await service.sinks.forget("two")
     assert await ask(service, 1, "a", sink="three") is not None
-    await service.kill()
 
 
 async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Service) -> None:
@@ -330,7 +325,6 @@ async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Se
     with pytest.raises(SinkNotFoundError):
         await again.sinks.show("s")
     assert await ask(again, 0, "a") is not None
-    await again.kill()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a?b"])

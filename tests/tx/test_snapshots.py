@@ -43,7 +43,6 @@ async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
     again = await service.crash()
     for tx in (before, after):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 async def test_a_snapshot_behind_no_edit_writes_nothing_to_the_log(service: Service) -> None:
@@ -74,7 +73,6 @@ async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service
     await service.completion.commit(again.transaction_id)
     last = await service.crash()
     assert await last.state_of(again.transaction_id) == ("committed", None)
-    await last.kill()
 
 
 async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Service) -> None:
@@ -95,7 +93,6 @@ async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Se
     service.disk.fails = False
     again = await service.next_life().open()
     assert again.manager.status.state is ServiceState.RUNNING
-    await again.kill()
 
 
 async def test_a_service_that_closes_during_a_recovery_stays_down_after_it(
@@ -147,3 +144,45 @@ async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
         await service.manager.take_snapshot()
 
     assert names(service.directory, "txlog") == before
+
+
+async def test_a_clean_stop_leaves_a_snapshot_of_everything(service: Service) -> None:
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.begin()
+
+    await service.manager.close()
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
+    service: Service,
+) -> None:
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.later(300_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    await service.begin()
+    await service.later(300_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.manager.LOGGED_COUNT_MAX", 4)
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    await service.later(10_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1

@@ -92,7 +92,7 @@ class Backups:
 
     def _image(self) -> tuple[FileHeader, StateImage]:
         durable = self._transactions.durable
-        image, store_id = durable.image(), durable.store_id
+        image, store_id = durable.decided.image(), durable.store_id
         header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
         return header, image
 

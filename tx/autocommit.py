@@ -1,4 +1,4 @@
-"""Runs: start, publish and commit in one call (protocol §5.2, `run`)."""
+"""Autocommit: start, publish and commit in one call (protocol §5.2, `run`)."""
 
 import asyncio
 import contextlib
@@ -13,31 +13,35 @@ from tx.outcomes import Outcome
 from tx.start_and_checkpoint import Starts
 
 
-class Runs:
-    """Runs under way, by request id. Lives on one event loop."""
+class Autocommit:
+    """Runs such transactions, each request id at most once. Lives on one event loop."""
 
     def __init__(self, durable: DurableState, starts: Starts, completion: Completion) -> None:
         self._durable = durable
         self._starts = starts
         self._completion = completion
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._under_way: dict[str, asyncio.Future[None]] = {}  # by request id
 
     async def run(
         self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
     ) -> Outcome:
-        """Start, publish and commit in one; a repeated request id gives the first outcome of a run
-        that committed. A run that fails ends as aborted. Raises: as `Completion.commit`."""
+        """Start, publish and commit. If a transaction with this request id has committed, its
+        outcome is returned instead. A transaction that fails is aborted.
+
+        Raises:
+            EmptyPublishError: there is nothing to publish.
+            As `Completion.commit`.
+        """
         self._durable.require_running()
         if not publish:
             raise EmptyPublishError("a run publishes something; name at least one entry")
-        return await self._durable.within_time(self._run_for(publish, client, request_id))
-
-    async def _run_for(
-        self, publish: Sequence[PublishEntry], client: str, request_id: str | None
-    ) -> Outcome:
         if request_id is None:
-            return await self._run(publish, client, None)
-        self._durable.require_running()
+            return await self._durable.within_time(self._run(publish, client, None))
+        return await self._durable.within_time(self._run_once(publish, client, request_id))
+
+    async def _run_once(
+        self, publish: Sequence[PublishEntry], client: str, request_id: str
+    ) -> Outcome:
         while True:
             outcome = self._durable.decided.outcomes.of_request(request_id)
             if outcome is not None:
@@ -46,7 +50,7 @@ class Runs:
             other = self._under_way.get(request_id)
             if other is None:
                 break
-            # If the other run commits, this call gets its outcome; if not, the id is free again.
+            # If the other call commits, this one returns its outcome. If not, the id is free again.
             await asyncio.shield(other)
         self._under_way[request_id] = asyncio.get_running_loop().create_future()
         try:

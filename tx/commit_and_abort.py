@@ -1,13 +1,15 @@
 """How a transaction commits, aborts or becomes invalid (design §4, Commit and abort).
 
-At most one edit that ends a transaction is on its way to the disk at a time: commit and abort
-take turns at the transaction's write gate. Only an invalidation doesn't wait for the gate; it waits
-for a commit whose rows are being written, which has passed its check and holds a claim.
+At most one edit that ends a transaction is on its way to the disk at a time: commits and aborts
+take turns at the transaction's write gate. An invalidation does not wait for the gate. It waits for
+a commit whose rows are being written, which has passed its check and holds a claim.
+
+The decisions stand first, as functions of the transaction and the request. `Completion` waits,
+writes rows and records what was decided.
 """
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -19,13 +21,12 @@ from tx.durable_state import DurableState
 from tx.edits import (
     Aborted,
     Committed,
-    Committing,
     Conflict,
     Invalidated,
     InvalidReason,
     Refused,
 )
-from tx.message_rows import EndedRows, MessageRows, Spawn
+from tx.message_rows import EndedRows, MessageRows
 from tx.monitoring import TransactionCounters
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.settings import TransactionSettings
@@ -37,21 +38,62 @@ log = logging.getLogger(__name__)
 
 @value(kw_only=True)
 class CommitRequest:
-    """What a commit asks for. `changes` None: it leaves them to the can-commits before."""
+    """What a commit asks for. `changes` None: those of the can-commits before it. A read-only
+    commit names its changes: none."""
 
     changes: frozenset[bytes] | None = None
     publish: Sequence[PublishEntry] = ()
     is_read_only: bool = False
     request_id: str | None = None
 
-    @property
-    def names_changes(self) -> bool:
-        """Whether the commit itself says what changed, even if that is nothing."""
-        return self.changes is not None or self.is_read_only
+
+def check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:
+    """Raises: BadRequestError: the transaction wrote, or names, something to commit."""
+    name = f"transaction {opened.transaction_id}"
+    if request.publish or request.changes or opened.changes:
+        raise BadRequestError(f"readOnly says that {name} wrote nothing, but it names writes")
+    if opened.transaction.checkpoint_write_pointers:
+        raise BadRequestError(f"{name} has a checkpoint, and can't be committed as readOnly")
+    if has_rows:
+        raise BadRequestError(f"{name} has published or stored, and can't be committed as readOnly")
+
+
+def with_pointers(opened: OpenTransaction, publish: Sequence[PublishEntry]) -> list[PublishEntry]:
+    """The entries, each with its pointer: the current write pointer where it names none.
+
+    Raises:
+        BadRequestError: a pointer is not one of the transaction's.
+    """
+    for entry in publish:
+        if entry.pointer is not None and entry.pointer not in opened.pointers:
+            raise BadRequestError(
+                f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
+            )
+    pointer = opened.transaction.write_pointer
+    return [
+        replace(entry, pointer=pointer) if entry.pointer is None else entry for entry in publish
+    ]
+
+
+def abort_edit(
+    opened: OpenTransaction, topics: Sequence[str], *, has_rows: bool, now_ms: int
+) -> Aborted | Invalidated:
+    """The first step of an abort. A long transaction ends as invalid, since its changes were not
+    tracked. A short one with rows is invalid until they are marked, since they must not become
+    visible in between."""
+    if opened.is_short and not has_rows:
+        return Aborted(now_ms, opened.transaction_id, tuple(topics))
+    reason = InvalidReason.INVALIDATED if opened.is_short else InvalidReason.ABORT_OF_LONG
+    return Invalidated(now_ms, opened.transaction_id, reason, tuple(topics))
+
+
+def may_be_aborted(outcome: Outcome) -> bool:
+    """Whether an abort turns this invalid transaction into an aborted one."""
+    return outcome.is_short and outcome.reason is not InvalidReason.LOST_IN_CRASH
 
 
 class Completion:
-    """Ends transactions. Lives on one event loop, without locks: a write gate gives turns."""
+    """Ends transactions. Lives on one event loop."""
 
     def __init__(
         self,
@@ -64,7 +106,6 @@ class Completion:
         counters: TransactionCounters,
         *,
         now_ms: Callable[[], int],
-        spawn: Spawn,
     ) -> None:
         self._durable = durable
         self._locks = locks
@@ -74,11 +115,10 @@ class Completion:
         self._settings = settings
         self._counters = counters
         self._now_ms = now_ms
-        self._spawn = spawn
 
     async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
-        """Check these changes, and those named before, and remember them. Waits for no disk, unless
-        changes were named before.
+        """Check these changes together with those named before, and remember them. Waits for the
+        disk only if changes were named before.
 
         Raises:
             TransactionConflictError: a transaction that this one can't see committed one of them.
@@ -89,19 +129,18 @@ class Completion:
         named = frozenset(changes)
         committers, now_ms = self._durable.state.committers, self._now_ms()
         edit = can_commit(committers, opened, named, settings=self._settings, now_ms=now_ms)
-        if isinstance(edit, Committing):
-            lsn = self._durable.record(edit)
-            if opened.changes is not None and edit.changes:
-                # If a crash lost this edit and not the first one, a commit that leaves its changes
-                # to both would skip the check of these, unnoticed.
-                await self._durable.synced_in_time(lsn)
-        else:
+        if isinstance(edit, Refused):
             # Recorded at once. If the refusal were recorded in the work below, the transaction
             # could end before it. Then the log held a refusal of an ended transaction, and every
             # recovery failed at it.
             self._record_refusal(edit)
             refused = self._raise_conflict(edit.transaction_id, edit.conflict)
             await self._durable.within_time(refused)
+        lsn = self._durable.record(edit)
+        if opened.changes is not None and edit.changes:
+            # If a crash lost this edit and not the first one, a commit that leaves its changes to
+            # both would skip the check of these, unnoticed.
+            await self._durable.synced_in_time(lsn)
 
     async def open_now(self, pointer: int) -> OpenTransaction:
         """The transaction: in progress, within its time, not refused, and not being committed or
@@ -112,9 +151,9 @@ class Completion:
         """
         while True:
             opened = await self._require_unrefused(pointer)
-            if not self._locks.has_ending(opened.transaction_id):
+            if not self._locks.is_closed(opened.transaction_id):
                 return opened
-            await self._durable.within_time(self._locks.reopened(opened.transaction_id))
+            await self._durable.within_time(self._locks.opened(opened.transaction_id))
 
     async def commit(
         self,
@@ -124,16 +163,17 @@ class Completion:
         publish: Sequence[PublishEntry] = (),
         read_only: bool = False,
     ) -> Outcome:
-        """Commit, durably, and publish as a part of it (protocol §5.2). A repeat gives the first
-        outcome. `changes` None leaves them to the can-commits before.
+        """Commit, durably, and publish as a part of it (protocol §5.2). A repeated commit returns
+        the first outcome. `changes` None: those of the can-commits before.
 
         Raises:
             TransactionConflictError, ChangeSetTooLargeError, TransactionNotInProgressError (its
             kinds), what `MessageRows.check_entries` raises, BadRequestError: nothing was written.
             StorageUnavailableError: rows could not be written, and the transaction is invalid.
         """
+        leaves_changes = changes is None and not read_only
         request = CommitRequest(
-            changes=None if changes is None else frozenset(changes),
+            changes=None if leaves_changes else frozenset(changes or ()),
             publish=publish,
             is_read_only=read_only,
         )
@@ -141,24 +181,22 @@ class Completion:
         return await self._durable.within_time(self.commit_unbounded(transaction_id, request))
 
     async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
-        """As `commit`, without a bound on the time it waits."""
+        """As `commit`, for a caller that bounds the time itself."""
         if not self._locks.close_now(transaction_id):
             await self._locks.close(transaction_id)
         try:
             found = self._durable.state.find(transaction_id)
-            if isinstance(found, Outcome):
+            if isinstance(found, Outcome) and found.state is EndedState.COMMITTED:
                 await self._durable.synced(found.lsn)
-                if found.state is EndedState.COMMITTED:
-                    return found
-                raise ended_error(found)
+                return found
             return await self._commit(transaction_id, request)
         finally:
-            self._locks.reopen(transaction_id)
+            self._locks.open(transaction_id)
 
     async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
         while True:
             opened = await self._require_unrefused(transaction_id)
-            if loses_changes(opened, names_changes=request.names_changes):
+            if loses_changes(opened, names_changes=request.changes is not None):
                 await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
             entries, changes = self._check(opened, request)
             holder = self._locks.claimed_by(changes)
@@ -174,10 +212,11 @@ class Completion:
         if entries:
             return await self._publish_and_commit(opened, changes, entries, request)
         lsn = self._record_commit(opened, changes, (), request)
-        if request.is_read_only:
-            self._wake_readers_soon(opened.pointers, lsn)
-        else:
+        if not request.is_read_only:
             await self._durable.synced(lsn)
+        elif transaction_id in self._rows.reading_pointers():
+            self._ended_rows.wake_once_durable(lsn, transaction_id)
+            self._durable.sync_soon(lsn)
         return self._outcome(transaction_id)
 
     def _check(
@@ -185,11 +224,10 @@ class Completion:
     ) -> tuple[Sequence[PublishEntry], frozenset[bytes]]:
         """The entries with their pointers, and all changes. Raises everything that a commit can be
         refused for before a row is written, except for a conflict."""
-        named = request.changes
         if request.is_read_only:
-            _check_read_only(opened, request, has_rows=self._has_rows(opened))
-        entries = _resolve_entries(opened, request.publish)
-        changes = all_changes(opened, named or frozenset(), settings=self._settings)
+            check_read_only(opened, request, has_rows=self._has_rows(opened))
+        entries = with_pointers(opened, request.publish)
+        changes = all_changes(opened, request.changes or frozenset(), settings=self._settings)
         if entries:
             self._rows.check_entries(entries)
         return entries, changes
@@ -201,11 +239,12 @@ class Completion:
         entries: Sequence[PublishEntry],
         request: CommitRequest,
     ) -> Outcome:
-        transaction_id, epoch = opened.transaction_id, self._durable.epoch
-        self._locks.claim(transaction_id, pointers=opened.pointers, changes=changes)
+        transaction_id = opened.transaction_id
+        recovery_count = self._durable.recovery_count
+        self._locks.claim(transaction_id, changes)
         try:
             written = await self._write_rows(transaction_id, entries)
-            if self._durable.epoch != epoch:
+            if self._durable.recovery_count != recovery_count:
                 # Recovery found a commit that was cut off, and has invalidated it.
                 raise TransactionsUnavailableError(
                     f"the transaction log failed during the commit of {transaction_id}; ask how it "
@@ -218,11 +257,10 @@ class Completion:
         finally:
             self._locks.release(transaction_id)
         await self._durable.synced(lsn)
-        outcome = self._outcome(transaction_id)
         if isinstance(written, Exception):
-            await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
+            await self._ended_rows.marked(transaction_id, opened.pointers)
             raise written
-        return outcome
+        return self._outcome(transaction_id)
 
     async def _write_rows(
         self, transaction_id: int, entries: Sequence[PublishEntry]
@@ -254,20 +292,7 @@ class Completion:
             tuple(self._rows.topics(opened.pointers)),
             request.request_id,
         )
-        return self._record_ending(opened, edit)
-
-    def _wake_readers_soon(self, pointers: Sequence[int], lsn: int) -> None:
-        """Readers in the snapshot of a transaction that has committed without writes, by the edit
-        of this LSN, are refused from now on. They are woken once the edit is durable, since a
-        refusal speaks of nothing that a crash could still undo."""
-        read_in = self._rows.reading_pointers()
-        if any(pointer in read_in for pointer in pointers):
-            self._spawn(self._wake_once_durable(pointers, lsn))
-
-    async def _wake_once_durable(self, pointers: Sequence[int], lsn: int) -> None:
-        with suppress(TransactionsUnavailableError):  # recovery of the log wakes them
-            await self._durable.synced(lsn)
-            self._rows.wake_readers(pointers)
+        return self._record_end(opened, edit)
 
     async def abort(self, pointer: int) -> Outcome:
         """End without committing; rows that were published are marked before this returns. The
@@ -280,48 +305,50 @@ class Completion:
         return await self._durable.within_time(self.abort_unbounded(transaction_id))
 
     async def abort_unbounded(self, transaction_id: int) -> Outcome:
-        """As `abort`, without a bound on the time it waits."""
-        async with self._locks.ending(transaction_id):
-            found = self._durable.state.find(transaction_id)
-            if isinstance(found, OpenTransaction):
-                self._counters.note_abort(is_short=found.is_short)
-                has_rows, topics = self._has_rows(found), self._rows.topics(found.pointers)
-                self._record_ending(
-                    found, abort_edit(found, topics, has_rows=has_rows, now_ms=self._now_ms())
-                )
-            outcome = self._outcome(transaction_id)
-            await self._durable.synced(outcome.lsn)
-            if outcome.state is EndedState.COMMITTED:
-                raise ended_error(outcome)
-            if outcome.state is EndedState.ABORTED:
-                return outcome
-            is_marked = await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
-            if not is_marked or not may_be_aborted(outcome):
-                return outcome
-            # Only now: a pointer that is off the invalid list no longer hides its rows.
-            lsn = self._durable.record(
-                Aborted(self._now_ms(), transaction_id, tuple(self.topics(outcome)))
-            )
-            await self._durable.synced(lsn)
-            return self._outcome(transaction_id)
+        """As `abort`, for a caller that bounds the time itself."""
+        await self._locks.close(transaction_id)
+        try:
+            return await self._abort(transaction_id)
+        finally:
+            self._locks.open(transaction_id)
 
-    async def invalidate(
-        self, pointer: int, reason: InvalidReason = InvalidReason.INVALIDATED
-    ) -> Outcome:
+    async def _abort(self, transaction_id: int) -> Outcome:
+        found = self._durable.state.find(transaction_id)
+        if isinstance(found, OpenTransaction):
+            self._counters.note_abort(is_short=found.is_short)
+            topics, has_rows = self._rows.topics(found.pointers), self._has_rows(found)
+            edit = abort_edit(found, topics, has_rows=has_rows, now_ms=self._now_ms())
+            self._record_end(found, edit)
+        outcome = self._outcome(transaction_id)
+        await self._durable.synced(outcome.lsn)
+        if outcome.state is EndedState.COMMITTED:
+            raise ended_error(outcome)
+        if outcome.state is EndedState.ABORTED:
+            return outcome
+        is_marked = await self._ended_rows.marked(outcome.transaction_id, outcome.pointers)
+        if not is_marked or not may_be_aborted(outcome):
+            return outcome
+        # Only now: a pointer that is off the invalid list no longer hides its rows.
+        lsn = self._durable.record(
+            Aborted(self._now_ms(), transaction_id, tuple(self.topics(outcome)))
+        )
+        await self._durable.synced(lsn)
+        return self._outcome(transaction_id)
+
+    async def invalidate(self, pointer: int) -> Outcome:
         """End as invalid, durably; its rows are marked in the background.
 
         Raises:
             TransactionCommittedError, TransactionAbortedError, TransactionUnknownError.
         """
         transaction_id = self._durable.state.find(pointer).transaction_id
-        return await self._durable.within_time(self._invalidate_now(transaction_id, reason))
+        return await self._durable.within_time(self._invalidate_durably(transaction_id))
 
-    async def _invalidate_now(self, transaction_id: int, reason: InvalidReason) -> Outcome:
-        while self._locks.has_claim(transaction_id):
-            await self._locks.released(transaction_id)
+    async def _invalidate_durably(self, transaction_id: int) -> Outcome:
+        await self._locks.released(transaction_id)
         found = self._durable.state.find(transaction_id)
         if isinstance(found, OpenTransaction):
-            self._invalidate(found, reason)
+            self._invalidate(found, InvalidReason.INVALIDATED)
         outcome = self._outcome(transaction_id)
         await self._durable.synced(outcome.lsn)
         if outcome.state is not EndedState.INVALID:
@@ -340,9 +367,9 @@ class Completion:
         return opened
 
     def expire(self) -> None:
-        """Invalidate what has not ended in its time, or holds readers back for too long; waits for
-        no disk. A commit whose rows are being written has passed its check in time, and is looked
-        at again once it is through."""
+        """Invalidate the transactions that are past their deadline, or hold readers back for too
+        long; waits for no disk. A commit whose rows are being written has passed its check in time,
+        and is looked at again once it is through."""
         for opened, reason in self._timeouts.overdue(self._durable.state):
             if not self._locks.has_claim(opened.transaction_id):
                 if reason is InvalidReason.BLOCKED_READERS:
@@ -351,7 +378,7 @@ class Completion:
                 self._durable.sync_soon(self._invalidate(opened, reason))
 
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
-        """What became of a transaction; an end is only reported once it is durable.
+        """The transaction, or how it ended; an end is only reported once it is durable.
 
         Raises:
             TransactionUnknownError: it never was, or ended too long ago.
@@ -362,7 +389,7 @@ class Completion:
         return found
 
     def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
-        """`ns:topic` of what the transaction published to or stored for, sorted."""
+        """`ns:topic` of each topic that the transaction published to or stored for, sorted."""
         recorded = transaction.topics if isinstance(transaction, Outcome) else ()
         return sorted({*recorded, *self._rows.topics(transaction.pointers)})
 
@@ -403,11 +430,9 @@ class Completion:
         self._counters.note_invalidation(reason)
         topics = tuple(self._rows.topics(opened.pointers))
         edit = Invalidated(self._now_ms(), opened.transaction_id, reason, topics)
-        return self._record_ending(opened, edit)
+        return self._record_end(opened, edit)
 
-    def _record_ending(
-        self, opened: OpenTransaction, edit: Committed | Aborted | Invalidated
-    ) -> int:
+    def _record_end(self, opened: OpenTransaction, edit: Committed | Aborted | Invalidated) -> int:
         lsn = self._durable.record(edit)
         if opened.lease_ms is not None:
             self._timeouts.forget(opened.transaction_id)
@@ -422,50 +447,3 @@ class Completion:
 
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))
-
-
-def abort_edit(
-    opened: OpenTransaction, topics: Sequence[str], *, has_rows: bool, now_ms: int
-) -> Aborted | Invalidated:
-    """The first step of an abort. A long transaction ends as invalid, since its changes were not
-    tracked. One with rows is invalid until they are marked, since they must not become visible in
-    between."""
-    if opened.is_short and not has_rows:
-        return Aborted(now_ms, opened.transaction_id, tuple(topics))
-    reason = InvalidReason.INVALIDATED if opened.is_short else InvalidReason.ABORT_OF_LONG
-    return Invalidated(now_ms, opened.transaction_id, reason, tuple(topics))
-
-
-def may_be_aborted(outcome: Outcome) -> bool:
-    """Whether an abort turns this invalid transaction into an aborted one."""
-    return outcome.is_short and outcome.reason is not InvalidReason.LOST_IN_CRASH
-
-
-def _check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:
-    """Raises: BadRequestError: the transaction wrote, or names, something to commit."""
-    name = f"transaction {opened.transaction_id}"
-    if request.publish or request.changes or opened.changes:
-        raise BadRequestError(f"readOnly says that {name} wrote nothing, but it names writes")
-    if opened.transaction.checkpoint_write_pointers:
-        raise BadRequestError(f"{name} has a checkpoint, and can't be committed as readOnly")
-    if has_rows:
-        raise BadRequestError(f"{name} has published or stored, and can't be committed as readOnly")
-
-
-def _resolve_entries(
-    opened: OpenTransaction, publish: Sequence[PublishEntry]
-) -> list[PublishEntry]:
-    """The entries, each with its pointer: the current write pointer where none is named.
-
-    Raises:
-        BadRequestError: a pointer is not one of the transaction's.
-    """
-    for entry in publish:
-        if entry.pointer is not None and entry.pointer not in opened.pointers:
-            raise BadRequestError(
-                f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
-            )
-    pointer = opened.transaction.write_pointer
-    return [
-        replace(entry, pointer=pointer) if entry.pointer is None else entry for entry in publish
-    ]

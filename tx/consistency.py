@@ -1,14 +1,14 @@
 """Whether whole records of the transaction files contradict each other (design §4, promise 8).
 
 A record whose checksum is right can still be impossible: files of two histories were mixed, or a
-bug wrote it. Replay and snapshot reading check here before anything is applied, and report the
-file and the offset. Decisions of the live service are not checked here: they give reasons to a
-client and lead to errors of the protocol, and a contradiction after one would be a bug.
+bug wrote it. Replay and the reader of snapshots check here before anything is applied, and report
+the file and the offset. The live service does not: its decisions check more, and answer a client
+with an error of the protocol. A test holds the two together: no decision may produce an edit that
+is a contradiction here.
 """
 
-from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import assert_never
 
 from tx.edits import (
     Aborted,
@@ -21,6 +21,7 @@ from tx.edits import (
     Edit,
     EpochBegun,
     Invalidated,
+    PointerRange,
     Refused,
     Restarted,
     SinkForgotten,
@@ -37,52 +38,65 @@ POINTERS_MAX = 1 << 22
 def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False) -> str | None:
     """Why this edit can't be the next one after this state; None if it can. `has_gap`: edits before
     it are lost, and with them the blocks that they reserved."""
-    check = _CHECKS.get(type(edit), _of_nothing)
-    reason = check(state, edit)
-    if reason is None and not has_gap:
-        reason = _of_reserved(state, edit)
+    match edit:
+        case Started() | EpochBegun() | Checkpointed():
+            reason = _check_pointer(state, edit, has_gap=has_gap)
+        case Committing() | Refused() | Committed() | Invalidated():
+            reason = _check_open(state, edit.transaction_id)
+        case Aborted():
+            reason = _check_abort(state, edit.transaction_id)
+        case BlockReserved():
+            reason = _check_block(state, edit.block)
+        case Restarted():
+            reason = _check_lost(state, edit.lost, has_gap=has_gap)
+        case SinkForgotten():
+            is_recorded = state.sinks.find(edit.sink) is not None
+            reason = None if is_recorded else f"nothing is recorded of the sink {edit.sink!r}"
+        case BlockKept() | BlockReturned() | Truncated():
+            reason = None  # it may name pointers that are not there
+        case _:
+            assert_never(edit)
     return reason
 
 
-def _of_start(state: TransactionState, edit: Started | EpochBegun) -> str | None:
-    if not state.seen <= edit.seen <= state.lsn:
+def _check_pointer(
+    state: TransactionState, edit: Started | EpochBegun | Checkpointed, *, has_gap: bool
+) -> str | None:
+    if isinstance(edit, Checkpointed):
+        if (reason := _check_open(state, edit.transaction_id)) is not None:
+            return reason
+    elif not state.seen <= edit.seen <= state.lsn:
         return (
             f"transaction {edit.pointer} started with the endings up to edit {edit.seen}, which "
             f"are those from edit {state.seen} to edit {state.lsn}"
         )
-    return _of_pointer(state, edit.pointer)
+    pointer = edit.pointer
+    if pointer <= state.last_pointer:
+        return f"pointer {pointer} was handed out, and pointer {state.last_pointer} before it"
+    if pointer > state.highest_reserved and not has_gap:
+        return (
+            f"pointer {pointer} was handed out, and those up to {state.highest_reserved} "
+            "are reserved"
+        )
+    return None
 
 
-def _of_checkpoint(state: TransactionState, edit: Checkpointed) -> str | None:
-    return _of_open(state, edit) or _of_pointer(state, edit.pointer)
+def _check_open(state: TransactionState, transaction_id: int) -> str | None:
+    is_open = transaction_id in state.open
+    return None if is_open else f"transaction {transaction_id} is not in progress"
 
 
-def _of_pointer(state: TransactionState, pointer: int) -> str | None:
-    if pointer > state.last_pointer:
+def _check_abort(state: TransactionState, transaction_id: int) -> str | None:
+    if transaction_id in state.open:
         return None
-    return f"pointer {pointer} was handed out, and pointer {state.last_pointer} before it"
-
-
-def _of_open(
-    state: TransactionState, edit: Checkpointed | Committing | Refused | Committed | Invalidated
-) -> str | None:
-    if edit.transaction_id in state.open:
-        return None
-    return f"transaction {edit.transaction_id} is not in progress"
-
-
-def _of_abort(state: TransactionState, edit: Aborted) -> str | None:
-    if edit.transaction_id in state.open:
-        return None
-    outcome = state.outcomes.find(edit.transaction_id)
+    outcome = state.outcomes.find(transaction_id)
     is_invalid = outcome is not None and outcome.state is EndedState.INVALID
-    if outcome is not None and is_invalid and outcome.transaction_id == edit.transaction_id:
+    if outcome is not None and is_invalid and outcome.transaction_id == transaction_id:
         return None
-    return f"transaction {edit.transaction_id} is neither in progress nor invalid"
+    return f"transaction {transaction_id} is neither in progress nor invalid"
 
 
-def _of_block(state: TransactionState, edit: BlockReserved) -> str | None:
-    block = edit.block
+def _check_block(state: TransactionState, block: PointerRange) -> str | None:
     if not 0 < block.count <= POINTERS_MAX:
         return f"the block from pointer {block.start} to {block.stop} has no possible size"
     if block.start < state.next_block_start:
@@ -93,73 +107,34 @@ def _of_block(state: TransactionState, edit: BlockReserved) -> str | None:
     return None
 
 
-def _of_lost(_state: TransactionState, edit: Restarted) -> str | None:
-    if any(each.count < 0 for each in edit.lost):
-        return "a range of lost pointers ends before it starts"
-    if sum(each.count for each in edit.lost) > POINTERS_MAX:
-        return "more pointers are lost than can have been reserved"
-    return None
-
-
-def _of_sink(state: TransactionState, edit: SinkForgotten) -> str | None:
-    if state.sinks.find(edit.sink) is not None:
-        return None
-    return f"nothing is recorded of the sink {edit.sink!r}"
-
-
-def _of_nothing(
-    _state: TransactionState, _edit: BlockKept | BlockReturned | Truncated
+def _check_lost(
+    state: TransactionState, lost: tuple[PointerRange, ...], *, has_gap: bool
 ) -> str | None:
-    return None  # it may name pointers that are not there
-
-
-_CHECKS: Mapping[type[Any], Callable[[TransactionState, Any], str | None]] = {
-    Started: _of_start,
-    EpochBegun: _of_start,
-    Checkpointed: _of_checkpoint,
-    Committing: _of_open,
-    Refused: _of_open,
-    Committed: _of_open,
-    Invalidated: _of_open,
-    Aborted: _of_abort,
-    BlockReserved: _of_block,
-    Restarted: _of_lost,
-    SinkForgotten: _of_sink,
-    BlockKept: _of_nothing,
-    BlockReturned: _of_nothing,
-    Truncated: _of_nothing,
-}
-
-
-def _of_reserved(state: TransactionState, edit: Edit) -> str | None:
-    """Only pointers that were reserved before are handed out, or lost."""
-    if isinstance(edit, Started | EpochBegun | Checkpointed):
-        if edit.pointer > state.highest_reserved:
-            return (
-                f"pointer {edit.pointer} was handed out, and those up to {state.highest_reserved} "
-                "are reserved"
-            )
-    elif isinstance(edit, Restarted):
-        blocks = state.blocks
-        for each in edit.lost:
-            if not any(b.start <= each.start and each.stop <= b.stop for b in blocks):
-                return f"pointers {each.start} to {each.stop} are lost, and are not reserved"
+    if any(each.count < 0 for each in lost):
+        return "a range of lost pointers ends before it starts"
+    if sum(each.count for each in lost) > POINTERS_MAX:
+        return "more pointers are lost than can have been reserved"
+    blocks = state.blocks
+    for each in lost:
+        is_reserved = any(b.start <= each.start and each.stop <= b.stop for b in blocks)
+        if not is_reserved and not has_gap:
+            return f"pointers {each.start} to {each.stop} are lost, and are not reserved"
     return None
 
 
 def inconsistency(image: StateImage) -> str | None:
     """Why a snapshot contradicts itself; None if it does not."""
     reasons = (
-        _of_numbers(image),
-        _of_blocks(image),
-        _of_transactions(image),
-        _of_view(image),
-        _of_sinks(image),
+        _check_numbers(image),
+        _check_blocks(image),
+        _check_transactions(image),
+        _check_view(image),
+        _check_sinks(image),
     )
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _of_numbers(image: StateImage) -> str | None:
+def _check_numbers(image: StateImage) -> str | None:
     if image.seen > image.lsn:
         return f"edit {image.seen} was durable, and edit {image.lsn} is the last"
     if image.last_pointer > image.highest_reserved:
@@ -178,7 +153,7 @@ def _of_numbers(image: StateImage) -> str | None:
     return None
 
 
-def _of_blocks(image: StateImage) -> str | None:
+def _check_blocks(image: StateImage) -> str | None:
     above = image.last_pointer + 1
     for block in image.blocks:
         if not above <= block.start < block.stop <= image.highest_reserved + 1:
@@ -188,14 +163,14 @@ def _of_blocks(image: StateImage) -> str | None:
     return None if reserved_count <= POINTERS_MAX else "the blocks have no possible size"
 
 
-def _of_transactions(image: StateImage) -> str | None:
+def _check_transactions(image: StateImage) -> str | None:
     known: set[int] = set()
     before: OpenTransaction | None = None
     for opened in image.open:
         name = f"transaction {opened.transaction_id}"
         pointers = opened.pointers
         if not known.isdisjoint(pointers) or any(a >= b for a, b in pairwise(pointers)):
-            return f"a pointer of {name} stands there twice"
+            return f"a pointer of {name} is listed twice"
         if pointers[-1] > image.last_pointer:
             return f"{name} has pointer {pointers[-1]}, which was not handed out yet"
         if opened.seen > image.seen or (before is not None and opened.seen < before.seen):
@@ -205,7 +180,7 @@ def _of_transactions(image: StateImage) -> str | None:
     return None
 
 
-def _of_view(image: StateImage) -> str | None:
+def _check_view(image: StateImage) -> str | None:
     """A pointer is excluded from the start of its transaction until its end is in the view."""
     view = image.view
     expected = {pointer for opened in image.open for pointer in opened.pointers}
@@ -221,11 +196,11 @@ def _of_view(image: StateImage) -> str | None:
     return None
 
 
-def _of_sinks(image: StateImage) -> str | None:
+def _check_sinks(image: StateImage) -> str | None:
     opened = {each.transaction_id for each in image.open}
     names = [sink.name for sink in image.sinks]
     if len(names) != len(set(names)):
-        return "a sink stands there twice"
+        return "a sink is listed twice"
     for sink in image.sinks:
         if sink.state is None and sink.transaction_id not in opened:
             return f"transaction {sink.transaction_id} of the sink {sink.name} is not in progress"

@@ -1,8 +1,8 @@
 """The state together with its write-ahead log and snapshot files, and whether the service is up
 (design §4, Decide, record, apply).
 
-Only `record` changes what was decided, and only a finished sync changes what snapshots read. When
-the log fails, the files decide: they are recovered into new ones.
+Only `record` changes the decided state, and only a finished sync changes the view. When the log
+fails, the state is recovered from the files, and continues in new ones.
 """
 
 import asyncio
@@ -61,15 +61,15 @@ class ServiceStatus:
     reason: str
 
 
-class Listener(Protocol):
-    """The rest of the service, while its durable state comes up."""
+class RecoveryListener(Protocol):
+    """Callbacks of a recovery, for the rest of the service."""
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
-        """The first edits after a recovered state. Each is applied before the next one is asked
-        for."""
+        """The edits with which the log continues after a recovered state. Each is applied before
+        the next one is computed."""
 
     def came_up(self, state: TransactionState) -> None:
-        """Edits are taken from now on, and all that the state holds is durable."""
+        """The service is up, and the whole state is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +82,18 @@ class _Opened:
 
 
 class DurableState:
-    """Records edits durably, and applies them. Lives on one event loop, without locks; files are
-    written and read in worker threads.
+    """Records edits durably, and applies them. Lives on one event loop; files are written and read
+    in worker threads.
 
-    `epoch` counts how often it came up: what was decided in an earlier one may have been undone.
-    `notes` is what an operator should know of the last recovery. `store_id` is that of the files,
-    empty until it was up once.
+    `recovery_count` counts how often it came up: a recovery may have undone earlier decisions.
+    `notes` are remarks on the last recovery, for an operator. `store_id` is that of the files,
+    empty until the first recovery.
     """
 
-    epoch = 0
+    recovery_count = 0
     store_id = ""
-    snapshot_name: str | None = None
-    snapshot_at_ms = 0
-    _snapshot_lsn = 0
-    _listener: Listener  # from `open` on; it is not called before
+    newest_snapshot: KnownFile  # set by the first recovery
+    _listener: RecoveryListener  # set by `open`
 
     def __init__(
         self,
@@ -124,7 +122,7 @@ class DurableState:
         self._arrivals = arrivals
         self._new_store_id = store_id
         self._open_file = open_file
-        self._patience = SharedTimeout(settings.ending_timeout_s, too_late=self._too_late)
+        self._timeout = SharedTimeout(settings.ending_timeout_s, too_late=self._too_late)
         self._status_changed = status_changed
         self._observe = observe
         self._state: TransactionState | None = None
@@ -171,8 +169,8 @@ class DurableState:
         return self._log
 
     def record(self, edit: Edit) -> int:
-        """Append a decided edit to the log, and apply it; its LSN. A commit or abort that was under
-        way when the service was stopped is still recorded.
+        """Append an edit to the log, and apply it; returns its LSN. A commit or abort that was
+        under way when the service was stopped is still recorded.
 
         Raises:
             TransactionsUnavailableError: the service is down.
@@ -202,13 +200,13 @@ class DurableState:
         """Wait for this work, but no longer than `tx.ending_timeout`. The work itself continues.
 
         Raises:
-            TransactionsUnavailableError: the time is over, and the outcome is not known yet.
+            TransactionsUnavailableError: it is not done in that time.
         """
-        promised = FutureTask(work, refusals=TuffError)
-        promised.go_on()
-        done = promised.done
+        task = FutureTask(work, refusals=TuffError)
+        task.go_on()
+        done = task.done
         if not done.done():
-            self._patience.watch(done)
+            self._timeout.watch(done)
         try:
             return await done
         finally:
@@ -225,19 +223,15 @@ class DurableState:
         if self._log is not None:
             self._log.sync_soon(lsn)
 
-    def image(self) -> StateImage:
-        """Everything decided so far, also of a stopped service. What it holds is durable once
-        `synced` of its LSN returned. Raises: TransactionsUnavailableError: down."""
-        return self.decided.image()
-
     async def durable_image(self) -> StateImage:
         """The newest state, as a snapshot file would hold it, with all of it durable."""
         await self.synced_in_time(self.state.last_pending_lsn)
         return self.state.image()
 
-    async def open(self, mark: StoreMark | None, listener: Listener) -> None:
+    async def open(self, mark: StoreMark | None, listener: RecoveryListener) -> None:
         """Recover and come up. If the files can't be used the service is down, with a reason. Files
-        that are older than the mark are damage. The listener is called from now on."""
+        that are older than the mark are damage. This and each later recovery calls the listener.
+        """
         self._mark, self._listener = mark, listener
         await self.reopen()
 
@@ -340,18 +334,14 @@ class DurableState:
         )
         # From here to the roll nothing may be recorded: the new log starts where the image ends.
         image = self.decided.image()
-
-        def log_header(previous_sequence: int, previous_length: int) -> FileHeader:
-            before = (previous_sequence, previous_length)
-            return self._header(log_sequence, image.lsn + 1, before=before)
-
+        log_header = self._header(log_sequence, image.lsn + 1)
         self._files.append(await self._whole_log.roll(path, log_header))
         header = self._header(log_sequence + 1, image.lsn)
         known, size = await self._in_thread_files(
             partial(write_snapshot, self._directory, header, image)
         )
         self._files.append(known)
-        self._note_snapshot(known)
+        self.newest_snapshot = known
         return known, size
 
     async def _remove_superfluous(self) -> None:
@@ -362,23 +352,20 @@ class DurableState:
                 log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
             self._files.remove(known)
 
-    def is_snapshot_due(self, *, interval_ms: int) -> bool:
-        """Whether something was recorded that no snapshot holds, and the last one is that old."""
-        return self.logged_count > 0 and self._now_ms() - self.snapshot_at_ms >= interval_ms
-
     @property
     def logged_count(self) -> int:
-        """How many edits a start would replay. Raises: TransactionsUnavailableError: down."""
-        return self.decided.lsn - self._snapshot_lsn
+        """How many edits no snapshot file holds, so that a start would replay them. Raises:
+        TransactionsUnavailableError: down."""
+        return self.decided.lsn - self.newest_snapshot.header.lsn
 
     def prove(self) -> None:
-        """Let the log say how far it is durable, if it doesn't yet."""
+        """Write a proof of how far the log is durable, if it has none."""
         if self._log is not None:
             self._log.prove()
 
     async def close(self) -> None:
-        """Write what waits, and close the files. No file is made after this: the next process
-        would take the same sequence number."""
+        """Write the edits that wait, and close the files. No file is made after this: the next
+        process would take the same sequence number."""
         self._is_closed = True
         async with self._reopening, self._making_files:
             self.disable("the server is stopping")
@@ -413,7 +400,7 @@ class DurableState:
         sequence = recovered.next_sequence
         self._next_sequence = sequence + 2
         state, image = recovered.state, recovered.state.image()
-        if not state.is_clean and self.epoch == 0:
+        if not state.is_clean and self.recovery_count == 0:
             log.warning(
                 "the previous shutdown was not clean, or these files are a backup of a running "
                 "server: %d transactions are still in progress, and %d pointers that may have been "
@@ -472,10 +459,10 @@ class DurableState:
             arrivals=self._arrivals,
         )
         self._log_changed.set()
-        self._note_snapshot(opened.snapshot)
+        self.newest_snapshot = opened.snapshot
         self._mark = StoreMark(self.store_id, state.highest_reserved)
         self._retry_interval_ms = RETRY_INTERVAL_MS
-        self.epoch += 1
+        self.recovery_count += 1
         self._set_status(ServiceState.RUNNING, "")
         if self._stop_reason is not None:
             self.stop(self._stop_reason)
@@ -501,8 +488,3 @@ class DurableState:
     def _reached(self, lsn: int) -> None:
         assert self._state is not None
         self._ended_rows.synced(lsn, self._state.advance_view(lsn))
-
-    def _note_snapshot(self, known: KnownFile) -> None:
-        self.snapshot_name = known.path.name
-        self.snapshot_at_ms = known.header.created_ms
-        self._snapshot_lsn = known.header.lsn

@@ -1,7 +1,7 @@
 """The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
 work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
-Callers use the parts: `starts` and `completion` for single transactions, `runs`, `epochs`,
+Callers use the parts: `starts` and `completion` for single transactions, `autocommit`, `sinks`,
 `invalid_list` and `monitoring`; the message store uses `write_permits`.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuff.disk.event_loop import Arrivals, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.autocommit import Runs
+from tx.autocommit import Autocommit
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
@@ -26,7 +26,7 @@ from tx.settings import (
     PRUNE_INTERVAL_MS,
     TransactionSettings,
 )
-from tx.sinks import Epochs
+from tx.sinks import Sinks
 from tx.start_and_checkpoint import Starts
 from tx.state import TransactionState
 from tx.timeouts import Timeouts
@@ -96,16 +96,14 @@ class TransactionManager:
         settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
         self.completion = completion = Completion(
             durable, locks, self._ended_rows, timeouts, rows, settings, counters,
-            now_ms=now_ms, spawn=spawn,
+            now_ms=now_ms,
         )  # fmt: skip
         self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
         self.starts = starts = Starts(
             durable, completion, pointers, timeouts, settings, counters, now_ms=now_ms
         )
-        self.runs = Runs(durable, starts, completion)
-        self.epochs = Epochs(
-            durable, completion, starts, pointers, settings, counters, now_ms=now_ms
-        )
+        self.autocommit = Autocommit(durable, starts, completion)
+        self.sinks = Sinks(durable, completion, starts, pointers, settings, counters, now_ms=now_ms)
         self.invalid_list = InvalidList(durable, locks, rows, now_ms=now_ms, last_sweep=last_sweep)
         self.monitoring = Monitoring(durable, timeouts, now_ms=now_ms)
         self.write_permits = WritePermits(durable, locks)
@@ -140,7 +138,7 @@ class TransactionManager:
         now_ms = self._now_ms()
         yield Restarted(now_ms, not state.is_clean, state.blocks)
         # A commit that was cut off: its rows are there, or on their way, and its record is not.
-        cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()
+        cut_off = self._rows.final_pointers() | self._locks.claiming()
         for opened in list(state.open.values()):
             if not cut_off.isdisjoint(opened.pointers):
                 topics = tuple(self._rows.topics(opened.pointers))
@@ -198,9 +196,10 @@ class TransactionManager:
         interval_ms = round(self._settings.snapshot_interval_s * 1000)
         if self.durable.logged_count > LOGGED_COUNT_MAX:
             interval_ms = min(interval_ms, FULL_LOG_INTERVAL_MS)
-        is_due = now_ms - self._snapshot_tried_at_ms >= interval_ms
-        if is_due and self.durable.is_snapshot_due(interval_ms=interval_ms):
-            # Each attempt begins a new log, so one that fails is not repeated at every tick.
+        # Each attempt begins a new log, so one that fails is not repeated at every tick.
+        newest_ms = self.durable.newest_snapshot.header.created_ms
+        last_ms = max(newest_ms, self._snapshot_tried_at_ms)
+        if self.durable.logged_count > 0 and now_ms - last_ms >= interval_ms:
             self._snapshot_tried_at_ms = now_ms
             self._spawn(self._snapshot_in_background())
 

@@ -4,6 +4,7 @@ ended: those of a commit are settled, all others are marked rolled back (design 
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -91,6 +92,7 @@ class EndedRows:
         self._rows = rows
         self._spawn = spawn
         self._under_way: dict[int, asyncio.Future[bool]] = {}
+        self._to_wake: deque[tuple[int, int]] = deque()  # LSN, and the pointer that committed by it
 
     def synced(self, lsn: int, changes: Iterable[ViewChange]) -> None:
         """Edits up to this LSN are durable, and these changes are in the view now, in log order.
@@ -105,11 +107,20 @@ class EndedRows:
             elif change.state is EndedState.INVALID:
                 self._mark_if_needed(change.transaction_id, pointers)
             self._rows.wake_readers(pointers)
+        while self._to_wake and self._to_wake[0][0] <= lsn:
+            self._rows.wake_readers([self._to_wake.popleft()[1]])
+
+    def wake_once_durable(self, lsn: int, pointer: int) -> None:
+        """Wake the readers in the snapshot of a transaction that committed without writes, by the
+        edit of this LSN. They are refused from then on, and a refusal may name nothing that a crash
+        can still undo."""
+        self._to_wake.append((lsn, pointer))
 
     def came_up(self, state: TransactionState) -> None:
         """The service came up, and all that the state holds is durable. A crash may have kept the
         rows of ended transactions from being settled or marked, and readers from being woken."""
         self._rows.note_durable(state.lsn)
+        self._to_wake.clear()
         ended: set[int] = set()
         # This looks at the rows: few have any left, and a million transactions may have ended.
         for pointer in self._concerned():

@@ -97,11 +97,11 @@ class ReservedPointers:
         return renewal
 
     async def _renew(self, done: asyncio.Future[None]) -> None:
-        epoch = self._durable.epoch
+        recovery_count = self._durable.recovery_count
         try:
             edit = self.next_block(self._durable.state)
             await self._durable.synced(self._durable.record(edit))
-            if self._durable.epoch == epoch:
+            if self._durable.recovery_count == recovery_count:
                 if self._blocks.is_stale(now_ms=self._now_ms()):
                     self._blocks.clear()
                 self._blocks.add(edit.block)

@@ -123,7 +123,7 @@ class _TransactionRoutes:
         request_id = body.get("requestId")
         if request_id is not None and not isinstance(request_id, str):
             raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
-        outcome = await self._manager.runs.run(
+        outcome = await self._manager.autocommit.run(
             _entries(body),
             client=client_of(body),
             request_id=None if request_id is None else check_request_id(request_id),
@@ -271,7 +271,7 @@ class _SinkRoutes:
         if not isinstance(run_id, str):
             raise BadRequestError(f"runId is a string, not {shown(run_id)}")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
-        sink, opened = await self._manager.epochs.begin(
+        sink, opened = await self._manager.sinks.begin(
             asked, lease_s=seconds_of(body, "lease"), client=client_of(body)
         )
         answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
@@ -283,17 +283,17 @@ class _SinkRoutes:
 
     async def show(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        shown_sink = await self._manager.epochs.show(request.parameters["sink"])
+        shown_sink = await self._manager.sinks.show(request.parameters["sink"])
         return json_reply(sink_object(*shown_sink))
 
     async def show_all(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._manager.epochs.show_all()
+        found = await self._manager.sinks.show_all()
         return json_reply({"sinks": [sink_object(*each) for each in found]})
 
     async def forget(self, request: Request) -> Reply:
         members_of(request, (), what="the forgetting of a sink")
-        await self._manager.epochs.forget(request.parameters["sink"])
+        await self._manager.sinks.forget(request.parameters["sink"])
         return EMPTY_REPLY
 
 

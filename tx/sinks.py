@@ -157,7 +157,7 @@ def _lost_error(sink: Sink) -> TransactionNotInProgressError:
     return kind(sentence, members={"reason": sink.reason.value})
 
 
-class Epochs:
+class Sinks:
     """The sinks and their epochs. Lives on one event loop. All methods raise
     TransactionsUnavailableError while the service is down or stopped."""
 
@@ -211,7 +211,7 @@ class Epochs:
             try:
                 if step is Step.GO_ON:
                     return sink, await self._completion.open_now(sink.transaction_id)
-                await self._completion.invalidate(sink.transaction_id, InvalidReason.INVALIDATED)
+                await self._completion.invalidate(sink.transaction_id)
                 self._counters.fences += 1
             except TransactionCommittedError:
                 continue  # while its commit was waited for

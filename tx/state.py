@@ -123,7 +123,7 @@ class TransactionState:
         self.open = {opened.transaction_id: opened for opened in image.open}
         self.outcomes = Outcomes.of(image.outcomes)
         self.committers = Committers(image.commits)
-        self.sinks = Sinks(image.sinks)
+        self.sinks = SinkTable(image.sinks)
         self._pending = deque(image.pending)
         self.invalid = _decided_invalid(image)
         self._owners = {
@@ -379,7 +379,7 @@ class TransactionState:
         self.committers.forget(next(iter(self._seen_by_short.values()), self.seen))
 
 
-class Sinks:
+class SinkTable:
     """Every sink, by its name. Changed by edits only; `lsn` is the last one that changed any."""
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:

@@ -20,7 +20,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -88,7 +88,7 @@ def create_log(
 class _Roll:
     """A mark in the queue: a new file begins here."""
 
-    def __init__(self, path: Path, header: Callable[[int, int], FileHeader]) -> None:
+    def __init__(self, path: Path, header: FileHeader) -> None:
         self.path = path
         self.header = header
         self.done: asyncio.Future[KnownFile] = asyncio.get_running_loop().create_future()
@@ -188,9 +188,9 @@ class WriteAheadLog:
         else:
             self._writer.wake()
 
-    async def roll(self, path: Path, header: Callable[[int, int], FileHeader]) -> KnownFile:
-        """Put every edit from now on into a new file, once those before are durable. `header`
-        makes the header from the sequence number and the durable length of the file before.
+    async def roll(self, path: Path, header: FileHeader) -> KnownFile:
+        """Put every edit from now on into a new file, once those before are durable. The log adds
+        the sequence number and the durable length of the file before to the header.
 
         Raises:
             OSError: the new file can't be made; the log continues in the old one.
@@ -293,7 +293,11 @@ class WriteAheadLog:
         if self._failure is not None:
             roll.done.set_exception(TransactionsUnavailableError(self._failure))
             return
-        header = roll.header(self._at.known.header.sequence, self._durable_length)
+        header = replace(
+            roll.header,
+            previous_sequence=self._at.known.header.sequence,
+            previous_length=self._durable_length,
+        )
         create = partial(create_log, roll.path, header, (), open_file=self._open_file)
         try:
             made = await self._in_thread(create)

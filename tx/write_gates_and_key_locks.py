@@ -1,9 +1,9 @@
 """Locks of transactions: the write gate of each one, and the keys that a commit under way claims
 (design §4, Commit and abort).
 
-A write of messages passes its transaction's write gate. A commit or abort closes the gate and waits
-until every write that passed it is done. A commit that publishes claims its changes while its rows
-are written.
+A write of messages passes its transaction's write gate. A commit or abort closes the gate, and
+waits until every write that passed it is done. A commit that publishes claims its changes while its
+rows are written.
 """
 
 import asyncio
@@ -14,37 +14,39 @@ from tuff.protocol.errors import TransactionsUnavailableError
 
 
 class _Gate:
-    """The write gate of one transaction. Made and dropped for nearly every commit, so it has no
-    lock and no future until a caller has to wait."""
+    """The write gate of one transaction. Made and dropped for nearly every commit, so it makes a
+    future only for a caller that has to wait."""
 
-    __slots__ = (
-        "changes",
-        "empty",
-        "is_closed",
-        "pointers",
-        "released",
-        "reopened",
-        "turns",
-        "user_count",
-        "write_count",
-    )
+    __slots__ = ("_changed", "claim", "is_closed", "turns", "write_count")
 
     def __init__(self) -> None:
-        self.write_count = 0
-        self.user_count = 0  # commits and aborts that have their turn, or wait for it
-        self.is_closed = False  # one of them has its turn
+        self.write_count = 0  # writes that passed and are not done
+        self.is_closed = False  # a commit or abort has its turn
         self.turns: deque[asyncio.Future[None]] | None = None  # of those that wait for theirs
-        self.empty: asyncio.Event | None = None  # set when the last write is done
-        self.reopened: asyncio.Event | None = None  # for callers that wait, and want no turn
-        # The claim of a commit, which lasts no longer than its turn; no pointers: there is none.
-        self.pointers: tuple[int, ...] = ()
-        self.changes: frozenset[bytes] = frozenset()
-        self.released: asyncio.Future[None] | None = None
+        self.claim: frozenset[bytes] | None = None  # the changes of the commit that has its turn
+        self._changed: asyncio.Event | None = None
+
+    def notify(self) -> None:
+        """Let every caller that waits for a change of this gate look again."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def changed(self) -> None:
+        """Wait until the last write is done, the gate is opened, or the claim is released."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
+    async def emptied(self) -> None:
+        """Wait until every write is done."""
+        while self.write_count:
+            await self.changed()
 
 
 class TransactionLocks:
-    """The write gate, and the claim, of every transaction that has a write, a commit or an abort
-    under way. They outlive a recovery of the service, as the writes that passed them do.
+    """The gate and the claim of every transaction that has a write, a commit or an abort under way.
+    They outlive a recovery of the service, as the writes that passed a gate do.
 
     A claim holds the changes and the end of a commit while its rows are written: it has passed its
     check, and its record is not handed to the log yet. Without a claim two commits with equal
@@ -59,25 +61,33 @@ class TransactionLocks:
         """Raises: TransactionsUnavailableError: a commit or abort is under way, and whether it will
         stand is not known yet. Naming it would speak of what a crash can still undo (protocol §1).
         """
-        gate = self._gates.get(transaction_id)
-        if gate is not None and gate.is_closed:
+        if self.is_closed(transaction_id):
             raise TransactionsUnavailableError(
                 f"transaction {transaction_id} is being committed or aborted; try again in a moment"
             )
 
+    def is_closed(self, transaction_id: int) -> bool:
+        """Whether a commit or abort has its turn."""
+        gate = self._gates.get(transaction_id)
+        return gate is not None and gate.is_closed
+
+    async def opened(self, transaction_id: int) -> None:
+        """Wait until no commit or abort has its turn. A caller that only wants to pass must not
+        take a turn to wait: two that did handed it to each other for ever."""
+        while self.is_closed(transaction_id):
+            await self._gates[transaction_id].changed()
+
     def enter(self, transaction_id: int) -> None:
         """Count a write in; `leave` counts it out."""
-        gate = self._gate(transaction_id)
-        gate.write_count += 1
+        self._gate(transaction_id).write_count += 1
 
     def leave(self, transaction_id: int) -> None:
         """The write is done."""
         gate = self._gates[transaction_id]
         gate.write_count -= 1
-        if gate.write_count == 0 and gate.empty is not None:
-            gate.empty.set()
-            gate.empty = None
-        self._drop_if_unused(transaction_id, gate)
+        if gate.write_count == 0:
+            gate.notify()
+            self._drop_if_unused(transaction_id, gate)
 
     def has_writes(self, transaction_id: int) -> bool:
         """Whether a write that passed the gate is still under way."""
@@ -92,53 +102,32 @@ class TransactionLocks:
         """Wait until every write that passed the gate is done."""
         gate = self._gates.get(transaction_id)
         if gate is not None:
-            await _emptied(gate)
-
-    def ending(self, transaction_id: int) -> "_Ending":
-        """The turn of one commit or abort: no other one ends the transaction meanwhile, the gate
-        refuses new writes, and those that passed it are done."""
-        return _Ending(self, transaction_id)
-
-    def has_ending(self, transaction_id: int) -> bool:
-        """Whether a commit or abort has its turn."""
-        gate = self._gates.get(transaction_id)
-        return gate is not None and gate.is_closed
-
-    async def reopened(self, transaction_id: int) -> None:
-        """Wait until no commit or abort has its turn. A caller that only wants to pass must not
-        take a turn to wait: two that did handed it to each other for ever."""
-        gate = self._gates.get(transaction_id)
-        while gate is not None and gate.is_closed:
-            if gate.reopened is None:
-                gate.reopened = asyncio.Event()
-            await gate.reopened.wait()
-            gate = self._gates.get(transaction_id)
+            await gate.emptied()
 
     def close_now(self, transaction_id: int) -> bool:
         """Do what `close` does if it would not have to wait; whether it was done."""
         if transaction_id in self._gates:
             return False
-        gate = self._gates[transaction_id] = _Gate()
-        gate.user_count = 1
+        self._gates[transaction_id] = gate = _Gate()
         gate.is_closed = True
         return True
 
     async def close(self, transaction_id: int) -> None:
-        """Begin a turn as `ending` does; `reopen` ends it."""
+        """Begin the turn of a commit or abort, in the order of the calls. From then until `open` no
+        other one ends the transaction, the gate refuses new writes, and those that passed it are
+        done."""
         gate = self._gate(transaction_id)
-        gate.user_count += 1
         if gate.is_closed:
             await self._turn(transaction_id, gate)
         gate.is_closed = True
-        if gate.write_count:
-            try:
-                await _emptied(gate)
-            except BaseException:
-                self.reopen(transaction_id)
-                raise
+        try:
+            await gate.emptied()
+        except BaseException:
+            self.open(transaction_id)
+            raise
 
     async def _turn(self, transaction_id: int, gate: _Gate) -> None:
-        """Wait for a turn. It is handed over, so that no other caller can come between."""
+        """Wait for a turn. `open` hands it over, so that no other caller can come between."""
         turn = asyncio.get_running_loop().create_future()
         if gate.turns is None:
             gate.turns = deque()
@@ -147,52 +136,44 @@ class TransactionLocks:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.reopen(transaction_id)  # it was handed over, and goes on to the next
-            else:  # the caller that hands its turn over passes over this one
-                gate.user_count -= 1
-                self._drop_if_unused(transaction_id, gate)
+                self.open(transaction_id)  # it was handed over, and goes on to the next
             raise
 
-    def reopen(self, transaction_id: int) -> None:
-        """End a turn, and hand it to the next that waits."""
+    def open(self, transaction_id: int) -> None:
+        """End a turn, and hand it to the next caller that waits for one."""
         gate = self._gates[transaction_id]
-        gate.is_closed = False
         while gate.turns:
             turn = gate.turns.popleft()
             if not turn.done():
-                gate.is_closed = True
                 turn.set_result(None)
-                break
-        if gate.reopened is not None and not gate.is_closed:
-            gate.reopened.set()
-            gate.reopened = None
-        gate.user_count -= 1
+                return
+        gate.is_closed = False
+        gate.notify()
         self._drop_if_unused(transaction_id, gate)
 
-    def claim(
-        self, transaction_id: int, *, pointers: tuple[int, ...], changes: frozenset[bytes]
-    ) -> None:
+    def claim(self, transaction_id: int, changes: frozenset[bytes]) -> None:
         """Take the changes, which no other transaction claims, and the end of this transaction,
         whose turn it is."""
         assert self.claimed_by(changes) is None
-        gate = self._gates[transaction_id]
-        gate.pointers, gate.changes = pointers, changes
+        self._gates[transaction_id].claim = changes
         self._claimed_by.update(dict.fromkeys(changes, transaction_id))
 
     def release(self, transaction_id: int) -> None:
-        """Give back what this transaction claimed; callers that wait for it look again."""
+        """Give back what this transaction claimed."""
         gate = self._gates[transaction_id]
-        for change in gate.changes:
+        for change in gate.claim or ():
             del self._claimed_by[change]
-        gate.pointers, gate.changes = (), frozenset()
-        if gate.released is not None:
-            gate.released.set_result(None)
-            gate.released = None
+        gate.claim = None
+        gate.notify()
 
     def has_claim(self, transaction_id: int) -> bool:
         """Whether this transaction has a claim."""
         gate = self._gates.get(transaction_id)
-        return gate is not None and bool(gate.pointers)
+        return gate is not None and gate.claim is not None
+
+    def claiming(self) -> set[int]:
+        """The transactions with a claim."""
+        return {which for which, gate in self._gates.items() if gate.claim is not None}
 
     def claimed_by(self, changes: Collection[bytes]) -> int | None:
         """A transaction that claims one of these changes; None when they are free."""
@@ -201,16 +182,9 @@ class TransactionLocks:
         return next(self._claimed_by[each] for each in changes if each in self._claimed_by)
 
     async def released(self, transaction_id: int) -> None:
-        """Wait until this transaction gives back its claim, if it has one."""
-        gate = self._gates.get(transaction_id)
-        if gate is not None and gate.pointers:
-            if gate.released is None:
-                gate.released = asyncio.get_running_loop().create_future()
-            await asyncio.shield(gate.released)
-
-    def claimed_pointers(self) -> set[int]:
-        """Every pointer of a transaction that has a claim."""
-        return {pointer for gate in self._gates.values() for pointer in gate.pointers}
+        """Wait until this transaction has no claim."""
+        while self.has_claim(transaction_id):
+            await self._gates[transaction_id].changed()
 
     def _gate(self, transaction_id: int) -> _Gate:
         gate = self._gates.get(transaction_id)
@@ -219,26 +193,5 @@ class TransactionLocks:
         return gate
 
     def _drop_if_unused(self, transaction_id: int, gate: _Gate) -> None:
-        if gate.write_count == 0 and gate.user_count == 0:
+        if gate.write_count == 0 and not gate.is_closed:
             self._gates.pop(transaction_id, None)
-
-
-async def _emptied(gate: _Gate) -> None:
-    while gate.write_count:
-        if gate.empty is None:
-            gate.empty = asyncio.Event()
-        await gate.empty.wait()
-
-
-class _Ending:
-    __slots__ = ("_locks", "_transaction_id")
-
-    def __init__(self, locks: TransactionLocks, transaction_id: int) -> None:
-        self._locks = locks
-        self._transaction_id = transaction_id
-
-    async def __aenter__(self) -> None:
-        await self._locks.close(self._transaction_id)
-
-    async def __aexit__(self, *_raised: object) -> None:
-        self._locks.reopen(self._transaction_id)

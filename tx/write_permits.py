@@ -141,7 +141,7 @@ class WritePermits:
             write_pointer=state.last_pointer,
             in_progress=state.view.in_progress,
             invalid=state.view.invalid,
-            source=self._durable.snapshot_name,
+            source=self._durable.newest_snapshot.path.name,
         )
 
     def _require_seen(self, lsn: int) -> None:

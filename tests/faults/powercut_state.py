@@ -95,7 +95,7 @@ class Recovered(Life):
     async def run(self, name: str) -> tuple[int, str]:
         """Publish one message more, in one go: the pointer and the payload."""
         entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
-        outcome = await self._rooms.transactions.runs.run([entry], client="", request_id=None)
+        outcome = await self._rooms.transactions.autocommit.run([entry], client="", request_id=None)
         return outcome.published[0].pointer, "later"
 
 

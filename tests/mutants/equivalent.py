@@ -143,13 +143,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "else:",
     ): "an abort is recorded where no row is carried, so that none is left to mark",
     (
-        "tx/write_gates_and_key_locks.py",
-        "TransactionLocks.close",
-        "if gate.write_count:\n"
-        "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",
-        "try:\nawait _emptied(gate)\nexcept BaseException:\nself.reopen(transaction_id)\nraise",
-    ): "`_emptied` returns at once where no write is under way; only the cost differs",
-    (
         "tx/wal.py",
         "WriteAheadLog.prove",
         "if self._failure is None and self._durable_length > self._proven_length:",

@@ -27,7 +27,7 @@ MUTANTS: Sequence[Mutant] = (
         "a pointer block is recorded in the message store before it is durable",
         "process/components.py",
         "            await self._messaging.record_store_id(store_id)\n",
-        "            self._messaging.note_reserved(self._transactions.durable.image().highest_reserved)\n"
+        "            self._messaging.note_reserved(self._transactions.durable.decided.image().highest_reserved)\n"
         "            await self._messaging.record_store_id(store_id)\n",
         (
             "tests/process/test_components.py::test_a_block_that_a_crash_can_still_take_is_not_recorded",
@@ -86,8 +86,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit does not wait for writes that passed the gate",
         "tx/write_gates_and_key_locks.py",
-        "            try:\n                await _emptied(gate)\n",
-        "            try:\n                pass\n",
+        "        try:\n            await gate.emptied()\n",
+        "        try:\n            pass\n",
         ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
     ),
     Mutant(
@@ -95,7 +95,7 @@ MUTANTS: Sequence[Mutant] = (
         "tx/start_and_checkpoint.py",
         "        await self._durable.synced_in_time(lsn)\n        return checkpointed\n",
         "        return checkpointed\n",
-        ("tests/tx/test_starts.py::test_a_checkpoint_waits_for_its_sync",),
+        ("tests/tx/test_start_and_checkpoint.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
         "a checkpoint does not check its transaction again after waiting for a pointer",
@@ -105,7 +105,7 @@ MUTANTS: Sequence[Mutant] = (
         "            opened = await self._completion.open_now(pointer)\n",
         "        opened = await self._completion.open_now(pointer)\n        while True:\n",
         (
-            "tests/tx/test_starts.py::test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again",
+            "tests/tx/test_start_and_checkpoint.py::test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again",
         ),
     ),
     Mutant(
@@ -122,21 +122,23 @@ MUTANTS: Sequence[Mutant] = (
         "tx/pointer_blocks.py",
         "            await self._durable.synced(self._durable.record(edit))\n",
         "            self._durable.record(edit)\n",
-        ("tests/tx/test_starts.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",),
+        (
+            "tests/tx/test_pointer_blocks.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",
+        ),
     ),
     Mutant(
         "returned pointers are handed out again",
         "tx/pointer_blocks.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
-        ("tests/tx/test_starts.py::test_pointers_that_no_start_wants_are_given_back",),
+        ("tests/tx/test_pointer_blocks.py::test_pointers_that_no_start_wants_are_given_back",),
     ),
     Mutant(
         "a pointer block is returned while it is being written",
         "tx/pointer_blocks.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
-        ("tests/tx/test_starts.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
+        ("tests/tx/test_pointer_blocks.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
     ),
     Mutant(
         "new transactions see commits that are not durable",
@@ -242,14 +244,16 @@ MUTANTS: Sequence[Mutant] = (
         "tx/invalid_list.py",
         "        if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):\n",
         "        if not self._rows.is_cleared(pointer):\n",
-        ("tests/tx/test_runs.py::test_pruning_takes_off_only_what_no_row_carries",),
+        ("tests/tx/test_invalid_list.py::test_pruning_takes_off_only_what_no_row_carries",),
     ),
     Mutant(
         "a repeated request id runs again",
         "tx/autocommit.py",
         "            if outcome is not None:\n                await",
         "            if False:\n                await",
-        ("tests/tx/test_runs.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",),
+        (
+            "tests/tx/test_autocommit.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",
+        ),
     ),
     # Disk
     Mutant(

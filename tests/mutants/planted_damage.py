@@ -103,8 +103,9 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "whatever waits at a closed write gate closes it again",
         "tx/write_gates_and_key_locks.py",
-        "            await gate.reopened.wait()\n",
-        "            async with self.ending(transaction_id):\n                pass\n",
+        "            await self._gates[transaction_id].changed()\n\n    def enter",
+        "            await self.close(transaction_id)\n"
+        "            self.open(transaction_id)\n\n    def enter",
         (
             "tests/tx/test_write_gates_and_key_locks.py::test_can_commits_that_wait_for_a_refused_commit_continue[2]",
         ),

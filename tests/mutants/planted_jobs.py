@@ -11,7 +11,7 @@ _KEEPS_ON_ITS_WAY = (
 _SLEEPING = "tests/messaging/test_sleeping_readers.py"
 _ARROW = "tests/messaging/test_arrow.py"
 _FAST = "tests/messaging/test_fast_ways.py"
-_EPOCHS = "tests/tx/test_epochs.py"
+_SINKS = "tests/tx/test_sinks.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
@@ -141,36 +141,35 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "tx/sinks.py",
         "    if asked.run_id in sink.fenced:\n",
         "    if False:\n",
-        (f"{_EPOCHS}::test_a_run_that_was_fenced_never_takes_the_sink_back",),
+        (f"{_SINKS}::test_a_run_that_was_fenced_never_takes_the_sink_back",),
     ),
     Mutant(
         "a replayed epoch commits twice",
         "tx/sinks.py",
         "has_committed:\n        return Step.NOTHING\n",
         "has_committed:\n        return Step.BEGIN\n",
-        (f"{_EPOCHS}::test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committed",),
+        (f"{_SINKS}::test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committed",),
     ),
     Mutant(
         "an aborted epoch looks committed",
         "tx/state.py",
         "                state=outcome.state,\n",
         "                state=EndedState.COMMITTED,\n",
-        (f"{_EPOCHS}::test_a_later_epoch_does_not_begin_before_the_recorded_one_committed",),
+        (f"{_SINKS}::test_a_later_epoch_does_not_begin_before_the_recorded_one_committed",),
     ),
     Mutant(
         "an epoch begins beside the transaction of an older run",
         "tx/sinks.py",
-        "                await self._completion.invalidate(sink.transaction_id, "
-        "InvalidReason.INVALIDATED)\n",
+        "                await self._completion.invalidate(sink.transaction_id)\n",
         "                await self._start(asked, lease, client)\n",
-        (f"{_EPOCHS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
+        (f"{_SINKS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
     ),
     Mutant(
         "the answer about a sink is not durable yet",
         "tx/sinks.py",
         "            if lsn <= state.seen:\n                return sink\n",
         "            if lsn >= 0:\n                return sink\n",
-        ("tests/tx/test_epoch_crashes.py::test_every_answer_about_a_sink_is_durable",),
+        ("tests/tx/test_sink_recovery.py::test_every_answer_about_a_sink_is_durable",),
     ),
     Mutant(
         "a renewed lease is lost in a crash",

@@ -225,11 +225,11 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
     disk.set()
     async with components_over(tmp_path, manual, log_disk=disk) as components:
         await components.tick()
-        reserved = components.transactions.durable.image().highest_reserved
+        reserved = components.transactions.durable.decided.image().highest_reserved
 
         disk.clear()
         try:
-            while components.transactions.durable.image().highest_reserved == reserved:
+            while components.transactions.durable.decided.image().highest_reserved == reserved:
                 await components.transactions.starts.start(
                     TransactionType.SHORT, None, "who needs pointers"
                 )

@@ -172,7 +172,7 @@ class Client:
             PublishEntry(topic=self._facts.topics[each.topic].id, payloads=each.payloads)
             for each in run.entries
         ]
-        call = self._life.transactions.runs.run
+        call = self._life.transactions.autocommit.run
         try:
             outcome = await call(publish, client="", request_id=run.request_id)
         except (UnavailableError, TopicNotFoundError):

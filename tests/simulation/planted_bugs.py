@@ -136,7 +136,7 @@ BUGS = (
     planted(
         "commit-cut-off-by-a-crash-stays-open",
         "tx/manager.py",
-        "cut_off = self._rows.final_pointers() | self._locks.claimed_pointers()",
+        "cut_off = self._rows.final_pointers() | self._locks.claiming()",
         "cut_off: set[int] = set()",
     ),
     planted(
@@ -169,8 +169,8 @@ BUGS = (
     planted(
         "end-of-a-transaction-does-not-wait-for-its-writes",
         "tx/write_gates_and_key_locks.py",
-        "            try:\n                await _emptied(gate)\n",
-        "            try:\n                pass\n",
+        "        try:\n            await gate.emptied()\n",
+        "        try:\n            pass\n",
     ),
     planted(
         "can-commit-lost-in-a-crash",
@@ -350,8 +350,7 @@ BUGS = (
     planted(
         "older-run-of-a-sink-commits",
         "tx/sinks.py",
-        "                await self._completion.invalidate(sink.transaction_id, "
-        "InvalidReason.INVALIDATED)\n",
+        "                await self._completion.invalidate(sink.transaction_id)\n",
         "                await self._start(asked, lease, client)\n",
     ),
     planted(
@@ -399,8 +398,8 @@ BUGS = (
     planted(
         "snapshot-older-than-the-log-after-it",
         "tx/durable_state.py",
-        "        image = self.decided.image()\n\n",
-        "        image = self.decided.image()\n        await asyncio.sleep(0)\n\n",
+        "        image = self.decided.image()\n",
+        "        image = self.decided.image()\n        await asyncio.sleep(0)\n",
     ),
     planted(
         "time-out-during-a-commit-that-writes-rows",
@@ -411,7 +410,7 @@ BUGS = (
     planted(
         "commit-continues-after-the-log-failed",
         "tx/commit_and_abort.py",
-        "if self._durable.epoch != epoch:",
+        "if self._durable.recovery_count != recovery_count:",
         "if False:",
     ),
     # Readers that sleep, and readers of rows that are being marked
@@ -425,8 +424,8 @@ BUGS = (
     planted(
         "read-only-commit-does-not-wake-its-readers",
         "tx/commit_and_abort.py",
-        "            self._spawn(self._wake_once_durable(pointers, lsn))",
-        "            pass",
+        "            self._ended_rows.wake_once_durable(lsn, transaction_id)\n",
+        "            pass\n",
     ),
     planted(
         "readers-in-a-lost-transaction-not-woken-after-recovery",

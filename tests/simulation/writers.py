@@ -50,7 +50,7 @@ async def ask(facts: Facts, life: Life, writer: Writer, *, epoch: int, run: int)
     before = writer.first_asked.setdefault((epoch, run), first)
     request = EpochRequest(sink=writer.name, epoch=epoch, run_id=f"run-{run}")
     try:
-        _, opened = await life.transactions.epochs.begin(request, lease_s=LEASE_S, client="")
+        _, opened = await life.transactions.sinks.begin(request, lease_s=LEASE_S, client="")
     except SinkEpochOpenError as error:
         if error.members["epoch"] in writer.committed:
             raise BrokenPromiseError(f"promise 9: {error.detail}, and it has") from None

@@ -5,11 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service
+from tests.tx.service import NewService, Service
+from tx.settings import TransactionSettings
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    opened = await Service(tmp_path).open()
-    yield opened
-    await opened.kill()
+async def new_service(tmp_path: Path) -> AsyncIterator[NewService]:
+    """Makes services that are not open yet; every one of their lives ends with the test."""
+    lives: list[Service] = []
+
+    def new(settings: TransactionSettings | None = None, directory: Path = tmp_path) -> Service:
+        return Service(directory, settings, lives=lives)
+
+    yield new
+    for life in lives:
+        await life.kill()
+
+
+@pytest.fixture
+async def service(new_service: NewService) -> Service:
+    return await new_service().open()

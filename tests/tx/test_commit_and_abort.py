@@ -1,11 +1,10 @@
 """Can-commit, commit, abort, invalidate: write gates, claims, and which call waits for which."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import NewService, Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     ChangeSetTooLargeError,
@@ -20,10 +19,9 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.edits import Committed, InvalidReason
+from tx.edits import InvalidReason
 from tx.outcomes import EndedState
 from tx.settings import TransactionSettings
-from tx.wal import read_log
 
 
 async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Service) -> None:
@@ -41,90 +39,12 @@ async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Serv
     assert service.write_permits.snapshot().is_visible(tx.transaction_id)
 
 
-async def test_a_batch_that_no_caller_waits_for_is_not_synced(service: Service) -> None:
-    tx = await service.begin()
-    await service.completion.commit(tx.transaction_id, read_only=True)
-    await service.later(0)
-    assert service.disk.write_count > 0
-    assert service.disk.sync_count == 0
-
-    await service.completion.outcome(tx.transaction_id)
-
-    assert service.disk.sync_count == 1
-
-
-async def test_what_is_durable_is_proven_once(service: Service) -> None:
-    tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
-    await service.later(0)
-    proven = service.disk.write_count
-
-    await service.later(0)
-
-    assert service.disk.write_count == proven
-
-
-async def test_no_waiter_is_kept_after_its_sync(service: Service) -> None:
-    for _ in range(3):
-        tx = await service.begin()
-        await service.completion.commit(tx.transaction_id)
-
-    log = service.durable._log
-    assert log is not None
-    assert log._waiters == []
-
-
-async def test_a_sync_is_observed_and_a_write_without_one_is_not(service: Service) -> None:
-    service.disk.sync_s = 0.000_25
-    tx = await service.begin()
-    await turns()
-    await service.later(0)
-    unsynced = list(service.observed)
-    await service.completion.commit(tx.transaction_id)
-
-    assert service.disk.write_count == 2
-    assert unsynced == [("log_batch_edits", 1)]
-    assert service.observed[1:] == [("log_batch_edits", 1), ("log_fsync_seconds", 0.000_25)]
-
-
-async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tx.wal.UNWANTED_S_MAX", 60)  # so long may the next lines take
-    started = [await service.begin() for _ in range(2)]
-    await turns()
-    assert service.disk.write_count == 0
-
-    await service.completion.commit(started[0].transaction_id)
-
-    assert service.disk.write_count == 1
-
-
-async def test_an_edit_that_no_caller_waits_for_is_written_soon(service: Service) -> None:
-    opened = await service.begin()
-    while service.disk.write_count == 0:
-        await turns(1)
-
-    again = await service.crash()
-
-    assert await again.state_of(opened.transaction_id) == ("in_progress", None)
-    await again.kill()
-
-
 async def test_an_abort_that_is_repeated_writes_nothing(service: Service) -> None:
     tx = await service.begin()
     service.rows.carried[tx.transaction_id] = "ns:t"
     first = await service.completion.abort(tx.transaction_id)
 
     assert (await service.completion.abort(tx.transaction_id)).lsn == first.lsn
-
-
-async def test_many_commits_share_a_sync(service: Service) -> None:
-    started = [await service.begin() for _ in range(20)]
-    await turns()
-    syncs = service.disk.sync_count
-
-    await asyncio.gather(*(service.completion.commit(tx.transaction_id) for tx in started))
-
-    assert service.disk.sync_count - syncs <= 2
 
 
 async def test_a_refusal_waits_until_the_commit_that_it_names_is_durable(service: Service) -> None:
@@ -194,9 +114,9 @@ async def test_the_union_of_all_named_changes_is_checked_and_remembered(service:
             await service.completion.can_commit(late.transaction_id, [change])
 
 
-async def test_too_many_or_too_large_changes_are_refused(tmp_path: Path) -> None:
+async def test_too_many_or_too_large_changes_are_refused(new_service: NewService) -> None:
     settings = TransactionSettings(change_set_count_max=2, change_set_bytes_max=10)
-    service = await Service(tmp_path, settings).open()
+    service = await new_service(settings).open()
     tx = await service.begin()
     await service.completion.can_commit(tx.transaction_id, [b"a", b"b"])
 
@@ -206,7 +126,6 @@ async def test_too_many_or_too_large_changes_are_refused(tmp_path: Path) -> None
         await service.completion.commit((await service.begin()).transaction_id, changes=[b"x" * 11])
 
     await service.completion.commit(tx.transaction_id)
-    await service.kill()
 
 
 async def test_a_commit_waits_for_writes_that_passed_the_gate(service: Service) -> None:
@@ -231,9 +150,9 @@ async def test_an_invalidation_does_not_wait_but_its_marking_does(service: Servi
     tx = await service.begin()
     permit = service.write_permits.enter(tx.transaction_id)
 
-    await service.completion.invalidate(tx.transaction_id, InvalidReason.BLOCKED_READERS)
+    await service.completion.invalidate(tx.transaction_id)
 
-    assert await service.state_of(tx.transaction_id) == ("invalid", "blocked_readers")
+    assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
     with pytest.raises(TransactionInvalidatedError):
         permit.require_open()
     service.rows.carried[tx.transaction_id] = "ns:t"
@@ -244,20 +163,6 @@ async def test_an_invalidation_does_not_wait_but_its_marking_does(service: Servi
     assert service.rows.marked == [tx.transaction_id]
 
 
-async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
-    service: Service,
-) -> None:
-    tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
-    await service.completion.invalidate(tx.transaction_id)
-
-    kept = await service.invalid_list.truncate(pointers=[tx.transaction_id])
-    permit.leave()
-    removed = await service.invalid_list.truncate(pointers=[tx.transaction_id])
-
-    assert (kept, removed) == ((0, [tx.transaction_id]), (1, []))
-
-
 async def test_a_can_commit_is_refused_while_too_much_waits_for_the_disk(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,21 +171,6 @@ async def test_a_can_commit_is_refused_while_too_much_waits_for_the_disk(
 
     with pytest.raises(OverloadedError):
         await service.completion.can_commit(tx.transaction_id, [b"k"])
-
-
-async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Service) -> None:
-    tx = await service.begin()
-    service.disk.hold()
-    ending = asyncio.ensure_future(service.completion.invalidate(tx.transaction_id))
-    await turns()
-
-    showing = asyncio.ensure_future(service.invalid_list.shown())
-    await turns()
-
-    assert not showing.done()
-    service.disk.release()
-    await ending
-    assert (await showing).pointers == [tx.transaction_id]
 
 
 async def test_a_commit_with_publish_writes_rows_then_its_record(service: Service) -> None:
@@ -397,8 +287,8 @@ async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Se
         await publishing
 
 
-async def test_an_ending_that_takes_too_long_goes_on_by_itself(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(ending_timeout_s=0.01)).open()
+async def test_an_ending_that_takes_too_long_goes_on_by_itself(new_service: NewService) -> None:
+    service = await new_service(TransactionSettings(ending_timeout_s=0.01)).open()
     tx = await service.begin()
     service.disk.hold()
 
@@ -408,7 +298,6 @@ async def test_an_ending_that_takes_too_long_goes_on_by_itself(tmp_path: Path) -
     service.disk.release()
     await turns()
     assert await service.state_of(tx.transaction_id) == ("committed", None)
-    await service.kill()
 
 
 async def test_an_abort_marks_rows_before_it_answers(service: Service) -> None:
@@ -503,59 +392,3 @@ async def test_read_only_is_refused_for_a_transaction_that_wrote(service: Servic
         with pytest.raises(BadRequestError):
             await service.completion.commit(tx.transaction_id, read_only=True)
         await service.completion.commit(tx.transaction_id)
-
-
-async def test_a_commit_writes_no_change_twice(service: Service) -> None:
-    tx = await service.begin()
-    await service.completion.can_commit(tx.transaction_id, [b"a"])
-
-    await service.completion.commit(tx.transaction_id, changes=[b"a", b"b"])
-
-    (path,) = service.directory.glob("txlog.*")
-    _, edit = read_log(path.name, path.read_bytes()).edits[-1]
-    assert isinstance(edit, Committed)
-    assert edit.changes == {b"b"}
-
-
-async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
-    tx = await service.begin()
-
-    await service.completion.invalidate(tx.transaction_id)
-    await turns()
-
-    assert service.rows.marked == []
-
-
-async def test_rows_are_marked_once_however_many_ask_for_it(service: Service) -> None:
-    ended, rows = service.completion._ended_rows, service.rows
-    rows.carried[7] = "ns:t"
-    rows.marking.clear()
-
-    ended._mark_if_needed(7, [7])
-    ended._mark_if_needed(7, [7])
-    waiting = asyncio.ensure_future(ended.marked(7, [7]))
-    rows.carried.clear()  # a write under way may still give it rows
-    late = asyncio.ensure_future(ended.marked(7, [7]))
-    await turns()
-    assert (waiting.done(), late.done()) == (False, False)
-    rows.marking.set()
-
-    assert (await waiting, await late) == (True, True)
-    assert rows.marked == [7]
-
-
-async def test_readers_in_any_pointer_of_a_transaction_are_woken_at_its_end(
-    service: Service,
-) -> None:
-    completion = service.completion
-    service.rows.read_in = {8}
-    service.rows.woken.clear()
-
-    completion._wake_readers_soon([7, 8], lsn=0)
-    await turns()
-    assert service.rows.woken == [7, 8]
-
-    service.rows.woken.clear()
-    await service.durable.close()
-    await completion._wake_once_durable([7, 8], lsn=10**6)  # recovery wakes them
-    assert service.rows.woken == []

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,12 +21,11 @@ from admin.salvage_transactions import (
     prove_state,
 )
 from admin.transaction_files import TransactionFiles, write_transaction_files
-from tests.tx.epochs import begin as begin_epoch
-from tests.tx.harness import NOW_MS, STORE_ID, Rows, Service, entry
+from tests.tx.service import NOW_MS, STORE_ID, Rows, Service, entry
+from tests.tx.sinks import begin as begin_epoch
 from tuff.protocol.errors import TransactionConflictError
 from tuff.protocol.transaction import TransactionType
-from tx import consistency
-from tx.consistency import POINTERS_MAX
+from tx.consistency import POINTERS_MAX, contradiction
 from tx.durable_state import ServiceState
 from tx.edits import (
     Aborted,
@@ -53,7 +52,7 @@ from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.settings import TransactionSettings
 from tx.snapshot_file import pack_snapshot, read_snapshot
-from tx.state import Sink, StateImage, TransactionState
+from tx.state import Sink, StateImage, TransactionState, fresh_image
 from tx.view import ViewChange
 from tx.wal import pack_edits, pack_proof, read_log
 
@@ -90,7 +89,7 @@ async def make_history(directory: Path) -> None:
     await service.starts.checkpoint(still.transaction_id)
     done = await begin_epoch(service, 1, "another")
     await service.completion.commit(done.transaction_id)
-    await service.epochs.forget("s")
+    await service.sinks.forget("s")
     await service.begin()
     await service.later(10)
     await service.kill()
@@ -329,7 +328,7 @@ def _sink(transaction_id: int, state: EndedState | None = None) -> Sink:
 
 IMAGES: dict[str, tuple[Callable[[StateImage], StateImage], str]] = {
     "an open transaction twice": (
-        lambda image: replace(image, open=(*image.open, image.open[0])), "stands there twice"
+        lambda image: replace(image, open=(*image.open, image.open[0])), "is listed twice"
     ),
     "an open transaction is gone": (
         lambda image: replace(image, open=image.open[1:]), "those in progress"
@@ -366,7 +365,7 @@ IMAGES: dict[str, tuple[Callable[[StateImage], StateImage], str]] = {
         lambda image: replace(
             image, sinks=(_sink(1, EndedState.COMMITTED), _sink(2, EndedState.COMMITTED))
         ),
-        "a sink stands there twice",
+        "a sink is listed twice",
     ),
     "a sink whose transaction is not open": (
         lambda image: replace(image, sinks=(_sink(1),)), "is not in progress"
@@ -474,5 +473,12 @@ def test_an_edit_that_can_not_be_applied_is_damage_too(
     assert [finding.location for finding in account.findings] == [place.name]
 
 
-def test_every_edit_is_judged() -> None:
-    assert set(consistency._CHECKS) == set(get_args(Edit))
+def test_behind_a_gap_a_pointer_may_be_of_a_block_whose_record_is_lost() -> None:
+    state = TransactionState(fresh_image(now_ms=NOW_MS))
+    pointer = state.last_pointer + 1
+    started = Started(NOW_MS, pointer, TransactionType.SHORT, 1, NOW_MS + 1, "c", 0)
+    lost = Restarted(NOW_MS, is_after_crash=True, lost=(PointerRange(pointer, pointer + 1),))
+
+    for edit in (started, lost):
+        assert contradiction(state, edit) is not None
+        assert contradiction(state, edit, has_gap=True) is None

@@ -1,13 +1,12 @@
 """Torn, damaged, missing and foreign files: the service comes up, or stays down with a reason."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from admin.transaction_files import TransactionFiles
-from tests.tx.harness import NOW_MS, STORE_ID, Service, entry
+from tests.tx.service import NOW_MS, STORE_ID, NewService, Service, entry
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
@@ -17,7 +16,7 @@ from tx.edits import BlockReturned
 from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
-from tx.wal import DiskFile, pack_edit
+from tx.wal import pack_edit
 
 
 def newest(directory: Path, kind: str) -> Path:
@@ -41,8 +40,10 @@ def put_header(path: Path, kind: FileKind, header: FileHeader) -> None:
     path.write_bytes(pack_header(kind, header) + data[stop:])
 
 
-async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(tmp_path: Path) -> None:
-    service = await Service(tmp_path / "live").open()
+async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service = await new_service(directory=tmp_path / "live").open()
     first, last = await service.begin(), await service.begin()
     await service.completion.commit(first.transaction_id)
     proven = newest(service.directory, "txlog").stat().st_size
@@ -91,7 +92,6 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
     log.write_bytes(whole)
     await again.manager.start_service()
     assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 @pytest.mark.parametrize("at", [20, 200])  # in its header, and behind it
@@ -113,7 +113,6 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     assert name in again.durable.notes[0]
     for tx in (first, second, third):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) -> None:
@@ -133,7 +132,6 @@ async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) 
     assert set(expected.view.invalid) < set(found.view.invalid)
     assert await last.state_of(committed.transaction_id) == ("committed", None)
     assert await last.state_of(opened.transaction_id) == ("in_progress", None)
-    await last.kill()
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "txlog", "*"])
@@ -149,7 +147,6 @@ async def test_missing_files_are_damage_and_never_an_empty_beginning(
     again = await service.next_life().open(StoreMark(STORE_ID, service.rows.reserved))
 
     assert again.manager.status.state is ServiceState.DOWN
-    await again.kill()
 
 
 async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
@@ -165,7 +162,6 @@ async def test_a_snapshot_without_the_log_that_goes_on_from_it_is_damage(
 
     assert again.manager.status.state is ServiceState.DOWN
     assert "is missing" in again.manager.status.reason
-    await again.kill()
 
 
 async def test_a_log_that_begins_behind_a_missing_edit_is_damage(service: Service) -> None:
@@ -181,7 +177,6 @@ async def test_a_log_that_begins_behind_a_missing_edit_is_damage(service: Servic
 
     assert again.manager.status.state is ServiceState.DOWN
     assert f"it starts with another edit than {header.lsn}" in again.manager.status.reason
-    await again.kill()
 
 
 async def test_a_file_of_another_store_is_refused_though_nothing_is_read_from_it(
@@ -198,7 +193,6 @@ async def test_a_file_of_another_store_is_refused_though_nothing_is_read_from_it
 
     assert again.manager.status.state is ServiceState.DOWN
     assert f"it belongs to another store than {STORE_ID}" in again.manager.status.reason
-    await again.kill()
 
 
 async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
@@ -225,11 +219,13 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
     assert taken.manager.status.state is ServiceState.RUNNING
 
 
-async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path: Path) -> None:
-    service = await Service(tmp_path).open()
+async def test_files_beside_a_message_store_that_knows_more_are_refused(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service = await new_service().open()
     reserved = service.rows.reserved
     assert service.durable.store_id == STORE_ID
-    assert reserved == service.durable.image().highest_reserved
+    assert reserved == service.durable.decided.image().highest_reserved
     await service.restart()
 
     for mark, words in (
@@ -243,14 +239,16 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(tmp_path
         await again.kill()
 
     for highest in (reserved, 1):
-        empty = await Service(tmp_path / "empty").open(StoreMark(STORE_ID, highest))
+        empty = await new_service(directory=tmp_path / "empty").open(StoreMark(STORE_ID, highest))
         assert empty.manager.status.state is ServiceState.DOWN
         assert list((tmp_path / "empty").iterdir()) == []
         await empty.kill()
 
 
-async def test_files_say_of_which_store_they_are_before_they_are_recovered(tmp_path: Path) -> None:
-    service = Service(tmp_path / "tx")
+async def test_files_say_of_which_store_they_are_before_they_are_recovered(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service = new_service(directory=tmp_path / "tx")
     before = await service.durable.stored_id()
     await service.open()
     await service.kill()
@@ -266,15 +264,6 @@ async def test_files_that_can_not_be_read_say_of_no_store(tmp_path: Path) -> Non
     assert await Service(name_too_long).durable.stored_id() is None
 
 
-async def test_a_clean_stop_leaves_a_snapshot_of_everything(service: Service) -> None:
-    count = len(list(service.directory.glob("snapshot.*")))
-    await service.begin()
-
-    await service.manager.close()
-
-    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
-
-
 async def test_unknown_files_are_left_alone(service: Service) -> None:
     for name in ("README.md", "snapshot.tmp", "txlog.1.tmp", "snapshot.x", "txlog.99.bak"):
         (service.directory / name).write_text("mine")
@@ -283,11 +272,12 @@ async def test_unknown_files_are_left_alone(service: Service) -> None:
 
     assert again.manager.status.state is ServiceState.RUNNING
     assert (service.directory / "txlog.99.bak").read_text() == "mine"
-    await again.kill()
 
 
-async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(snapshot_retain=2)).open()
+async def test_old_files_are_removed_and_those_that_stay_are_enough(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service = await new_service(TransactionSettings(snapshot_retain=2)).open()
     tx = await service.begin()
     for _ in range(5):
         service.now_ms += 1
@@ -300,7 +290,6 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(tmp_path: Pa
     flip(newest(tmp_path, "snapshot"), 200)
     again = await service.next_life().open()
     assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
@@ -316,44 +305,10 @@ async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -
     assert second.transaction_id > first.transaction_id
     for tx in (first, second):
         assert await last.state_of(tx.transaction_id) == ("committed", None)
-    await last.kill()
 
 
-async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
-    service: Service,
-) -> None:
-    await service.later(300_000)
-    count = len(list(service.directory.glob("snapshot.*")))
-    await service.later(300_000)
-    assert len(list(service.directory.glob("snapshot.*"))) == count
-
-    await service.begin()
-    await service.later(300_000)
-
-    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
-
-
-async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tx.manager.LOGGED_COUNT_MAX", 4)
-    await service.later(300_000)
-    count = len(list(service.directory.glob("snapshot.*")))
-    for _ in range(3):
-        await service.begin()
-    await service.later(10_000)
-    assert len(list(service.directory.glob("snapshot.*"))) == count
-
-    for _ in range(3):
-        await service.begin()
-    await service.later(10_000)
-    await service.later(10_000)
-
-    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
-
-
-async def test_reading_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) -> None:
-    service = await Service(tmp_path).open()
+async def test_reading_a_log_that_a_crash_left_writes_nothing(new_service: NewService) -> None:
+    service = await new_service().open()
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id)
     await service.kill()
@@ -363,28 +318,8 @@ async def test_reading_a_log_that_a_crash_left_writes_nothing(tmp_path: Path) ->
     assert TransactionFiles(service.directory).check(None).findings == []
 
     assert log.stat().st_mtime_ns == before
-    again = await Service(service.directory).open()
+    await new_service(directory=service.directory).open()
     assert log.stat().st_mtime_ns > before
-    await again.kill()
-
-
-async def test_no_log_but_the_newest_is_open_and_none_after_a_stop(service: Service) -> None:
-    await service.begin()
-    await service.manager.take_snapshot()
-
-    assert len(service.disk.open_files) == 1
-    await service.manager.close()
-    assert service.disk.open_files == set()
-
-
-async def test_a_log_that_was_never_written_to_is_closed(tmp_path: Path) -> None:
-    service = Service(tmp_path)
-    await service.manager.open(None)
-    assert len(service.disk.open_files) == 1
-
-    await service.durable.close()
-
-    assert service.disk.open_files == set()
 
 
 async def test_no_two_files_have_the_same_number(service: Service) -> None:
@@ -400,38 +335,6 @@ async def test_no_two_files_have_the_same_number(service: Service) -> None:
     for _ in range(2):
         service = await service.crash()
         assert len(numbers()) == len(set(numbers())) >= 2
-    await service.kill()
-
-
-def test_a_log_file_that_is_closed_is_not_open_any_more(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.touch()
-    file = DiskFile(path)
-    assert path in open_files()
-
-    file.close()
-
-    assert path not in open_files()
-
-
-def open_files() -> set[Path]:
-    """What this process has open."""
-    return {link.resolve() for link in Path("/proc/self/fd").iterdir()}
-
-
-def test_a_short_write_is_continued_until_all_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_really = os.write
-    monkeypatch.setattr("os.write", lambda where, data: write_really(where, data[:3]))
-    path = tmp_path / "log"
-    path.touch()
-    file = DiskFile(path)
-
-    file.append(b"more than three", sync=True)
-
-    file.close()
-    assert path.read_bytes() == b"more than three"
 
 
 async def test_messages_of_a_transaction_that_the_files_do_not_know_are_refused(
@@ -471,7 +374,6 @@ async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_
 
     assert again.manager.status.state is ServiceState.RUNNING
     assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 async def test_a_log_that_is_missing_between_two_others_is_named(service: Service) -> None:
@@ -490,14 +392,13 @@ async def test_a_log_that_is_missing_between_two_others_is_named(service: Servic
 
     assert again.manager.status.state is ServiceState.DOWN
     assert f"the log before it is missing; it is not {logs[0].name}" in again.manager.status.reason
-    await again.kill()
 
 
-async def test_the_first_log_names_none_before_it(tmp_path: Path) -> None:
+async def test_the_first_log_names_none_before_it(new_service: NewService, tmp_path: Path) -> None:
     """Beside it is the snapshot file that a server without transactions made."""
-    unused = await Service(tmp_path, TransactionSettings(enabled=False)).open(StoreMark(STORE_ID))
+    unused = await new_service(TransactionSettings(enabled=False)).open(StoreMark(STORE_ID))
     await unused.kill()
-    service = await Service(tmp_path).open()
+    service = await new_service().open()
     await service.kill()
 
     header = header_of(newest(tmp_path, "txlog"), FileKind.LOG)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import NOW_MS, STORE_ID
+from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType

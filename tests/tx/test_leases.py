@@ -1,11 +1,10 @@
 """Leases: a transaction that is not renewed in time ends (protocol §5.3)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import NewService, Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
@@ -62,8 +61,10 @@ async def test_a_tick_ends_only_transactions_whose_lease_is_over(service: Servic
     assert service.monitoring.figures().leased_count == 1
 
 
-async def test_a_transaction_with_neither_time_nor_lease_left_has_timed_out(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(long_timeout_s=10)).open()
+async def test_a_transaction_with_neither_time_nor_lease_left_has_timed_out(
+    new_service: NewService,
+) -> None:
+    service = await new_service(TransactionSettings(long_timeout_s=10)).open()
     by_tick, by_call = await leased(service), await leased(service)
     service.now_ms += 10_000
 
@@ -73,7 +74,6 @@ async def test_a_transaction_with_neither_time_nor_lease_left_has_timed_out(tmp_
 
     assert await service.state_of(by_tick.transaction_id) == ("invalid", "timed_out")
     assert service.manager.counters.lapses == 0
-    await service.kill()
 
 
 async def test_what_a_transaction_stored_goes_with_its_lease(service: Service) -> None:
@@ -165,7 +165,6 @@ async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean
     assert await again.state_of(tx.transaction_id) == ("invalid", "lease_expired")
     third = await again.crash()
     assert await third.state_of(tx.transaction_id) == ("invalid", "lease_expired")
-    await third.kill()
 
 
 async def test_a_lease_survives_a_snapshot(service: Service) -> None:
@@ -178,7 +177,6 @@ async def test_a_lease_survives_a_snapshot(service: Service) -> None:
     assert isinstance(found, OpenTransaction)
     assert found.lease_ms == 2_500
     assert again.manager.timeouts.lease_ends_at_ms(found) == again.now_ms + 2_500
-    await again.kill()
 
 
 async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -> None:

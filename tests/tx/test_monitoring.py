@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tx.harness import Service
+from tests.tx.service import Service
 from tuff.protocol.errors import TransactionConflictError, TransactionTimedOutError
 from tuff.protocol.transaction import TransactionType
 from tx.outcomes import OpenTransaction
@@ -64,3 +64,19 @@ async def test_a_time_out_is_counted_once_whichever_call_finds_it(
         await service.completion.can_commit(tx.transaction_id, [b"k"])
 
     assert service.manager.counters.timeouts == 1
+
+
+async def test_the_overview_shows_pointers_and_transactions_in_progress(service: Service) -> None:
+    ended, opened = await service.begin(), await service.begin()
+    await service.completion.can_commit(opened.transaction_id, [])
+    await service.completion.invalidate(ended.transaction_id)
+
+    shown = await service.monitoring.overview()
+
+    assert [one.transaction_id for one in shown.open] == [opened.transaction_id]
+    assert shown.oldest_in_progress == opened.transaction_id
+    # The one that is open does not see the other, although that has ended since.
+    assert shown.visibility_upper_bound == ended.transaction_id - 1
+    assert (shown.invalid_count, shown.committing_count) == (1, 1)
+    assert shown.read_pointer == ended.transaction_id
+    assert service.monitoring.figures().open_count == 1

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tx.harness import NOW_MS
+from tests.tx.service import NOW_MS, Service
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
@@ -138,3 +138,24 @@ def test_forgetting_leaves_nothing_of_it() -> None:
     assert outcomes.of_request("r3") is None
     outcomes.forget(ended_before_ms=NOW_MS * 2, is_needed=lambda lsn, pointers: False)
     assert (len(outcomes), outcomes.size_bytes) == (0, 0)
+
+
+async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:
+    gone, invalid, carried = [await service.begin() for _ in range(3)]
+    await service.completion.commit(gone.transaction_id)
+    await service.completion.invalidate(invalid.transaction_id)
+    await service.completion.commit(carried.transaction_id)
+    service.rows.carried[carried.transaction_id] = "ns:t"
+
+    await service.later(900_001)
+
+    with pytest.raises(Exception, match="remembered"):
+        await service.completion.outcome(gone.transaction_id)
+    assert await service.state_of(invalid.transaction_id) == ("invalid", "invalidated")
+    assert await service.state_of(carried.transaction_id) == ("committed", None)
+    service.rows.carried.clear()
+    await service.completion.abort(invalid.transaction_id)
+    await service.later(900_001)
+    for tx in (invalid, carried):
+        with pytest.raises(Exception, match="remembered"):
+            await service.completion.outcome(tx.transaction_id)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import STORE_ID, Rows, Service, entry, turns
+from tests.tx.service import STORE_ID, NewService, Service, entry, turns
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionConflictError,
@@ -32,7 +32,6 @@ async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     assert await again.state_of(opened.transaction_id) == ("in_progress", None)
     with pytest.raises(TransactionConflictError):
         await again.completion.can_commit(opened.transaction_id, [b"k"])
-    await again.kill()
 
 
 async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
@@ -53,7 +52,6 @@ async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
     with pytest.raises(TransactionInvalidatedError):
         await restarted.completion.commit(tx.transaction_id)
     assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
-    await restarted.kill()
 
 
 async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
@@ -73,7 +71,6 @@ async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
     with pytest.raises(TransactionInvalidatedError):
         again.write_permits.enter(tx.transaction_id)
     assert (await again.begin()).transaction_id > tx.transaction_id
-    await again.kill()
 
 
 async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
@@ -85,7 +82,6 @@ async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
     assert again.durable.notes == []
     assert (await again.begin()).transaction_id > tx.transaction_id
     await again.completion.commit(tx.transaction_id)
-    await again.kill()
 
 
 async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
@@ -105,7 +101,6 @@ async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     assert again.rows.carried == {}
     with pytest.raises(TransactionInvalidatedError):
         await again.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    await again.kill()
 
 
 async def _ignored(service: Service, pointer: int) -> None:
@@ -113,10 +108,8 @@ async def _ignored(service: Service, pointer: int) -> None:
 
 
 async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Service) -> None:
-    named, unnamed, long = [
-        await service.begin(kind)
-        for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
-    ]
+    named, unnamed, reader = [await service.begin() for _ in range(3)]
+    long = await service.begin(TransactionType.LONG)
     await service.later(0)
     service.disk.hold()
     await service.completion.can_commit(named.transaction_id, [b"k"])
@@ -126,10 +119,10 @@ async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Serv
 
     await again.completion.commit(named.transaction_id, changes=[])
     await again.completion.commit(long.transaction_id)
+    await again.completion.commit(reader.transaction_id, read_only=True)
     with pytest.raises(TransactionInvalidatedError):
         await again.completion.commit(unnamed.transaction_id)
     assert await again.state_of(unnamed.transaction_id) == ("invalid", "lost_in_crash")
-    await again.kill()
 
 
 async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
@@ -143,7 +136,6 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
 
     assert await again.state_of(tx.transaction_id) == ("committing", None)
     await again.completion.commit(tx.transaction_id)
-    await again.kill()
 
 
 async def test_a_further_can_commit_is_answered_once_no_crash_can_split_it_from_the_first(
@@ -167,7 +159,6 @@ async def test_a_further_can_commit_is_answered_once_no_crash_can_split_it_from_
     await again.completion.commit(tx.transaction_id)
     with pytest.raises(TransactionConflictError):
         await again.completion.can_commit(late.transaction_id, [b"b"])
-    await again.kill()
 
 
 async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service) -> None:
@@ -187,7 +178,6 @@ async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service
     assert {committed.transaction_id, invalid.transaction_id} <= set(again.rows.woken)
     assert again.rows.settled.count(committed.transaction_id) == 2
     assert again.rows.marked == [invalid.transaction_id]
-    await again.kill()
 
 
 async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again(
@@ -257,7 +247,6 @@ async def test_a_roll_that_fails_leaves_no_log_behind_that_would_cut_the_old_one
 
     assert await again.state_of(tx.transaction_id) == ("committed", None)
     assert await again.state_of(other.transaction_id) == ("in_progress", None)
-    await again.kill()
 
 
 async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
@@ -289,8 +278,8 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
     await service.completion.commit(tx.transaction_id)
 
 
-async def test_a_service_that_is_down_can_not_be_stopped(tmp_path: Path) -> None:
-    service = Service(tmp_path)
+async def test_a_service_that_is_down_can_not_be_stopped(new_service: NewService) -> None:
+    service = new_service()
 
     with pytest.raises(TransactionsUnavailableError, match="not been recovered yet"):
         await service.manager.stop_service()
@@ -342,9 +331,10 @@ async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -
 
 
 async def test_a_service_start_recovers_nothing_before_the_message_store_is_read(
+    new_service: NewService,
     tmp_path: Path,
 ) -> None:
-    service = Service(tmp_path / "tx")
+    service = new_service(directory=tmp_path / "tx")
 
     with pytest.raises(TransactionsUnavailableError, match="not been recovered yet"):
         await service.manager.start_service()
@@ -352,11 +342,12 @@ async def test_a_service_start_recovers_nothing_before_the_message_store_is_read
     assert not (tmp_path / "tx").exists()
     await service.open()
     assert service.manager.status.state is ServiceState.RUNNING
-    await service.kill()
 
 
-async def test_a_service_that_is_switched_off_stays_down(tmp_path: Path) -> None:
-    service = await Service(tmp_path / "off", TransactionSettings(enabled=False)).open()
+async def test_a_service_that_is_switched_off_stays_down(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service = await new_service(TransactionSettings(enabled=False), tmp_path / "off").open()
 
     assert "tx.enabled" in service.manager.status.reason
     with pytest.raises(TransactionsUnavailableError):
@@ -364,34 +355,32 @@ async def test_a_service_that_is_switched_off_stays_down(tmp_path: Path) -> None
     await service.manager.tick()
     assert not (tmp_path / "off").exists()
     await service.manager.close()
-    await service.kill()
 
 
 async def test_a_service_that_is_switched_off_stays_down_where_it_can_make_no_file(
+    new_service: NewService,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").touch()
-    service = Service(tmp_path / "file" / "tx", TransactionSettings(enabled=False))
+    service = new_service(TransactionSettings(enabled=False), tmp_path / "file" / "tx")
 
     await service.open(StoreMark(STORE_ID))
 
     assert service.manager.status.state is ServiceState.DOWN
     assert "tx.enabled" in service.manager.status.reason
     await service.manager.close()
-    await service.kill()
 
 
 async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
-    tmp_path: Path,
+    new_service: NewService,
 ) -> None:
-    service = await Service(tmp_path, rows=Rows()).open()
+    service = await new_service().open()
     await service.begin()
     service.disk.fails = True
 
     await service.manager.close()
 
     assert service.manager.status.state is ServiceState.DOWN
-    await service.kill()
 
 
 async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
@@ -399,7 +388,7 @@ async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
 ) -> None:
     """The log was closed with an edit that is written and not synced, so nobody can say."""
     await service.begin()
-    image = service.durable.image()
+    image = service.durable.decided.image()
     await service.durable.close()
 
     with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
@@ -409,7 +398,7 @@ async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
 async def test_a_failure_of_storage_is_reported_with_its_cause(service: Service) -> None:
     service.rows.refusal = StorageUnavailableError("read-only")
     with pytest.raises(StorageUnavailableError):
-        await service.runs.run([entry(b"a")], client="c", request_id=None)
+        await service.autocommit.run([entry(b"a")], client="c", request_id=None)
 
 
 async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Service) -> None:
@@ -425,28 +414,30 @@ async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Servi
 async def test_the_state_of_a_service_that_is_down_is_not_given_out(service: Service) -> None:
     service.durable.disable("for this test")
 
-    for read in (service.durable.image, lambda: service.durable.logged_count):
+    for read in (lambda: service.durable.decided, lambda: service.durable.logged_count):
         with pytest.raises(TransactionsUnavailableError, match="for this test"):
             read()
 
 
-async def test_files_that_can_not_be_opened_are_tried_again(tmp_path: Path) -> None:
+async def test_files_that_can_not_be_opened_are_tried_again(
+    new_service: NewService, tmp_path: Path
+) -> None:
     (tmp_path / "tx").write_text("a file in place of the directory")
-    service = await Service(tmp_path / "tx").open()
+    service = await new_service(directory=tmp_path / "tx").open()
     assert service.manager.status.state is ServiceState.DOWN
     (tmp_path / "tx").unlink()
 
     await service.later(RETRY_INTERVAL_MS)
 
     assert service.manager.status.state is ServiceState.RUNNING
-    await service.kill()
 
 
 async def test_once_it_was_up_a_recovery_is_tried_again_as_soon_as_the_first_time(
+    new_service: NewService,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tx").write_text("a file in place of the directory")
-    service = await Service(tmp_path / "tx").open()
+    service = await new_service(directory=tmp_path / "tx").open()
     await service.later(RETRY_INTERVAL_MS)
     (tmp_path / "tx").unlink()
     await service.later(2 * RETRY_INTERVAL_MS)
@@ -460,7 +451,6 @@ async def test_once_it_was_up_a_recovery_is_tried_again_as_soon_as_the_first_tim
     await service.later(RETRY_INTERVAL_MS)
 
     assert service.manager.status.state is ServiceState.RUNNING
-    await service.kill()
 
 
 async def test_a_stopped_service_stays_stopped_after_its_log_failed(service: Service) -> None:
@@ -480,9 +470,9 @@ async def test_a_stopped_service_stays_stopped_after_its_log_failed(service: Ser
 
 
 async def test_a_service_that_is_down_makes_no_file_when_it_is_closed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    new_service: NewService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = await Service(tmp_path / "tx").open()
+    service = await new_service(directory=tmp_path / "tx").open()
     service.durable.disable("damaged")
     before = sorted(service.directory.iterdir())
 
@@ -490,7 +480,6 @@ async def test_a_service_that_is_down_makes_no_file_when_it_is_closed(
 
     assert sorted(service.directory.iterdir()) == before
     assert "no snapshot" not in caplog.text
-    await service.kill()
 
 
 async def test_a_log_that_may_have_been_made_in_vain_ends_the_one_before(

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.harness import Service, turns
+from tests.tx.service import NOW_MS, STORE_ID, Service, turns
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.durable_state import ServiceState
+from tx.files import FileHeader
 
 
 def names(directory: Path, kind: str) -> set[str]:
@@ -42,7 +43,6 @@ async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
     again = await service.crash()
     for tx in (before, after):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
-    await again.kill()
 
 
 async def test_a_snapshot_behind_no_edit_writes_nothing_to_the_log(service: Service) -> None:
@@ -73,7 +73,6 @@ async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service
     await service.completion.commit(again.transaction_id)
     last = await service.crash()
     assert await last.state_of(again.transaction_id) == ("committed", None)
-    await last.kill()
 
 
 async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Service) -> None:
@@ -94,7 +93,6 @@ async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Se
     service.disk.fails = False
     again = await service.next_life().open()
     assert again.manager.status.state is ServiceState.RUNNING
-    await again.kill()
 
 
 async def test_a_service_that_closes_during_a_recovery_stays_down_after_it(
@@ -128,8 +126,10 @@ async def test_a_log_that_has_failed_begins_no_file(service: Service, tmp_path: 
     log = service.durable._log
     assert log is not None
 
+    header = FileHeader(sequence=9, store_id=STORE_ID, created_ms=NOW_MS, lsn=9)
     with pytest.raises(TransactionsUnavailableError, match="No space left"):
-        await log.roll(tmp_path / "next", lambda sequence, length: pytest.fail("it has a header"))
+        await log.roll(tmp_path / "next", header)
+    assert not (tmp_path / "next").exists()
 
 
 async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
@@ -144,3 +144,45 @@ async def test_a_snapshot_behind_edits_that_can_not_be_written_begins_no_log(
         await service.manager.take_snapshot()
 
     assert names(service.directory, "txlog") == before
+
+
+async def test_a_clean_stop_leaves_a_snapshot_of_everything(service: Service) -> None:
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.begin()
+
+    await service.manager.close()
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
+    service: Service,
+) -> None:
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    await service.later(300_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    await service.begin()
+    await service.later(300_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.manager.LOGGED_COUNT_MAX", 4)
+    await service.later(300_000)
+    count = len(list(service.directory.glob("snapshot.*")))
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    assert len(list(service.directory.glob("snapshot.*"))) == count
+
+    for _ in range(3):
+        await service.begin()
+    await service.later(10_000)
+    await service.later(10_000)
+
+    assert len(list(service.directory.glob("snapshot.*"))) == count + 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tx.harness import NOW_MS, STORE_ID
+from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, TransactionType
 from tx.edits import (
     Aborted,

@@ -8,11 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.tx.harness import NOW_MS, STORE_ID
+from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.commit_and_abort import abort_edit, may_be_aborted
 from tx.conflicts import all_changes, can_commit
+from tx.consistency import contradiction
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -108,6 +109,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
         self._reserve()
 
     def record(self, edit: Edit) -> None:
+        """What a decision produced, recovery takes."""
+        assert contradiction(self.state, edit) is None
         lsn = self.state.lsn + 1
         self.state.apply(lsn, edit)
         self.edits.append((lsn, edit))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
 from tuff.protocol.transaction import TransactionType
 from tx.outcomes import OpenTransaction
 from tx.state import SPAN_MS, Deadlines

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tx.write_gates_and_key_locks import TransactionLocks
 
@@ -18,9 +18,12 @@ class Ending:
         self.task = asyncio.ensure_future(self._run(gates, order, name))
 
     async def _run(self, gates: TransactionLocks, order: list[str], name: str) -> None:
-        async with gates.ending(1):
+        await gates.close(1)
+        try:
             order.append(name)
             await self.done.wait()
+        finally:
+            gates.open(1)
 
 
 async def test_endings_take_turns_in_their_order() -> None:
@@ -34,7 +37,7 @@ async def test_endings_take_turns_in_their_order() -> None:
         await ending.task
 
     assert order == ["a", "b", "c"]
-    assert not gates.has_ending(1)
+    assert not gates.is_closed(1)
 
 
 async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() -> None:
@@ -50,7 +53,7 @@ async def test_one_that_gives_up_while_it_waits_leaves_the_turn_to_the_next() ->
 
     third.done.set()
     await third.task
-    assert not gates.has_ending(1)
+    assert not gates.is_closed(1)
 
 
 async def test_a_waiter_that_is_cancelled_as_it_gets_the_turn_passes_it_on() -> None:
@@ -69,7 +72,7 @@ async def test_a_waiter_that_is_cancelled_as_it_gets_the_turn_passes_it_on() -> 
 
     third.done.set()
     await third.task
-    assert not gates.has_ending(1)
+    assert not gates.is_closed(1)
 
 
 async def test_an_ending_waits_for_every_write_that_passed() -> None:
@@ -97,12 +100,12 @@ async def test_only_an_unused_gate_closes_at_once() -> None:
     assert gates.close_now(2)
     assert not gates.close_now(2)
 
-    assert gates.has_ending(2)
-    gates.reopen(2)
+    assert gates.is_closed(2)
+    gates.open(2)
     gates.leave(1)
     assert gates.close_now(1)
-    gates.reopen(1)
-    assert not gates.has_ending(1)
+    gates.open(1)
+    assert not gates.is_closed(1)
 
 
 async def test_a_write_that_comes_while_an_ending_has_its_turn_is_waited_for_as_well() -> None:
@@ -130,12 +133,12 @@ async def test_one_that_gives_up_while_a_write_is_under_way_opens_the_gate_again
     gates.enter(1)
     ending = Ending(gates, order, "a")
     await turns()
-    assert gates.has_ending(1)
+    assert gates.is_closed(1)
 
     ending.task.cancel()
     await turns()
 
-    assert not gates.has_ending(1)
+    assert not gates.is_closed(1)
     gates.leave(1)
     assert gates.close_now(1)
 
@@ -154,9 +157,9 @@ async def test_a_gate_stays_closed_while_the_next_turn_begins() -> None:
     second = asyncio.ensure_future(gates.close(1))
     await turns()
 
-    gates.reopen(1)
+    gates.open(1)
 
-    assert gates.has_ending(1)
+    assert gates.is_closed(1)
     await second
 
 
@@ -164,8 +167,11 @@ async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() 
     gates = TransactionLocks()
     await gates.close(1)
     for _ in range(2):
-        gates.claim(1, pointers=(1,), changes=frozenset({b"k"}))
+        gates.claim(1, frozenset({b"k"}))
         waiting = asyncio.ensure_future(gates.released(1))
+        await turns()
+        gates.enter(1)  # the rows of the commit
+        gates.leave(1)
         await turns()
         assert not waiting.done()
 
@@ -173,7 +179,7 @@ async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() 
         await waiting
 
     assert gates.claimed_by([b"k"]) is None
-    gates.reopen(1)
+    gates.open(1)
 
 
 async def test_a_wait_for_writes_covers_one_that_came_before_it_woke() -> None:
@@ -191,7 +197,7 @@ async def test_a_wait_for_writes_covers_one_that_came_before_it_woke() -> None:
     await waiting
 
     assert not is_done_early
-    gates.reopen(1)
+    gates.open(1)
 
 
 async def test_one_that_gives_up_as_the_last_turn_ends_leaves_no_gate_behind() -> None:
@@ -201,7 +207,7 @@ async def test_one_that_gives_up_as_the_last_turn_ends_leaves_no_gate_behind() -
     await turns()
 
     second.cancel()
-    gates.reopen(1)
+    gates.open(1)
     await turns()
 
     assert second.cancelled()
@@ -241,7 +247,7 @@ async def test_a_wait_for_a_claim_that_there_is_not_ends_at_once() -> None:
     gates = TransactionLocks()
     gates.enter(1)
     gates.close_now(2)
-    gates.claim(2, pointers=(2,), changes=frozenset({b"b"}))
+    gates.claim(2, frozenset({b"b"}))
 
     await asyncio.wait_for(gates.released(1), 1)  # a gate without a claim
     await asyncio.wait_for(gates.released(3), 1)
@@ -278,11 +284,11 @@ async def test_can_commits_that_wait_for_a_refused_commit_continue(
 async def test_all_that_wait_for_an_open_gate_continue_at_once_and_leave_nothing() -> None:
     gates = TransactionLocks()
     await gates.close(1)
-    waiting = [asyncio.ensure_future(gates.reopened(1)) for _ in range(3)]
+    waiting = [asyncio.ensure_future(gates.opened(1)) for _ in range(3)]
     await turns()
     assert not any(each.done() for each in waiting)
 
-    gates.reopen(1)
+    gates.open(1)
 
     async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
@@ -293,15 +299,15 @@ async def test_a_wait_for_an_open_gate_includes_all_endings_in_turn() -> None:
     gates = TransactionLocks()
     await gates.close(1)
     second = asyncio.ensure_future(gates.close(1))
-    waiting = asyncio.ensure_future(gates.reopened(1))
+    waiting = asyncio.ensure_future(gates.opened(1))
     await turns()
 
-    gates.reopen(1)
+    gates.open(1)
     await second
     await turns()
     assert not waiting.done()
 
-    gates.reopen(1)
+    gates.open(1)
     async with asyncio.timeout(10):
         await waiting
 
@@ -309,15 +315,15 @@ async def test_a_wait_for_an_open_gate_includes_all_endings_in_turn() -> None:
 async def test_a_wait_for_an_open_gate_lasts_if_it_is_closed_again_at_once() -> None:
     gates = TransactionLocks()
     await gates.close(1)
-    waiting = asyncio.ensure_future(gates.reopened(1))
+    waiting = asyncio.ensure_future(gates.opened(1))
     await turns()
 
-    gates.reopen(1)
+    gates.open(1)
     assert gates.close_now(1)
     await turns()
     assert not waiting.done()
 
-    gates.reopen(1)
+    gates.open(1)
     await waiting
 
 
@@ -325,18 +331,18 @@ async def test_a_wait_at_a_gate_that_was_open_before_ends_with_its_next_opening(
     gates = TransactionLocks()
     await gates.close(1)
     gates.enter(1)  # keeps it, as the rows of a commit do
-    first = asyncio.ensure_future(gates.reopened(1))
+    first = asyncio.ensure_future(gates.opened(1))
     await turns()
-    gates.reopen(1)
+    gates.open(1)
     await first
 
     closing = asyncio.ensure_future(gates.close(1))
     await turns()
-    second = asyncio.ensure_future(gates.reopened(1))
+    second = asyncio.ensure_future(gates.opened(1))
     await turns()
     assert not second.done()
 
     gates.leave(1)
     await closing
-    gates.reopen(1)
+    gates.open(1)
     await second

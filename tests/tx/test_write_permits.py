@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.harness import Service, turns
+from tests.tx.service import Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 
@@ -40,3 +40,16 @@ async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(servic
     await committing
     with pytest.raises(TransactionCommittedError):
         service.write_permits.enter_rollback(tx.transaction_id)
+
+
+async def test_a_reader_without_a_transaction_owns_nothing(service: Service) -> None:
+    tx = await service.begin()
+    reader = service.write_permits.snapshot()
+
+    assert not reader.is_visible(tx.transaction_id)
+    assert not reader.is_own(tx.transaction_id)
+    state = service.write_permits.visibility_state()
+    assert state is not None
+    assert state.write_pointer == tx.transaction_id
+    assert state.source is not None
+    assert state.source.startswith("snapshot.")

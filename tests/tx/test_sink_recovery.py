@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.tx.epochs import ask, begin, commit, state
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import Service, entry, turns
+from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     SinkFencedError,
     SinkNotFoundError,
@@ -29,7 +29,6 @@ async def test_a_begin_waits_until_both_its_parts_are_durable(service: Service) 
     assert (await first).transaction_id == (await second).transaction_id
     again = await service.crash()
     assert (await begin(again, 1, "a")).transaction_id == (await first).transaction_id
-    await again.kill()
 
 
 async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Service) -> None:
@@ -41,9 +40,8 @@ async def test_a_begin_that_was_not_durable_is_none_after_a_crash(service: Servi
     asking.cancel()
 
     with pytest.raises(SinkNotFoundError):
-        await again.epochs.show("s")
+        await again.sinks.show("s")
     assert await ask(again, 1, "b") is not None
-    await again.kill()
 
 
 async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Service) -> None:
@@ -62,7 +60,7 @@ async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Servic
                 (directory / path.name).write_bytes(path.read_bytes())
         (directory / log.name).write_bytes(whole[:size])
         again = await Service(directory).open()
-        shown = await again.epochs.show_all()
+        shown = await again.sinks.show_all()
         is_open = tx.transaction_id in again.write_permits.snapshot().in_progress
         found.add((len(shown), is_open))
         await again.kill()
@@ -76,8 +74,8 @@ async def test_every_answer_about_a_sink_is_durable(service: Service) -> None:
     committing = asyncio.create_task(commit(service, tx))
     await turns()
     asking = asyncio.create_task(ask(service, 1, "b"))
-    showing = asyncio.create_task(service.epochs.show("s"))
-    listing = asyncio.create_task(service.epochs.show_all())
+    showing = asyncio.create_task(service.sinks.show("s"))
+    listing = asyncio.create_task(service.sinks.show_all())
     await turns()
     assert [task.done() for task in (asking, showing, listing)] == [False] * 3
 
@@ -92,9 +90,9 @@ async def test_every_answer_about_a_sink_is_durable(service: Service) -> None:
 async def test_a_sink_is_not_shown_as_forgotten_before_that_is_durable(service: Service) -> None:
     await commit(service, await begin(service, 1, "a"))
     service.disk.hold()
-    forgetting = asyncio.create_task(service.epochs.forget("s"))
+    forgetting = asyncio.create_task(service.sinks.forget("s"))
     await turns()
-    showing = asyncio.create_task(service.epochs.show("s"))
+    showing = asyncio.create_task(service.sinks.show("s"))
     await turns()
     assert not forgetting.done()
     assert not showing.done()
@@ -104,7 +102,6 @@ async def test_a_sink_is_not_shown_as_forgotten_before_that_is_durable(service: 
     showing.cancel()
 
     assert await state(again) == (1, "a", "committed")
-    await again.kill()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -114,15 +111,14 @@ async def test_everything_of_a_sink_survives(service: Service, is_clean: bool) -
     open_one = await begin(service, 1, "b", sink="fenced")
     lost = await begin(service, 9, "a", sink="lost")
     await service.completion.invalidate(lost.transaction_id)
-    before = [sink for sink, _ in await service.epochs.show_all()]
+    before = [sink for sink, _ in await service.sinks.show_all()]
 
     again = await service.restart() if is_clean else await service.crash()
 
-    assert [sink for sink, _ in await again.epochs.show_all()] == before
+    assert [sink for sink, _ in await again.sinks.show_all()] == before
     assert (await begin(again, 1, "b", sink="fenced")).transaction_id == open_one.transaction_id
     with pytest.raises(SinkFencedError):
         await ask(again, 1, "a", sink="fenced")
-    await again.kill()
 
 
 async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_committed(
@@ -144,7 +140,6 @@ async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_comm
         await ask(again, 1, "a")
     assert refusal.value.members == {"reason": "lost_in_crash"}
     assert await ask(again, 1, "b") is not None
-    await again.kill()
 
 
 async def test_a_log_that_failed_decides_by_what_it_holds(service: Service) -> None:
@@ -167,8 +162,8 @@ async def test_a_stopped_service_begins_nothing(service: Service) -> None:
     await service.manager.stop_service()
 
     for call in (
-        ask(service, 1, "a"), service.epochs.show("s"), service.epochs.show_all(),
-        service.epochs.forget("s"),
+        ask(service, 1, "a"), service.sinks.show("s"), service.sinks.show_all(),
+        service.sinks.forget("s"),
     ):  # fmt: skip
         with pytest.raises(TransactionsUnavailableError):
             await call

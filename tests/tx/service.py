@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import StorageUnavailableError, TuffError
@@ -171,6 +171,14 @@ def entry(*payloads: bytes, pointer: int | None = None, topic: str = "t") -> Pub
     return PublishEntry(topic=TopicId("ns", topic), payloads=payloads, pointer=pointer)
 
 
+class NewService(Protocol):
+    """Makes a service that is not open yet; the fixture of this name ends all its lives."""
+
+    def __call__(
+        self, settings: TransactionSettings | None = None, directory: Path = ...
+    ) -> "Service": ...
+
+
 class Service:
     """One life of the service over a directory; `crash` and `restart` begin the next."""
 
@@ -181,7 +189,10 @@ class Service:
         *,
         rows: Rows | None = None,
         now_ms: int = NOW_MS,
+        lives: "list[Service] | None" = None,
     ) -> None:
+        self._lives = [] if lives is None else lives  # this one, and those before and after it
+        self._lives.append(self)
         self.directory = directory
         self.settings = settings or TransactionSettings()
         self.rows = rows or Rows()
@@ -207,7 +218,7 @@ class Service:
         )
         self.durable = self.manager.durable
         self.starts, self.completion = self.manager.starts, self.manager.completion
-        self.runs, self.epochs = self.manager.runs, self.manager.epochs
+        self.autocommit, self.sinks = self.manager.autocommit, self.manager.sinks
         self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
 
@@ -239,7 +250,9 @@ class Service:
         return await self.next_life().open()
 
     def next_life(self) -> "Service":
-        return Service(self.directory, self.settings, rows=self.rows, now_ms=self.now_ms)
+        return Service(
+            self.directory, self.settings, rows=self.rows, now_ms=self.now_ms, lives=self._lives
+        )
 
     async def begin(
         self,

@@ -1,6 +1,6 @@
 """Epochs of a sink as tests of the service ask for them."""
 
-from tests.tx.harness import Service
+from tests.tx.service import Service
 from tx.outcomes import OpenTransaction
 from tx.sinks import EpochRequest
 
@@ -16,7 +16,7 @@ async def ask(
 ) -> OpenTransaction | None:
     """The transaction of the epoch; None where it has committed."""
     asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id)
-    found, opened = await service.epochs.begin(asked, lease_s=lease_s, client=client)
+    found, opened = await service.sinks.begin(asked, lease_s=lease_s, client=client)
     assert (found.name, found.epoch) == (sink, epoch)
     return opened
 
@@ -28,7 +28,7 @@ async def begin(service: Service, epoch: int, run_id: str, *, sink: str = "s") -
 
 
 async def state(service: Service, sink: str = "s") -> tuple[int, str, str]:
-    found, told = await service.epochs.show(sink)
+    found, told = await service.sinks.show(sink)
     return found.epoch, found.run_id, told
 
 

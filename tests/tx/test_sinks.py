@@ -1,12 +1,11 @@
 """Epochs of sinks: each rule, with the history of loss that it prevents (protocol §5.3)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.tx.epochs import ask, begin, commit, state
-from tests.tx.harness import Service, entry, turns
+from tests.tx.service import NewService, Service, entry, turns
+from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidNameError,
@@ -59,9 +58,11 @@ async def test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committe
     assert len(service.write_permits.snapshot().in_progress) == 0
 
 
-async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path: Path) -> None:
+async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(
+    new_service: NewService,
+) -> None:
     """Asked of the outcomes instead, a replay an hour later would write everything once more."""
-    service = await Service(tmp_path, TransactionSettings(outcome_retention_s=1)).open()
+    service = await new_service(TransactionSettings(outcome_retention_s=1)).open()
     tx = await begin(service, 1, "a")
     await commit(service, tx)
     await service.later(60_000)
@@ -73,16 +74,15 @@ async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(tmp_path
     assert await ask(again, 1, "b") is None
     third = await again.restart()
     assert await ask(third, 1, "b") is None
-    await third.kill()
 
 
 async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgotten(
-    tmp_path: Path,
+    new_service: NewService,
 ) -> None:
     """Whoever takes "not in progress, and not invalid" for committed loses the epoch when the
     outcome is forgotten and the invalid list truncated."""
     settings = TransactionSettings(outcome_retention_s=1)
-    service = await Service(tmp_path, settings).open()
+    service = await new_service(settings).open()
     tx = await begin(service, 1, "a")
     await service.completion.invalidate(tx.transaction_id)
     removed, _ = await service.invalid_list.truncate(pointers=[tx.transaction_id])
@@ -96,14 +96,13 @@ async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgot
     with pytest.raises(SinkEpochOpenError):
         await ask(again, 2, "b")
     assert (await begin(again, 1, "b")).transaction_id > tx.transaction_id
-    await again.kill()
 
 
 async def test_sinks_know_nothing_of_each_other(service: Service) -> None:
     await commit(service, await begin(service, 5, "a"))
 
     assert await ask(service, 1, "a", sink="other") is not None
-    shown = await service.epochs.show_all()
+    shown = await service.sinks.show_all()
     assert [(sink.name, told) for sink, told in shown] == [
         ("other", "in_progress"), ("s", "committed"),
     ]  # fmt: skip
@@ -165,7 +164,6 @@ async def test_as_many_fenced_runs_are_remembered_as_it_says(service: Service) -
     with pytest.raises(SinkFencedError):
         await ask(again, 1, "run-1")
     assert await ask(again, 1, "run-0") is not None
-    await again.kill()
 
 
 async def test_a_fence_waits_for_a_commit_whose_rows_are_being_written(service: Service) -> None:
@@ -209,7 +207,6 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
     hasty.settings = TransactionSettings()
     patient = await hasty.restart()
     assert await ask(patient, 1, "b") is None
-    await patient.kill()
 
 
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
@@ -270,11 +267,11 @@ async def test_a_later_epoch_does_not_begin_before_the_recorded_one_committed(
 
 @pytest.mark.parametrize("reason", ["invalidated", "abort_of_long", "lease_expired", "timed_out"])
 async def test_a_run_that_lost_its_transaction_begins_no_second_one(
-    tmp_path: Path, reason: str
+    new_service: NewService, reason: str
 ) -> None:
     """Its tasks hold pointers of the first: what they stored would be missing, and the epoch would
     commit with the rest."""
-    service = await Service(tmp_path, TransactionSettings(long_timeout_s=100)).open()
+    service = await new_service(TransactionSettings(long_timeout_s=100)).open()
     tx = await ask(service, 1, "a", lease_s=10 if reason == "lease_expired" else None)
     assert tx is not None
     match reason:
@@ -292,11 +289,10 @@ async def test_a_run_that_lost_its_transaction_begins_no_second_one(
         assert refusal.value.members == {"reason": reason}
     assert await state(service) == (1, "a", "invalid")
     assert await ask(service, 1, "b") is not None
-    await service.kill()
 
 
-async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
-    service = await Service(tmp_path, TransactionSettings(sinks_max=2)).open()
+async def test_no_more_sinks_are_remembered_than_may_be(new_service: NewService) -> None:
+    service = await new_service(TransactionSettings(sinks_max=2)).open()
     await commit(service, await begin(service, 1, "a", sink="one"))
     await begin(service, 1, "a", sink="two")
 
@@ -304,40 +300,38 @@ async def test_no_more_sinks_are_remembered_than_may_be(tmp_path: Path) -> None:
         await ask(service, 1, "a", sink="three")
     assert await ask(service, 2, "a", sink="one") is not None
     with pytest.raises(SinkInUseError):
-        await service.epochs.forget("one")
+        await service.sinks.forget("one")
     await commit(service, await begin(service, 1, "a", sink="two"))
-    await service.epochs.forget("two")
+    await service.sinks.forget("two")
     assert await ask(service, 1, "a", sink="three") is not None
-    await service.kill()
 
 
 async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Service) -> None:
     tx = await begin(service, 1, "a")
     with pytest.raises(SinkInUseError, match=str(tx.transaction_id)):
-        await service.epochs.forget("s")
+        await service.sinks.forget("s")
     await service.completion.can_commit(tx.transaction_id, [])
     assert await state(service) == (1, "a", "committing")
     with pytest.raises(SinkInUseError):
-        await service.epochs.forget("s")
+        await service.sinks.forget("s")
     await commit(service, tx)
 
-    await service.epochs.forget("s")
+    await service.sinks.forget("s")
 
-    for call in (service.epochs.show, service.epochs.forget):
+    for call in (service.sinks.show, service.sinks.forget):
         with pytest.raises(SinkNotFoundError):
             await call("s")
     again = await service.crash()
     with pytest.raises(SinkNotFoundError):
-        await again.epochs.show("s")
+        await again.sinks.show("s")
     assert await ask(again, 0, "a") is not None
-    await again.kill()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a?b"])
 async def test_what_is_no_name_of_a_sink_is_refused(service: Service, name: str) -> None:
     with pytest.raises(InvalidNameError):
         await ask(service, 0, "a", sink=name)
-    for call in (service.epochs.show, service.epochs.forget):
+    for call in (service.sinks.show, service.sinks.forget):
         with pytest.raises(InvalidNameError):
             await call(name)
 
@@ -361,4 +355,4 @@ async def test_a_lease_out_of_range_is_refused(service: Service) -> None:
     with pytest.raises(InvalidTimeoutError):
         await ask(service, 0, "a", lease_s=0)
     with pytest.raises(SinkNotFoundError):
-        await service.epochs.show("s")
+        await service.sinks.show("s")

@@ -1,0 +1,71 @@
+"""Runs, and the periodic work of the service: forgetting and pruning."""
+
+import asyncio
+
+import pytest
+
+from tests.tx.service import Service, entry, turns
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TransactionsUnavailableError,
+)
+from tx.outcomes import EndedState
+
+
+async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:
+    service.rows.writing.clear()
+    runs = [
+        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id="r"))
+        for _ in range(3)
+    ]
+    await turns()
+    service.rows.writing.set()
+
+    outcomes = await asyncio.gather(*runs)
+
+    assert len({outcome.transaction_id for outcome in outcomes}) == 1
+    assert len(service.rows.published) == 1
+    repeated = await service.autocommit.run([entry(b"x")], client="me", request_id="r")
+    assert repeated == outcomes[0]
+
+
+async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -> None:
+    """They were answered as if nothing had happened, so that who tried again published twice."""
+    tx, other = await service.begin(), await service.begin()
+    service.rows.writing.clear()
+    runs = [
+        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id=each))
+        for each in ("r", "r", None)
+    ]
+    runs.append(
+        asyncio.create_task(service.completion.commit(tx.transaction_id, publish=[entry(b"b")]))
+    )
+    await turns()
+    service.disk.hold()
+    runs.append(asyncio.create_task(service.completion.abort(other.transaction_id)))
+    await turns()
+
+    await service.manager.stop_service()
+    service.rows.writing.set()
+    service.disk.release()
+    *committed, aborted = await asyncio.gather(*runs)
+
+    assert {outcome.state for outcome in committed} == {EndedState.COMMITTED}
+    assert committed[0] == committed[1]
+    assert aborted.state is EndedState.ABORTED
+    assert len(service.rows.published) == 3
+    with pytest.raises(TransactionsUnavailableError):
+        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
+
+
+async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
+    service: Service,
+) -> None:
+    service.rows.failure = StorageUnavailableError("disk full")
+    with pytest.raises(StorageUnavailableError):
+        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
+
+    [aborted] = (await service.durable.durable_image()).outcomes
+    assert aborted.state is EndedState.ABORTED
+    service.rows.failure = None
+    await service.autocommit.run([entry(b"a")], client="me", request_id="r")

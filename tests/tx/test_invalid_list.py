@@ -1,0 +1,86 @@
+"""The invalid list: what leaves it, and when it is shown (protocol §5.2)."""
+
+import asyncio
+
+from tests.tx.service import NewService, Service, turns
+from tx.settings import TransactionSettings
+
+
+async def test_what_region_servers_have_not_cleared_stays_on_the_list(
+    new_service: NewService,
+) -> None:
+    service = await new_service(TransactionSettings(prune_invalid=True)).open()
+    first, second = await service.begin(), await service.begin()
+    await service.completion.invalidate(first.transaction_id)
+    await service.completion.invalidate(second.transaction_id)
+    service.rows.uncleared = {second.transaction_id}
+
+    await service.later(2000)
+
+    assert list(service.write_permits.snapshot().invalids) == [second.transaction_id]
+    assert (await service.invalid_list.shown()).prunable == []
+    _, kept = await service.invalid_list.truncate(pointers=[second.transaction_id])
+    assert kept == [second.transaction_id]
+    service.rows.uncleared = set()
+    await service.later(2000)
+    assert list(service.write_permits.snapshot().invalids) == []
+
+
+async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
+    new_service: NewService,
+) -> None:
+    """Off the list it was a transaction that nobody knows, two seconds after the crash."""
+    settings = TransactionSettings(prune_invalid=True, outcome_retention_s=60)
+    service = await new_service(settings).open()
+    service.disk.hold()
+    lost = await service.begin()
+
+    again = await service.crash()
+    await again.later(0)
+    await again.later(59_000)
+    assert await again.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
+
+    await again.later(2_000)
+    assert list(again.write_permits.snapshot().invalids) == []
+
+
+async def test_pruning_takes_off_only_what_no_row_carries(new_service: NewService) -> None:
+    service = await new_service(TransactionSettings(prune_invalid=True)).open()
+    service.rows.marking_fails = True
+    idle, carried = await service.begin(), await service.begin()
+    service.rows.carried[carried.transaction_id] = "ns:t"
+    await service.completion.invalidate(idle.transaction_id)
+    await service.completion.invalidate(carried.transaction_id)
+
+    await service.later(2000)
+
+    assert list(service.write_permits.snapshot().invalids) == [carried.transaction_id]
+
+
+async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
+    service: Service,
+) -> None:
+    tx = await service.begin()
+    permit = service.write_permits.enter(tx.transaction_id)
+    await service.completion.invalidate(tx.transaction_id)
+
+    kept = await service.invalid_list.truncate(pointers=[tx.transaction_id])
+    permit.leave()
+    removed = await service.invalid_list.truncate(pointers=[tx.transaction_id])
+
+    assert (kept, removed) == ((0, [tx.transaction_id]), (1, []))
+
+
+async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    ending = asyncio.ensure_future(service.completion.invalidate(tx.transaction_id))
+    await turns()
+
+    showing = asyncio.ensure_future(service.invalid_list.shown())
+    await turns()
+
+    assert not showing.done()
+    service.disk.release()
+    await ending
+    assert (await showing).pointers == [tx.transaction_id]

@@ -1,0 +1,88 @@
+"""Rows are marked, and readers are woken, once the end of their transaction is durable (protocol
+§3.4, `wait`; §1, Durability)."""
+
+import asyncio
+
+import pytest
+
+from tests.tx.service import NOW_MS, Rows, Service, turns
+from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
+from tx.message_rows import EndedRows
+from tx.state import TransactionState, fresh_image
+from tx.write_gates_and_key_locks import TransactionLocks
+
+
+async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
+    tx = await service.begin()
+
+    await service.completion.invalidate(tx.transaction_id)
+    await turns()
+
+    assert service.rows.marked == []
+
+
+async def test_rows_are_marked_once_however_many_ask_for_it(service: Service) -> None:
+    rows = service.rows
+    ended = EndedRows(TransactionLocks(), rows, spawn=service.spawn)
+    rows.carried[7] = "ns:t"
+    rows.marking.clear()
+
+    ended._mark_if_needed(7, [7])
+    ended._mark_if_needed(7, [7])
+    waiting = asyncio.ensure_future(ended.marked(7, [7]))
+    rows.carried.clear()  # a write under way may still give it rows
+    late = asyncio.ensure_future(ended.marked(7, [7]))
+    await turns()
+    assert (waiting.done(), late.done()) == (False, False)
+    rows.marking.set()
+
+    assert (await waiting, await late) == (True, True)
+    assert rows.marked == [7]
+
+
+def test_readers_wait_for_the_edit_itself_and_not_for_one_that_a_failed_log_lost() -> None:
+    rows = Rows()
+    ended = EndedRows(TransactionLocks(), rows, spawn=lambda _: None)
+
+    ended.wake_once_durable(5, 7)
+    ended.synced(4, [])
+    assert rows.woken == []
+    ended.synced(5, [])
+    assert rows.woken == [7]
+
+    ended.wake_once_durable(9, 8)
+    ended.came_up(TransactionState(fresh_image(now_ms=NOW_MS)))  # it holds fewer edits
+    ended.wake_once_durable(1, 9)
+    ended.synced(1, [])
+    assert rows.woken == [7, 9]
+
+
+async def test_a_read_only_commit_wakes_readers_in_it_once_it_is_durable(
+    service: Service,
+) -> None:
+    tx, unread = await service.begin(), await service.begin()
+    service.rows.read_in = {tx.transaction_id}
+
+    await service.completion.commit(tx.transaction_id, read_only=True)
+    await service.completion.commit(unread.transaction_id, read_only=True)
+    assert service.rows.woken == []
+    await turns()
+
+    assert service.rows.woken == [tx.transaction_id]
+    with pytest.raises(TransactionCommittedError):
+        service.write_permits.snapshot_of(tx.transaction_id)
+
+
+async def test_a_recovered_log_wakes_readers_in_transactions_that_it_lost(service: Service) -> None:
+    await turns()
+    service.disk.fails = True
+    lost = await service.begin()
+    service.rows.read_in = {lost.transaction_id}
+    with pytest.raises(TransactionsUnavailableError):
+        await service.completion.abort(lost.transaction_id)
+
+    service.disk.fails = False
+    await service.later(1000)
+
+    assert await service.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
+    assert service.rows.woken == [lost.transaction_id]

@@ -1,0 +1,130 @@
+"""Pointers, blocks and checkpoints."""
+
+import asyncio
+import math
+
+import pytest
+
+from tests.tx.service import NOW_MS, Service, turns
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTimeoutError,
+    OverloadedError,
+    TransactionInvalidatedError,
+    TransactionUnknownError,
+)
+from tuff.protocol.transaction import TransactionType
+from tx.routes import client_of
+from tx.settings import BLOCK_COUNT_MIN, InvalidSettingError, TransactionSettings
+
+
+async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Service) -> None:
+    tx = await service.begin()
+    checked = await service.starts.checkpoint(tx.transaction_id)
+    pointer = checked.transaction.write_pointer
+
+    assert checked.transaction_id == tx.transaction_id
+    assert checked.transaction.checkpoint_write_pointers == (pointer,)
+    assert pointer in service.write_permits.snapshot().in_progress
+    assert service.write_permits.holder(pointer) == tx.transaction_id
+    again = await service.crash()
+    assert (await again.completion.outcome(pointer)).transaction_id == tx.transaction_id
+    await again.completion.commit(pointer, changes=[])
+    assert again.write_permits.snapshot().is_visible(pointer)
+
+
+async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
+    await turns()
+    assert not checking.done()
+
+    service.disk.release()
+    await checking
+
+
+async def test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again(
+    service: Service,
+) -> None:
+    service.disk.hold()
+    tx = await service.begin()
+    for _ in range(BLOCK_COUNT_MIN - 1):
+        await service.begin()
+    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
+    await turns()
+    ending = asyncio.create_task(service.completion.invalidate(tx.transaction_id))
+    await turns()
+    service.disk.release()
+
+    with pytest.raises(TransactionInvalidatedError):
+        await checking
+    await ending
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, 86_400.1, math.inf, math.nan])
+async def test_a_timeout_out_of_range_is_refused(service: Service, timeout_s: float) -> None:
+    with pytest.raises(InvalidTimeoutError):
+        await service.begin(timeout_s=timeout_s)
+
+
+async def test_a_long_one_takes_no_timeout(service: Service) -> None:
+    with pytest.raises(InvalidTimeoutError):
+        await service.begin(TransactionType.LONG, timeout_s=5)
+    tx = await service.begin(TransactionType.LONG)
+    assert tx.expires_at_ms == NOW_MS + 86_400_000
+
+
+@pytest.mark.parametrize("client", ["x" * 257, "\ud800"])
+def test_a_client_name_that_is_too_long_or_no_unicode_is_refused(client: str) -> None:
+    with pytest.raises(BadRequestError):
+        client_of({"client": client})
+
+
+async def test_pointers_that_no_start_got_are_unknown(service: Service) -> None:
+    tx = await service.begin()
+    for pointer in (0, 1, tx.transaction_id + 1, 2**63 - 1):
+        with pytest.raises(TransactionUnknownError):
+            await service.completion.outcome(pointer)
+        assert service.write_permits.holder(pointer) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"default_timeout_s": 0}, {"max_timeout_s": 10}, {"snapshot_retain": 0},
+        {"ending_timeout_s": -1}, {"change_set_count_max": 0}, {"long_timeout_s": math.nan},
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_range_is_named(bad: dict[str, float]) -> None:
+    with pytest.raises(InvalidSettingError, match=r"^tx\."):
+        TransactionSettings(**bad)  # type: ignore[arg-type] # what a file may hold
+
+
+async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.durable_state.PENDING_EDITS_MAX", 3)
+    service.disk.hold()
+    for _ in range(3):
+        await service.begin()
+
+    with pytest.raises(OverloadedError, match="3 edits wait"):
+        await service.begin()
+
+    service.disk.release()
+    before = service.disk.write_count
+    while service.disk.write_count == before:
+        await turns(1)
+    await service.begin()
+
+
+async def test_no_more_transactions_are_in_progress_than_the_limit(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tx.start_and_checkpoint.OPEN_COUNT_MAX", 2)
+    await service.begin()
+    await service.begin()
+
+    with pytest.raises(OverloadedError, match="2 transactions are in progress"):
+        await service.begin()

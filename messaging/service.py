@@ -64,7 +64,6 @@ class MessagingService:
         self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
-        self.polls = Polls(store, state, settings, observe=observe)
         self.offsets = TopicOffsets(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
@@ -72,9 +71,8 @@ class MessagingService:
         if settings.observer_directory:
             directory = Path(settings.observer_directory)
             observers = RegionObservers(directory, store, state, committer)
-        self.rows = TransactionRows(
-            state, committer, self.publisher, self.polls.transaction_readers, observers
-        )
+        self.rows = TransactionRows(state, committer, self.publisher, observers)
+        self.polls = Polls(store, state, settings, self.rows, observe=observe)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
         self._written_at_ms = 0

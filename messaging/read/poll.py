@@ -7,8 +7,7 @@ anew each time it wakes. It registers for wake-ups before it reads, so that no w
 import asyncio
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,6 +23,7 @@ from messaging.storage.rows import offset_after
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
+from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
 from tuff.protocol.exchange import (
@@ -101,15 +101,16 @@ class Polls:
         store: OpenStore,
         state: StoreState,
         settings: MessagingSettings,
+        transaction_rows: TransactionRows,
         *,
         observe: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._state = state
         self._settings = settings
+        self._transaction_rows = transaction_rows
         self._observe = observe
         self._is_stopping = False
-        self.transaction_readers = TransactionReaders()
         self.waiting_count = 0  # polls that sleep until something happens
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
@@ -143,7 +144,9 @@ class Polls:
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:
-            with self.transaction_readers.joined(poll.tx, waiter):
+            if poll.tx is None:
+                return await self._poll(found, record.generation, poll, waiter)
+            with self._transaction_rows.reading_in(poll.tx, waiter):
                 return await self._poll(found, record.generation, poll, waiter)
         finally:
             del found.waiters[waiter]
@@ -304,41 +307,6 @@ def _restarted(query: Query, asked: int, live_from: Offset) -> Query:
     """The query from the start of the poll, if messages that had expired at its last read may be
     live again: by a longer time to live, or a clock that was set back."""
     return replace(query, start=asked) if query.live_from < live_from else query
-
-
-class TransactionReaders:
-    """The polls that read in a transaction, by its pointer. Lives on the event loop."""
-
-    def __init__(self) -> None:
-        self._waiters: dict[int, dict[asyncio.Event, None]] = {}
-
-    @property
-    def pointers(self) -> Collection[int]:
-        """The pointers in whose snapshots polls read now."""
-        return self._waiters.keys()
-
-    @contextmanager
-    def joined(self, pointer: int | None, waiter: asyncio.Event) -> Iterator[None]:
-        """Register the waiter of a poll meanwhile, if the poll names a pointer."""
-        if pointer is None:
-            yield
-            return
-        waiters = self._waiters.setdefault(pointer, {})
-        waiters[waiter] = None
-        try:
-            yield
-        finally:
-            del waiters[waiter]
-            if not waiters:
-                del self._waiters[pointer]
-
-    def wake(self, pointers: Iterable[int]) -> None:
-        """These transactions ended: wake the polls that read in them."""
-        if not self._waiters:
-            return  # as nearly always
-        for pointer in pointers:
-            for waiter in self._waiters.get(pointer, ()):
-                waiter.set()
 
 
 def routes(polls: Polls) -> list[Route]:

@@ -271,7 +271,7 @@ class StoreState:
     @property
     def has_unwritten(self) -> bool:
         """Whether changes wait for the next batch."""
-        return self.metadata != self._durable_metadata or self.index.settling_count > 0
+        return self.metadata != self._durable_metadata or bool(self.index.settling)
 
     def next_batch_number(self) -> int:
         """A batch number that was never used before."""

@@ -361,28 +361,26 @@ class GroupCommitter:
         """Add what every batch contains: the last-batch row, metadata that changed, and the
         deletion of settled index rows."""
         state = self._state
-        settling = state.index.settling(count_max=SETTLED_PER_BATCH_MAX)
-        for _, keys in settling:
-            for key in keys:
-                batch.delete(key)
+        if state.index.settling:
+            settled = state.index.next_settling(count_max=SETTLED_PER_BATCH_MAX)
+            for _, keys in settled:
+                for key in keys:
+                    batch.delete(key)
+            batch.on_durable(partial(state.index.settled, [pointer for pointer, _ in settled]))
         if state.metadata != state.durable_metadata:
             batch.put(METADATA_KEY, state.metadata.to_bytes(METADATA_KEY))
         last_batch = state.next_last_batch(batch.number)
         batch.put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
-        settled = [pointer for pointer, _ in settling]
-        metadata = state.metadata
-
-        def became_durable() -> None:
-            state.index.settled(settled)
-            state.batch_is_durable(
+        batch.on_durable(
+            partial(
+                state.batch_is_durable,
                 last_batch,
-                metadata,
+                state.metadata,
                 since_ms=batch.now_ms,
                 puts=batch.puts,
                 new_rows=batch.new_rows,
             )
-
-        batch.on_durable(became_durable)
+        )
 
     async def _resolve(self, batch: WriteBatch, writes: list[Write[Any]], reason: str) -> None:
         self._doubt = (batch, writes)

@@ -96,7 +96,7 @@ def test_so_many_are_settled_at_once_that_enough_rows_are_deleted() -> None:
         index.add(range_of(pointer, PAYLOAD_ROWS, pointer))
     index.settle([1, 2, 3])
 
-    taken = index.settling(count_max=3)
+    taken = index.next_settling(count_max=3)
 
     assert [(pointer, len(keys)) for pointer, keys in taken] == [(1, 2), (2, 2)]
 
@@ -188,7 +188,7 @@ def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
 
     assert index.topics([7]) == {TOPIC}
     assert index.holds(7)
-    assert index.settling(count_max=10) == [(7, [entry.key])]
+    assert index.next_settling(count_max=10) == [(7, [entry.key])]
     index.settled([7])
     assert index.topics([7]) == set()
     assert not index.holds(7)

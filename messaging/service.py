@@ -106,7 +106,7 @@ class MessagingService:
         self.polls.stop_waiting()
         if self.ownership is not None:
             self.ownership.close()
-        if self.committer.is_running and self.store.is_up and self.state.has_unwritten:
+        if self.committer.is_running and self.store.is_up and self.state.has_unwritten_changes:
             await self._flush_quietly()
         await self.committer.close()
         await self.store.close("the server is stopping")
@@ -156,7 +156,7 @@ class MessagingService:
         except StoreError as error:
             self.store.reason = str(error)
             return
-        self.state.fill(loaded)
+        self.state.load(loaded)
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
 
@@ -164,7 +164,10 @@ class MessagingService:
         if self.committer.lack is not None:
             return
         now_ms = self.state.now_ms()
-        if self.state.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
+        if (
+            self.state.has_unwritten_changes
+            or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS
+        ):
             self._written_at_ms = now_ms
             await self._flush_quietly()
 

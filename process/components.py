@@ -358,7 +358,7 @@ class Components:
 
     def _compare_clock(self) -> None:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":
-            self._guard.compare(self.messaging.state.recovered_mark_ms)
+            self._guard.compare(self.messaging.state.recovered_clock_ms)
 
     def _last_sweep(self) -> SweepMark | None:
         swept = self.messaging.last_sweep

@@ -28,7 +28,7 @@ from messaging.read.visibility import (
     Query,
     Verdict,
     first_number,
-    is_over,
+    is_past_own_ttl,
     start_number,
     verdict,
     visibility,
@@ -95,14 +95,16 @@ class TopicOffsets:
         query = self._query(found, record, poll, 0)
         undecided_from = self._undecided_from(found, record, query, poll)
         earliest = await self._earliest(found, record, query)
-        end, held_by = await self._store.read(
+        end, blocking_pointer = await self._store.read(
             partial(ending, query=query, undecided_from=undecided_from)
         )
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=None if held_by is None else self._state.transactions.holder(held_by),
+            blocked_by=None
+            if blocking_pointer is None
+            else self._state.transactions.holder(blocking_pointer),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
@@ -224,7 +226,7 @@ def _is_last_live(store: Store, query: Query, offset: Offset, row: MessageRow) -
     key = payload_key(query.prefix, abs(row.tx_pointer), row.reference.last)
     value = store.get(key)
     try:
-        return value is not None and not is_over(
+        return value is not None and not is_past_own_ttl(
             query, offset, PayloadRow.from_bytes(key, value).ttl_s
         )
     except DamagedRowError:
@@ -290,10 +292,10 @@ def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
 def _is_behind(key: bytes, value: bytes, inside: Offset) -> bool:
     """Whether a start inside a row is behind the last message of the row."""
     try:
-        brings = MessageRow.from_bytes(key, value).reference
+        group = MessageRow.from_bytes(key, value).reference
     except DamagedRowError:
         return False
-    return inside > (_NOTHING_INSIDE if brings is None else brings.last)
+    return inside > (_NOTHING_INSIDE if group is None else group.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,14 @@ from typing import TypeVar
 
 from messaging.read.messages import Messages, arrow_form
 from messaging.read.scan import ReadResult, read
-from messaging.read.visibility import LAST_NUMBER, HeldRow, Query, Undecided, start_number, time_in
+from messaging.read.visibility import (
+    LAST_NUMBER,
+    BlockingRow,
+    Query,
+    Undecided,
+    start_number,
+    time_in,
+)
 from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
@@ -173,39 +180,46 @@ class Polls:
             result = None if is_unfinished else self._state.tail_cache.read(query)
             if result is None:
                 result = await self._store.read(partial(read, query=query))
-                self._state.tail_cache.keep(query, result)
+                self._state.tail_cache.add_read(query, result)
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
             if is_unfinished:
                 continue
-            if result.messages or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
+            if (
+                result.messages
+                or self._is_waiting_useless(poll, query, result)
+                or loop.time() >= deadline_s
+            ):
                 return self._result(record, result, is_expired=is_expired)
             alarm_s = deadline_s
-            if result.held is not None:
-                left_s = self._left_s(topic.rule_of(record), result.held)
+            if result.blocking_row is not None:
+                left_s = self._expires_in_s(topic.rule_of(record), result.blocking_row)
                 if left_s <= 0:  # it expired while it was read
                     continue
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
 
-    def _is_vain(self, poll: Poll, query: Query, result: ReadResult) -> bool:
+    def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is to be answered at once, since waiting brings no message."""
         through = query.through
         if self._is_stopping or result.next_id >= through.to_bytes():
             return True
         if result.caught_up and through.offset <= query.high_water_mark:
             return True
-        if not poll.is_fixed or result.held_by is None:
+        if not poll.is_fixed or result.blocking_pointer is None:
             return False
         # A transaction that ended and is still in the index: once its rows are marked, the reader
         # continues.
-        return not (self._holder(result.held_by) or self._state.index.ranges(result.held_by))
+        return not (
+            self._holder(result.blocking_pointer)
+            or self._state.index.ranges(result.blocking_pointer)
+        )
 
-    def _left_s(self, rule: TopicRule, held: HeldRow) -> float:
+    def _expires_in_s(self, rule: TopicRule, row: BlockingRow) -> float:
         """In how many seconds this row expires, and no longer holds readers back. Nothing wakes the
         reader then, since no transaction ends."""
-        expires_ms = rule.expires_ms(held.offset, own_ttl_s=held.ttl_s)
+        expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
     async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
@@ -218,7 +232,7 @@ class Polls:
         finally:
             alarm.cancel()
             self.waiting_count -= 1
-        if result.held_by is not None:
+        if result.blocking_pointer is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
     def _is_expired(self, poll: Poll, query: Query) -> bool:
@@ -239,7 +253,7 @@ class Polls:
         if number.to_int() - at_row.to_int() > 1:
             return True
         unread = number.offset if number == at_row else offset_after(number.offset)
-        return self._state.idle_intervals.may_hold(unread, stop=query.live_from)
+        return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
     def _result(self, record: TopicRecord, result: ReadResult, *, is_expired: bool) -> PollResult:
         return PollResult(
@@ -247,7 +261,7 @@ class Polls:
             generation=record.generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
-            blocked_by=self._holder(result.held_by),
+            blocked_by=self._holder(result.blocking_pointer),
             expired=is_expired,
         )
 

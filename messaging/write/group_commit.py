@@ -151,7 +151,7 @@ class WriteBatch:
         """Call this, to undo a change in memory, if the batch is proven not to be on the disk."""
         self._when_lost.append(undo)
 
-    def note_durable(self) -> None:
+    def confirm(self) -> None:
         """Run the callbacks of a durable batch, and count its messages."""
         for then in self._when_durable:
             then()
@@ -230,7 +230,7 @@ class GroupCommitter:
         self._recovering = False
         self._stopped = asyncio.Event()
         self._stopped.set()
-        self._doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
+        self._in_doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
         # Why only internal writes are accepted: the disk is nearly full. None if there is space.
         self.lack: str | None = None
 
@@ -308,7 +308,7 @@ class GroupCommitter:
         finally:
             self._recovering = False
         self._state.reopened(last_batch)
-        doubt, self._doubt = self._doubt, None
+        doubt, self._in_doubt = self._in_doubt, None
         if doubt is not None:
             batch, writes = doubt
             is_there = last_batch.batch_number >= batch.number
@@ -383,7 +383,7 @@ class GroupCommitter:
         )
 
     async def _resolve(self, batch: WriteBatch, writes: list[Write[Any]], reason: str) -> None:
-        self._doubt = (batch, writes)
+        self._in_doubt = (batch, writes)
         try:
             await self._store.close(reason)
         # A store that can't be closed is opened again below, or stays down.
@@ -396,7 +396,7 @@ class GroupCommitter:
             self._answer_unknown(writes)
 
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
-        batch.note_durable()
+        batch.confirm()
         self._answer(writes)
         batch.wake_readers()
 

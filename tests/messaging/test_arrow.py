@@ -113,7 +113,7 @@ def _pages(table: object, asked: object) -> Iterator[ReadResult]:
             asked = query(start=place.to_int() + 1)
             continue
         yield reading
-        if reading.caught_up or reading.held_by is not None:
+        if reading.caught_up or reading.blocking_pointer is not None:
             return
         asked = query(start=int.from_bytes(reading.next_id, "big") + 1)
 

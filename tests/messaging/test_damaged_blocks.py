@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from messaging.read.offsets import split
-from messaging.read.scan import behind_block, read
+from messaging.read.scan import next_after_block, read
 from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption
 from messaging.storage.engine import StoreDamagedError, StoreError
@@ -313,7 +313,7 @@ def test_a_reader_behind_damage_is_handed_the_newest_row() -> None:
     error = StoreDamagedError("damaged", readable_from=message_key(PREFIX, newest))
     asked = query(high_water_mark=newest)
 
-    behind = behind_block(MemoryStore(), asked, Offset(950_000, 1), error)
+    behind = next_after_block(MemoryStore(), asked, Offset(950_000, 1), error)
 
     assert behind == before_row(newest)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from messaging.storage.leveldb_corruption import CorruptRange, holes_between
+from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import frame
 from tuff.leveldb.sstable import Entry
@@ -25,7 +25,7 @@ def deletion(key: bytes, *, sequence: int = 20) -> Entry:
 
 
 def holes(*entries: Entry) -> list[tuple[bytes, bytes, bool]]:
-    found = holes_between(entries, WHOLE, LAST_SEQUENCE, first_whole=first_whole)
+    found = corrupt_ranges_in(entries, WHOLE, LAST_SEQUENCE, first_whole=first_whole)
     return [(hole.low, hole.high, hole.has_rows_only) for hole in found]
 
 

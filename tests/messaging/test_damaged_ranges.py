@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from messaging.read.offsets import ending, split
-from messaging.read.scan import may_hold, read
+from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
@@ -188,7 +188,7 @@ def test_what_was_passed_was_not_lost_with_a_record(store: PackedRowStore) -> No
 
     def told(last_passed: int) -> str:
         passed = pack_offset(*place(last_passed))
-        return may_hold(store, at, run, after=after, passed=passed)
+        return possible_loss(store, at, run, after=after, skipped_to=passed)
 
     assert "up to 7 messages" in told(0)
     assert "up to 3 messages" in told(RUN_TO - 3)
@@ -210,7 +210,7 @@ def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: PackedRowStore
     reading = read(store, ask(start=inside))
 
     assert reading.items[0][1] == payload(RUN_FROM + 2)
-    assert reading.whole_from is None
+    assert reading.cacheable_from is None
 
 
 def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore) -> None:

@@ -224,15 +224,15 @@ async def test_the_clock_mark_is_kept_by_an_idle_server_and_not_by_a_doubtful_cl
     world: World,
 ) -> None:
     async with world.running() as service:
-        assert service.state.recovered_mark_ms is None
+        assert service.state.recovered_clock_ms is None
         world.clock.now_ms += 60_000
         await service.tick()
 
     world.may_delete = False
     world.clock.now_ms += 10_000_000
     async with world.running() as service:
-        assert service.state.recovered_mark_ms == NOON_MS + 60_000
+        assert service.state.recovered_clock_ms == NOON_MS + 60_000
         await service.topics.create(TopicId("a", "b"), {})
 
     async with world.running() as service:
-        assert service.state.recovered_mark_ms == NOON_MS + 60_000
+        assert service.state.recovered_clock_ms == NOON_MS + 60_000

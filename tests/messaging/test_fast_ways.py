@@ -59,7 +59,13 @@ def _said(table: Store, **asked: object) -> ReadResult | str:
 def _plain(reading: ReadResult | str) -> object:
     if isinstance(reading, str):
         return reading
-    return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
+    return (
+        reading.items,
+        reading.next_id,
+        reading.caught_up,
+        reading.blocking_pointer,
+        reading.finished,
+    )
 
 
 @given(
@@ -220,8 +226,8 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
     assert _plain(joined) == _plain(one_by_one)
     assert isinstance(one_by_one, ReadResult)
     assert isinstance(joined, ReadResult)
-    if joined.whole_from is not None:
-        assert joined.whole_from == one_by_one.whole_from
+    if joined.cacheable_from is not None:
+        assert joined.cacheable_from == one_by_one.cacheable_from
 
 
 def test_what_the_engine_read_before_it_failed_is_delivered() -> None:

@@ -169,7 +169,7 @@ def test_paging_hands_out_the_same_as_one_big_read(
 
     assert paged == expected.items
     assert page.caught_up is not expected.is_held
-    assert (page.held_by == UNDECIDED) is expected.is_held
+    assert (page.blocking_pointer == UNDECIDED) is expected.is_held
 
 
 def test_an_exclusive_start_lets_the_very_next_message_through() -> None:

@@ -175,7 +175,7 @@ class History:
         """What a reader somewhere in the topic was handed, as the polls do it."""
         ids = [int.from_bytes(each, "big") for each, _ in read(table, asked).items]
         fetched = replace(asked, start=ids[len(ids) // 2] if ids else 0, limit=10_000)
-        self.service.state.tail_cache.keep(fetched, read(table, fetched))
+        self.service.state.tail_cache.add_read(fetched, read(table, fetched))
 
     def _starts(self, table: MemoryStore, asked: Query) -> list[int]:
         everything = replace(asked, limit=10_000, log_start=MessageId(0, 0), live_from=Offset(0, 0))
@@ -222,7 +222,13 @@ def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
 
 
 def _plain(reading: ReadResult) -> object:
-    return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
+    return (
+        reading.items,
+        reading.next_id,
+        reading.caught_up,
+        reading.blocking_pointer,
+        reading.finished,
+    )
 
 
 def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
@@ -326,13 +332,13 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
             await publish(service, b"%d" % number)
         tail_cache = service.state.tail_cache
         if meanwhile == "forgotten":
-            tail_cache.begin(service.state.high_water_mark)
+            tail_cache.restart(service.state.high_water_mark)
 
         table = MemoryStore(world.rows)
         now = _question(world, service, TOPICS[0])
         newest = int.from_bytes(read(table, now).items[-1][0], "big")
         tail_cache.read(replace(now, start=newest))
-        tail_cache.keep(asked, fetched)
+        tail_cache.add_read(asked, fetched)
 
         # A page that was handed out before must not be taken for that of another place.
         first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
@@ -386,7 +392,7 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.take({reference: row}, [run], high_water_mark=last)
+    tail_cache.apply_batch({reference: row}, [run], high_water_mark=last)
 
     first = MessageId(950_000, 1)
     held = tail_cache.read(query(start=first.to_int(), through=first, high_water_mark=last))
@@ -404,7 +410,7 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
     run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.take({reference: row}, [run], high_water_mark=places[-1])
+    tail_cache.apply_batch({reference: row}, [run], high_water_mark=places[-1])
 
     first = MessageId(*places[0]).to_int()
     assert tail_cache.read(query(start=first, high_water_mark=places[-1])) is None
@@ -416,7 +422,9 @@ def test_rows_count_in_the_bound_when_a_reader_has_made_items_of_them() -> None:
     key = message_key(PREFIX, place)
     values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED)
     tail_cache = TailCache(bytes_max=1 << 20)
-    tail_cache.take({}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place)
+    tail_cache.apply_batch(
+        {}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place
+    )
 
     assert (
         tail_cache.read(query(start=MessageId(*place).to_int(), high_water_mark=place)) is not None
@@ -453,7 +461,7 @@ def grow(tail_cache: TailCache, number: int, place: Offset, size_bytes: int) -> 
     key = message_key(prefix, place)
     values = inline_values([key], [b"x" * size_bytes], pointer=None)
     run = NewRows(prefix, [key], values, is_plain=True)
-    tail_cache.take({}, [run], high_water_mark=place)
+    tail_cache.apply_batch({}, [run], high_water_mark=place)
 
 
 def held(tail_cache: TailCache, place: Offset) -> list[int]:
@@ -483,7 +491,7 @@ def test_tails_that_were_forgotten_together_count_no_more() -> None:
     tail_cache = TailCache(bytes_max=8_000)
     place = Offset(950_000, 2)
     grow(tail_cache, 0, Offset(950_000, 1), 1_500)
-    tail_cache.begin(Offset(950_000, 1))
+    tail_cache.restart(Offset(950_000, 1))
 
     for number in range(1, 6):
         grow(tail_cache, number, place, 1_500)

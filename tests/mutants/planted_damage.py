@@ -15,8 +15,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a corrupt block is trusted where no row shows its corruption",
         "messaging/storage/leveldb_corruption.py",
-        "    return walk.ended() if is_accounted_for else [whole]\n",
-        "    return walk.ended()\n",
+        "    return ranges.ended() if is_explained else [all_of_it]\n",
+        "    return ranges.ended()\n",
         (
             "tests/messaging/test_damaged_entries.py::test_a_block_accounts_for_its_damage_or_is_a_hole[nothing shows what is damaged]",
         ),
@@ -57,8 +57,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the next id of a page that ends before corruption leads back into the page",
         "messaging/read/scan.py",
-        "        return max(self._passed, self._messages.last_id) if self._messages else self._passed\n",
-        "        return self._passed\n",
+        "        return max(self._skipped_to, self._messages.last_id) if self._messages else self._skipped_to\n",
+        "        return self._skipped_to\n",
         (_FLIPS,),
     ),
     Mutant(

@@ -48,14 +48,14 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a hold counts for readers only once it is durable",
         "messaging/topics.py",
-        "        return replace(rule, coming=decided.rule)\n",
+        "        return replace(rule, pending=decided.rule)\n",
         "        return rule\n",
         (f"{_KEEPS_ON_ITS_WAY}[hold]",),
     ),
     Mutant(
         "a longer ttl counts for readers only once it is durable",
         "messaging/topics.py",
-        "        return replace(rule, coming=decided.rule)\n",
+        "        return replace(rule, pending=decided.rule)\n",
         "        return replace(rule, holds=(*rule.holds, *decided.holds.values()))\n",
         (f"{_KEEPS_ON_ITS_WAY}[longer_ttl]",),
     ),
@@ -76,8 +76,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "region observers get no holds",
         "messaging/retention/decision.py",
-        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)\n",
-        "        return replace(self, holds=(), coming=None)\n",
+        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), pending=None)\n",
+        "        return replace(self, holds=(), pending=None)\n",
         ("tests/messaging/test_retention.py",),
     ),
     Mutant(

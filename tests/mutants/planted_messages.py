@@ -99,7 +99,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a message's own time to live is ignored",
         "messaging/retention/decision.py",
-        "    if is_over or row.offset < max(topic.log_start, ",
+        "    if is_past_own_ttl or row.offset < max(topic.log_start, ",
         "    if row.offset < max(topic.log_start, ",
         ("tests/messaging/test_retention.py",),
     ),
@@ -215,7 +215,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the end offset counts a message that expired by its own time to live",
         "messaging/read/visibility.py",
-        "    if is_over(query, offset, ttl_s):\n",
+        "    if is_past_own_ttl(query, offset, ttl_s):\n",
         "    if False:\n",
         ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
     ),

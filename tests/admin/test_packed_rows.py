@@ -14,7 +14,7 @@ from tests.admin.test_salvage import assert_nothing_new, salvaged
 from tests.http.calls import Topic, payloads
 from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
-from tests.messaging.stored_runs import without_mark, without_sizes
+from tests.messaging.packed_stores import without_mark, without_sizes
 
 PAYLOADS = [f"message {number:03} of a run".encode() for number in range(100)]
 HEAD_BYTES = (

@@ -19,7 +19,7 @@ from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.hbase.store import HBaseStore
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tests.http.client import until
-from tests.messaging.test_storage import (
+from tests.messaging.test_engines import (
     Batches,
     OpenStore,
     check_dictionary,

@@ -6,7 +6,7 @@ A text has to stand exactly once in its file, so that a rewrite can't leave a bu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_OWNERSHIP = "tests/messaging/test_ownership.py"
+_OWNERSHIP = "tests/messaging/test_store_ownership.py"
 _SECOND = "tests/http/test_second_server.py"
 
 
@@ -299,7 +299,7 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/storage/store_state.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
-        ("tests/messaging/test_views.py::test_views_are_closed_before_their_store",),
+        ("tests/messaging/test_row_views.py::test_views_are_closed_before_their_store",),
     ),
     # The client and its table
     Mutant(
@@ -329,7 +329,7 @@ MUTANTS: Sequence[Mutant] = (
         "            self._remove(index, offset_bytes)\n",
         "            return\n",
         (
-            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+            "tests/messaging/test_publish.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
         ),
     ),
     Mutant(
@@ -337,14 +337,14 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/read/tail_cache.py",
         "            self.after = self.ids[count - 1][:OFFSET_SIZE]\n",
         "",
-        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+        ("tests/messaging/test_tail_cache.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),
     Mutant(
         "the tail cache answers for rows that it dropped before their first read",
         "messaging/read/tail_cache.py",
         "        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]\n",
         "",
-        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+        ("tests/messaging/test_tail_cache.py::test_what_a_tail_forgot_is_read_from_the_store",),
     ),
     # The start
     Mutant(

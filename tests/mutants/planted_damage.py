@@ -8,7 +8,7 @@ _CONTRADICTIONS = "tests/tx/test_consistency.py"
 _FIRST_START = "tests/simulation/test_first_start.py"
 _LOST = "tests/http/test_lost_messages.py"
 _LOGS = "tests/process/test_logging_setup.py"
-_BLOCKS = "tests/messaging/test_damaged_blocks.py"
+_BLOCKS = "tests/messaging/test_leveldb_corruption.py"
 _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
 
 DAMAGE_MUTANTS: Sequence[Mutant] = (
@@ -88,7 +88,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        case Decision.DROP if may_be_cut and row.ttl_s is not None:\n",
         "        case Decision.DROP if False:\n",
         (
-            "tests/messaging/test_sweep.py::test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not",
+            "tests/messaging/test_retention_pass.py::test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not",
         ),
     ),
     Mutant(
@@ -97,7 +97,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return replace(query, start=asked) if query.live_from < live_from else query\n",
         "    return query\n",
         (
-            "tests/messaging/test_sleeping_readers.py::test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning",
+            "tests/messaging/test_long_polls.py::test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning",
         ),
     ),
     Mutant(

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
-_HOLDS = "tests/messaging/test_holds.py"
+_HOLDS = "tests/messaging/test_holds_and_positions.py"
 _KEEPS_ON_ITS_WAY = (
     f"{_HOLDS}::test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already"
 )
-_SLEEPING = "tests/messaging/test_sleeping_readers.py"
-_ARROW = "tests/messaging/test_arrow.py"
-_FAST = "tests/messaging/test_fast_ways.py"
+_SLEEPING = "tests/messaging/test_long_polls.py"
+_ARROW = "tests/messaging/test_arrow_reply.py"
+_FAST = "tests/messaging/test_scan_of_chunks.py"
 _EPOCHS = "tests/tx/test_epochs.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
@@ -78,7 +78,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/retention/decision.py",
         "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), pending=None)\n",
         "        return replace(self, holds=(), pending=None)\n",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "a corrupt hold is skipped silently",

@@ -20,7 +20,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "else Verdict.HOLD\n",
         "else Verdict.SKIP\n",
         (
-            "tests/messaging/test_publishing.py::test_a_committed_reader_is_held_by_an_undecided_publish",
+            "tests/messaging/test_publish.py::test_a_committed_reader_is_held_by_an_undecided_publish",
         ),
     ),
     Mutant(
@@ -29,7 +29,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    if pointer < 0 or holds(snapshot.invalids, pointer):\n",
         "    if holds(snapshot.invalids, abs(pointer)):\n",
         (
-            "tests/messaging/test_endings.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
+            "tests/messaging/test_transaction_ends.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
         ),
     ),
     Mutant(
@@ -38,7 +38,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
         (
-            "tests/messaging/test_reader.py::test_an_exclusive_start_lets_the_very_next_message_through",
+            "tests/messaging/test_scan.py::test_an_exclusive_start_lets_the_very_next_message_through",
         ),
     ),
     Mutant(
@@ -47,7 +47,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            first, last = max(entry.first, detail.first), min(entry.last, detail.last)\n",
         "            first, last = entry.first, entry.last\n",
         (
-            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+            "tests/messaging/test_publish.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
         ),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        batch.put(key, entry.to_bytes(key))\n        self._state.index.add_under(key, entry)\n",
         "        self._state.index.add_under(key, entry)\n",
         (
-            "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
+            "tests/messaging/test_transaction_ends.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
         ),
     ),
     Mutant(
@@ -65,7 +65,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            self._state.index.discard(entry)\n            batch.on_lost(partial(self._state.index.add, entry))\n",
         "            batch.on_lost(partial(self._state.index.add, entry))\n",
         (
-            "tests/messaging/test_publishing.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
+            "tests/messaging/test_publish.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
         ),
     ),
     Mutant(
@@ -73,14 +73,16 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/write/group_commit.py",
         "            write.permit.require_open()\n",
         "            pass\n",
-        ("tests/messaging/test_publishing.py",),
+        ("tests/messaging/test_publish.py",),
     ),
     Mutant(
         "a batch whose write failed is reported as not written",
         "messaging/write/group_commit.py",
         "            if is_there:\n",
         "            if False:\n",
-        ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
+        (
+            "tests/messaging/test_failed_writes.py::test_a_failed_write_is_answered_by_what_is_found",
+        ),
     ),
     Mutant(
         "another store in the place of a failed one is accepted",
@@ -94,35 +96,35 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/scan.py",
         "        last = min(query.high_water_mark, query.through.offset)\n",
         "        last = query.through.offset\n",
-        ("tests/messaging/test_reader.py::test_nothing_behind_the_served_mark_is_shown",),
+        ("tests/messaging/test_scan.py::test_nothing_behind_the_served_mark_is_shown",),
     ),
     Mutant(
         "a message's own time to live is ignored",
         "messaging/retention/decision.py",
         "    if is_past_own_ttl or row.offset < max(topic.log_start, ",
         "    if row.offset < max(topic.log_start, ",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "retention deletes the current generation",
         "messaging/retention/decision.py",
         "    return generation < abs(current) or generation == -current\n",
         "    return generation <= abs(current)\n",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "payload rows expire while a transaction may still publish them",
         "messaging/retention/decision.py",
         "    published_ms = row.offset.timestamp_ms + state.longest_transaction_ms\n",
         "    published_ms = row.offset.timestamp_ms\n",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "the log start does not rise with expired messages",
         "messaging/retention/cleaner.py",
         "                raised = with_log_start(record, MessageId(*log_start))\n",
         "                raised = record\n",
-        ("tests/messaging/test_sweep.py",),
+        ("tests/messaging/test_retention_pass.py",),
     ),
     Mutant(
         "a deleted topic keeps its generation",
@@ -146,7 +148,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        is_whole = [*map(bytes.startswith, values, heads)]\n",
         "        is_whole = [value[0] == PLAIN for value in values]\n",
         (
-            "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
+            "tests/messaging/test_scan_of_chunks.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
         ),
     ),
     Mutant(
@@ -154,7 +156,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "    if HEAD.unpack_from(value) != (IS_PACKED, checksum):\n",
         "    if value[0] != IS_PACKED:\n",
-        ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
+        ("tests/messaging/test_packed_rows.py::test_a_flipped_bit_takes_no_row_but_its_own",),
     ),
     Mutant(
         "a read that begins inside packed rows returns all of them",
@@ -162,7 +164,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        start = max(0, rows.first - packed.number)\n",
         "        start = 0\n",
         (
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -171,7 +173,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
         "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
         (
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -180,8 +182,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    return overlap_stop(stop) if start < stop else stop\n",
         "    return stop\n",
         (
-            "tests/messaging/test_runs.py::TestTwoStores::runTest",
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_packed_rows.py::TestTwoStores::runTest",
+            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -190,8 +192,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
         "    return False\n",
         (
-            "tests/messaging/test_damaged_ranges.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
-            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_is_told_once_and_handed_all_the_rest",
         ),
     ),
     Mutant(
@@ -200,7 +202,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if is_before or (is_apart and offset_bytes > rows.through):\n",
         "            if is_before or offset_bytes > rows.through:\n",
         (
-            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_is_told_once_and_handed_all_the_rest",
         ),
     ),
     Mutant(
@@ -231,6 +233,6 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
         "start + PACKED_COUNT_MAX)",
-        ("tests/messaging/test_runs.py::test_the_rows_of_runs_are_those_that_were_joined",),
+        ("tests/messaging/test_packed_rows.py::test_the_rows_of_runs_are_those_that_were_joined",),
     ),
 )

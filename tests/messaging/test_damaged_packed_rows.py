@@ -29,8 +29,8 @@ from messaging.storage.rows import (
     payload_key,
     unframe,
 )
-from tests.messaging.stored_runs import without_mark, without_sizes
-from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, query
+from tests.messaging.packed_stores import without_mark, without_sizes
+from tests.messaging.test_scan import COMMITTED, NOW_MS, PREFIX, query
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
 

@@ -38,7 +38,7 @@ from messaging.storage.rows import (
     offset_in,
     prefix_of,
 )
-from tests.messaging.stored_runs import without_mark, without_sizes
+from tests.messaging.packed_stores import without_mark, without_sizes
 from tuff.protocol.ids import Offset, TopicId
 
 PREFIX = prefix_of(TopicId("default", "t"), 1)

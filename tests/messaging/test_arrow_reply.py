@@ -15,7 +15,7 @@ from messaging.read.scan import ReadResult, read
 from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH
-from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
+from tests.messaging.test_scan import COMMITTED, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
 from tuff.protocol.exchange import MediaType, Request

@@ -12,8 +12,8 @@ from messaging.read.visibility import Undecided, start_number
 from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
-from tests.messaging.stored_runs import flip, in_runs
-from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
+from tests.messaging.packed_stores import flip, in_runs
+from tests.messaging.test_scan import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
 from tests.messaging.world import NOON_MS, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset

@@ -17,7 +17,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.test_reader import COMMITTED, PREFIX, query
+from tests.messaging.test_scan import COMMITTED, PREFIX, query
 from tests.messaging.world import (
     FlakyTable,
     World,

@@ -12,7 +12,7 @@ from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import PAYLOADS, message_key, payload_key
-from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
+from tests.messaging.test_scan import COMMITTED, PREFIX, ModelRow, build, model, query, topics
 from tests.messaging.world import CountingStore, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset

@@ -19,8 +19,8 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
-from tests.messaging.stored_runs import in_runs
-from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
+from tests.messaging.packed_stores import in_runs
+from tests.messaging.test_scan import COMMITTED, PREFIX, ModelRow, build, query
 from tuff.leveldb.manifest import read_manifest
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, TopicId

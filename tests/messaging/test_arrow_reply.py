@@ -15,14 +15,14 @@ from messaging.read.scan import ReadResult, read
 from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH
-from tests.messaging.test_scan import COMMITTED, ModelRow, build, query, snapshots, topics
+from tests.messaging.scan_model import COMMITTED_POINTER, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
 from tuff.protocol.exchange import MediaType, Request
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.transaction import Transaction
 
-GROUP = ModelRow(950_000, COMMITTED, ((b"a", None), (b"b", None)), is_reference=True)
+GROUP = ModelRow(950_000, COMMITTED_POINTER, ((b"a", None), (b"b", None)), is_reference=True)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXPECTED_SCHEMA = pa.schema(
     [

@@ -30,7 +30,7 @@ from messaging.storage.rows import (
     unframe,
 )
 from tests.messaging.packed_stores import without_mark, without_sizes
-from tests.messaging.test_scan import COMMITTED, NOW_MS, PREFIX, query
+from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
 
@@ -254,11 +254,11 @@ def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStor
 def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
     store: PackedRowStore, damage: Damage
 ) -> None:
-    stored = [payload_key(PREFIX, COMMITTED, place(number)) for number in range(4)]
+    stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
     ((at, run),) = join(stored, values)
     brings = PayloadRange(place(0), place(3), 4)
-    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key(0))
+    row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key(0))
     store.write([(at, damage(run)), (key(0), row)])
 
     for last in range(4):

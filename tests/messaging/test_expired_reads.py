@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, COMMITTED, World, publish, request
-from tuff.protocol.ids import MessageId, TopicId
+from tests.messaging.world import AUDIT, COMMITTED, NOON_MS, World, publish, request
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 TTL_MS = 100_000  # the fixture's topic
 OTHER = TopicId("default", "other")
@@ -172,3 +172,15 @@ async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) 
         await publish(service, b"b")
         assert not (await go_on(service, seen)).expired
         assert (await go_on(service, begun)).expired
+
+
+async def test_a_start_that_has_expired_is_told(world: World, service: MessagingService) -> None:
+    published = await publish(service, b"x")
+    world.clock.now_ms += 100_000
+
+    told = [
+        (await service.polls.poll(AUDIT, Poll(start=start))).expired
+        for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
+    ]
+
+    assert told == [True, True, False, False, False, False]

@@ -1,5 +1,5 @@
-"""A flipped bit anywhere in LevelDB's table files: readers are handed what was there, in order and
-once, and are told where something may be missing (promise 8)."""
+"""A flipped bit anywhere in LevelDB's table files: readers get all other rows, in order and once,
+and an error where rows may be missing (promise 8)."""
 
 import re
 import shutil
@@ -16,14 +16,91 @@ from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption
 from messaging.storage.engine import StoreDamagedError, StoreError
 from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
 from tests.messaging.packed_stores import in_runs
-from tests.messaging.test_scan import COMMITTED, PREFIX, ModelRow, build, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, ModelRow, build, query
 from tuff.leveldb.manifest import read_manifest
+from tuff.leveldb.sstable import Entry
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, TopicId
+
+LAST_SEQUENCE = 100
+HIGH = LAST_SEQUENCE + (1 << 40)  # what a flipped bit makes of a number
+WHOLE = CorruptRange(b"a", b"z", "the block's checksum does not match")
+
+
+def row(key: bytes, *, sequence: int = 10, is_value: bool | None = True) -> Entry:
+    return Entry(key, frame(key, 0, b"value"), sequence, is_value)
+
+
+def damaged(key: bytes, *, sequence: int = 10) -> Entry:
+    return Entry(key, frame(b"another", 0, b"value"), sequence, True)
+
+
+def deletion(key: bytes, *, sequence: int = 20) -> Entry:
+    return Entry(key, b"", sequence, False)
+
+
+def holes(*entries: Entry) -> list[tuple[bytes, bytes, bool]]:
+    found = corrupt_ranges_in(entries, WHOLE, LAST_SEQUENCE, first_whole=first_whole)
+    return [(hole.low, hole.high, hole.has_rows_only) for hole in found]
+
+
+ALL = [(b"a", b"z", False)]
+CASES = {
+    "nothing shows what is damaged": ([row(b"b"), row(b"c")], ALL),
+    "there is nothing": ([], ALL),
+    "a damaged row": ([row(b"b"), damaged(b"c"), row(b"d")], [(b"b", b"d", True)]),
+    "two in a row, and the last": (
+        [damaged(b"b"), damaged(b"c"), row(b"d"), damaged(b"e")],
+        [(b"a", b"d", True), (b"d", b"z", True)],
+    ),
+    "a number that no row has": (
+        [row(b"b"), row(b"cc", sequence=HIGH), row(b"d")],
+        [(b"c", b"cc\x00", False)],
+    ),
+    "a value as a deletion": (
+        [row(b"b"), row(b"cc", is_value=False), row(b"d")],
+        [(b"c", b"cc\x00", False)],
+    ),
+    "a kind that there is not": (
+        [row(b"bb"), row(b"bc", is_value=None)],
+        [(b"bb", b"bc\x00", False)],
+    ),
+    "a deletion behind a damaged row, which may be another one's": (
+        [row(b"b"), damaged(b"c"), deletion(b"d"), row(b"e")],
+        [(b"b", b"e", False)],
+    ),
+    "a deletion before a damaged row": (
+        [row(b"b"), deletion(b"c"), row(b"d"), damaged(b"e")],
+        [(b"d", b"z", True)],
+    ),
+    "a deletion with a number that none has, and what it had deleted": (
+        [row(b"b"), deletion(b"c", sequence=HIGH), row(b"c", sequence=5), row(b"d")],
+        [(b"b", b"d", False)],
+    ),
+    "a damaged row before an older one of its key": (
+        [damaged(b"b", sequence=20), row(b"b", sequence=10), row(b"c")],
+        [(b"a", b"c", True)],
+    ),
+    "a key out of order": ([row(b"c"), damaged(b"b"), row(b"d")], ALL),
+    "a number out of order": (
+        [deletion(b"b", sequence=5), row(b"b", sequence=20), damaged(b"c")],
+        ALL,
+    ),
+    "a key that is not of the block": ([row(b"b"), damaged(b"zz")], ALL),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_accounts_for_its_damage_or_is_a_hole(name: str) -> None:
+    entries, expected = CASES[name]
+
+    assert holes(*entries) == expected
+
 
 GAPS_MAX = 100  # there are fewer messages
 BIT_STEP = 397  # bits; each bit in turn is the slow test
@@ -42,8 +119,10 @@ ROWS = [
     *plain(950_000, b"p0"),
     *plain(950_007, b"p1"),
     *plain(950_014, b"run 0", b"run 1", b"run 2"),
-    ModelRow(950_100, COMMITTED, ((b"g0", None), (b"g1", None), (b"g2", None)), is_reference=True),
-    ModelRow(950_200, COMMITTED, ((b"direct", None),), is_reference=False),
+    ModelRow(
+        950_100, COMMITTED_POINTER, ((b"g0", None), (b"g1", None), (b"g2", None)), is_reference=True
+    ),
+    ModelRow(950_200, COMMITTED_POINTER, ((b"direct", None),), is_reference=False),
     *[row for number in range(4) for row in plain(950_300 + number, b"large %d" % number + LARGE)],
     *plain(950_400, b"last"),
 ]

@@ -19,7 +19,12 @@ from tests.messaging.world import (
     publish,
     settle_down,
 )
-from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TopicNotFoundError,
+    TransactionCommittedError,
+)
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation
 
 T = TypeVar("T")
@@ -154,3 +159,125 @@ async def test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_begin
     await service.topics.update(AUDIT, {"ttl": "1000"})
 
     assert await woken(waiting) == [b"kept"]
+
+
+async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
+
+    with pytest.raises(TopicNotFoundError):
+        await waiting
+
+
+async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
+    other = TopicId("default", "other")
+    await service.topics.create(other, {})
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+    elsewhere = await settle_down(service.polls.poll(other, Poll(wait_s=60)))
+
+    await publish(service, b"x")
+
+    assert [payload for _, payload in (await waiting).items] == [b"x"]
+    assert not elsewhere.done()
+    service.polls.stop_waiting()
+    assert (await elsewhere).items == []
+
+
+async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
+    service: MessagingService,
+) -> None:
+    published = await publish(service, b"x")
+    behind = await service.polls.poll(
+        AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
+    )
+    assert (behind.items, behind.caught_up) == ([], True)
+
+
+async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
+    result = await service.polls.poll(AUDIT, Poll(wait_s=0.01))
+    assert (result.items, result.caught_up) == ([], True)
+
+
+async def test_a_held_reader_wakes_when_the_transaction_ends(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"x", pointer=7)
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.polls.poll(AUDIT, poll))
+
+    world.commit(service, 7)
+    service.rows.wake_readers([7])
+
+    assert payloads(await waiting) == [b"x"]
+
+
+async def test_a_held_reader_goes_on_when_the_rows_are_marked(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.polls.poll(AUDIT, poll))
+
+    await world.abort(service, 7)
+    service.rows.wake_readers([7])
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_ended(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"x", pointer=7)
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+    assert not waiting.done()
+
+    world.commit(service, 7)
+    service.rows.wake_readers([7])
+
+    result = await waiting
+    assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
+
+
+async def test_waiting_in_a_transaction_ends_when_that_ends(
+    world: World, service: MessagingService
+) -> None:
+    for pointer in (7, 8):
+        world.transactions.start(pointer)
+    inside = await settle_down(service.polls.poll(AUDIT, Poll(tx=7, wait_s=60)))
+    beside = await settle_down(service.polls.poll(AUDIT, Poll(tx=8, wait_s=60)))
+    assert sorted(service.rows.reading_pointers()) == [7, 8]
+
+    world.transactions.end(7, world.transactions.committed)
+    service.rows.wake_readers([7])
+
+    with pytest.raises(TransactionCommittedError):
+        await inside
+    assert not beside.done()
+    assert sorted(service.rows.reading_pointers()) == [8]
+    await publish(service, b"x")
+    assert payloads(await beside) == [b"x"]
+
+
+async def test_a_fixed_snapshot_held_by_an_abort_waits_for_the_marking(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+
+    world.transactions.end(7, world.transactions.invalid)
+    service.rows.wake_readers([7])
+    await settle_down(service.tick())
+    assert not waiting.done()
+    await service.rows.mark_rolled_back([7])
+
+    assert payloads(await waiting) == [b"next"]

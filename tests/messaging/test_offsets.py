@@ -128,3 +128,27 @@ async def test_a_topic_ends_past_a_group_whose_last_message_expired_by_itself(
     read = await service.polls.poll(AUDIT, Poll(isolation=Isolation.COMMITTED))
     assert [payload for _, payload in read.items] == [b"first"]
     assert cut.end == MessageId.from_bytes(read.next_id)
+
+
+async def test_offsets_tell_where_a_reader_begins_and_ends(
+    world: World, service: MessagingService
+) -> None:
+    empty = await service.offsets.offsets(AUDIT)
+    assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
+
+    first = await publish(service, b"a")
+    world.transactions.start(7)
+    held = await publish(service, b"b", pointer=7)
+    last = await publish(service, b"c")
+
+    everything = await service.offsets.offsets(AUDIT)
+    committed = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    own = await service.offsets.offsets(AUDIT, tx=7)
+    assert (everything.earliest, everything.end) == (first.first, last.last)
+    assert (committed.end, committed.blocked_by) == (first.last, 7)
+    assert (own.end, own.blocked_by) == (last.last, None)
+
+    await world.abort(service, 7)
+    await service.topics.truncate(AUDIT, held.first)
+    skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    assert (skipped.earliest, skipped.end) == (last.first, last.last)

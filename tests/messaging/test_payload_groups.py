@@ -12,7 +12,15 @@ from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import PAYLOADS, message_key, payload_key
-from tests.messaging.test_scan import COMMITTED, PREFIX, ModelRow, build, model, query, topics
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    PREFIX,
+    ModelRow,
+    build,
+    model,
+    query,
+    topics,
+)
 from tests.messaging.world import CountingStore, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset
@@ -23,11 +31,11 @@ LATER = ModelRow(950_002, None, ((b"later", None),), is_reference=False)
 
 def group_of(*payloads: bytes, ttl_s: int | None = None) -> ModelRow:
     each = tuple((payload, ttl_s) for payload in payloads)
-    return ModelRow(950_001, COMMITTED, each, is_reference=True)
+    return ModelRow(950_001, COMMITTED_POINTER, each, is_reference=True)
 
 
 def lose(table: MemoryStore, *places: Offset) -> None:
-    table.write([(payload_key(PREFIX, COMMITTED, place), None) for place in places])
+    table.write([(payload_key(PREFIX, COMMITTED_POINTER, place), None) for place in places])
 
 
 def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -122,7 +130,7 @@ def test_messages_that_expired_by_their_own_ttl_are_there() -> None:
 def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_it() -> None:
     """The next page began inside the group, and handed out what was left of it."""
     payloads = ((b"gone", 1), (b"a", None), (b"lost", None))
-    group = ModelRow(950_001, COMMITTED, payloads, is_reference=True)
+    group = ModelRow(950_001, COMMITTED_POINTER, payloads, is_reference=True)
     table, _, places = build([PLAIN, group])
     lose(table, places[1][1][2])
 
@@ -138,7 +146,7 @@ def test_missing_rows_are_told_before_a_damaged_one() -> None:
     """Told of the damaged one only, a reader went on behind it, where nothing is counted."""
     table, _, places = build([group_of(b"a", b"b", b"c")])
     place, stored = places[0]
-    table.write([(payload_key(PREFIX, COMMITTED, stored[0]), b"rubbish")])
+    table.write([(payload_key(PREFIX, COMMITTED_POINTER, stored[0]), b"rubbish")])
     lose(table, stored[1])
 
     with pytest.raises(DamagedRecordError) as raised:
@@ -206,7 +214,7 @@ def test_a_group_that_the_engine_cannot_read_to_its_end_is_not_begun() -> None:
     built, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
     place, stored = places[1]
     table = DamagedStore(built.rows)
-    table.is_damaged = lambda key: key == payload_key(PREFIX, COMMITTED, stored[2])
+    table.is_damaged = lambda key: key == payload_key(PREFIX, COMMITTED_POINTER, stored[2])
 
     assert texts(read(table, query()).items) == [b"plain"]
     with pytest.raises(DamagedRecordError, match="a damaged block") as raised:

@@ -13,7 +13,14 @@ from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
 from tests.messaging.packed_stores import flip, in_runs
-from tests.messaging.test_scan import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    NOW_MS,
+    PREFIX,
+    SNAPSHOT,
+    UNDECIDED_POINTER,
+    query,
+)
 from tests.messaging.world import NOON_MS, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
@@ -22,7 +29,9 @@ from tuff.protocol.json_forms import payload_to_json
 rows = st.lists(
     st.builds(
         MessageRow,
-        tx_pointer=st.sampled_from([None] * 12 + [COMMITTED, -COMMITTED, UNDECIDED]),
+        tx_pointer=st.sampled_from(
+            [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
+        ),
         ttl_s=st.sampled_from([None] * 12 + [1, 50]),
         payload=st.binary(max_size=9),
         attributes=st.sampled_from([None] * 12 + [b"key"]),
@@ -111,7 +120,7 @@ def _group(
     table = MemoryStore()
     flipped = []
     for seq_id, row in enumerate(stored):
-        key = payload_key(PREFIX, COMMITTED, Offset(NOW_MS - 2_000, seq_id))
+        key = payload_key(PREFIX, COMMITTED_POINTER, Offset(NOW_MS - 2_000, seq_id))
         if changed == (seq_id, True):
             flipped.append(key)
         if changed != (seq_id, False):
@@ -119,7 +128,7 @@ def _group(
     last = Offset(NOW_MS - 2_000, len(stored) - 1)
     brings = PayloadRange(Offset(NOW_MS - 2_000, 0), last, len(stored))
     key = message_key(PREFIX, offset)
-    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    table.write([(key, MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key))])
     return table, flipped
 
 
@@ -207,7 +216,7 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
     high_water_mark: int,
 ) -> None:
     stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
-    stored += [MessageRow(tx_pointer=COMMITTED, payload=b"odd"), *stored[:5], *stored]
+    stored += [MessageRow(tx_pointer=COMMITTED_POINTER, payload=b"odd"), *stored[:5], *stored]
     rows = _table(stored[:20], flipped=None).rows
     asked: dict[str, object] = {
         "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
@@ -272,9 +281,9 @@ def test_a_group_ends_where_it_is_asked_to_whatever_the_length_of_the_name(name_
     places = [Offset(NOON_MS, seq_id) for seq_id in range(4)]
     key, table = message_key(prefix, places[3]), MemoryStore()
     brings = PayloadRange(places[0], places[2], 3)
-    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    table.write([(key, MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key))])
     for place in places[:3]:
-        key = payload_key(prefix, COMMITTED, place)
+        key = payload_key(prefix, COMMITTED_POINTER, place)
         table.write([(key, PayloadRow(payload=b"%d" % place.seq_id).to_bytes(key))])
     served = {"now_ms": NOON_MS, "live_from": places[0], "high_water_mark": places[3]}
     through = MessageId(*places[3], *places[1])

@@ -14,7 +14,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import MessageRow, PayloadRange, message_key, payload_key
-from tests.messaging.test_scan import NOW_MS, PREFIX, ModelRow, build, query, topics
+from tests.messaging.scan_model import NOW_MS, PREFIX, ModelRow, build, query, topics
 from tests.messaging.world import DamagedStore
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 

@@ -1,4 +1,4 @@
-"""Tails in memory: whatever happened before, they say what a read of the store says."""
+"""The tail cache answers as the store does, whatever happened before, or not at all."""
 
 import asyncio
 from contextlib import suppress
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from messaging.read import tail_cache
 from messaging.read.poll import Poll
 from messaging.read.scan import ReadResult, read
 from messaging.read.tail_cache import TOPIC_SHARE, TailCache
@@ -17,8 +18,10 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.test_scan import COMMITTED, PREFIX, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
 from tests.messaging.world import (
+    AUDIT,
+    COMMITTED,
     FlakyTable,
     World,
     payloads,
@@ -29,7 +32,7 @@ from tests.messaging.world import (
 )
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
-from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.requests import PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
 TOPICS = [TopicId("default", "audit"), TopicId("default", "other")]
@@ -388,7 +391,7 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     last = Offset(950_000, 2)
     plain, reference = (message_key(PREFIX, place) for place in (Offset(950_000, 1), last))
     brings = PayloadRange(Offset(940_000, 0), Offset(940_000, 0), 1)
-    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(reference)
+    row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(reference)
     run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
@@ -406,7 +409,7 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
     monkeypatch.setattr("messaging.read.tail_cache.CHANGED_COUNT_MAX", 1)
     places = [Offset(950_000, number) for number in range(3)]
     *plain, reference = [message_key(PREFIX, place) for place in places]
-    row = MessageRow(tx_pointer=COMMITTED).to_bytes(reference)
+    row = MessageRow(tx_pointer=COMMITTED_POINTER).to_bytes(reference)
     run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
@@ -420,7 +423,7 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
 def test_rows_count_in_the_bound_when_a_reader_has_made_items_of_them() -> None:
     place = Offset(950_000, 0)
     key = message_key(PREFIX, place)
-    values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED)
+    values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED_POINTER)
     tail_cache = TailCache(bytes_max=1 << 20)
     tail_cache.apply_batch(
         {}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place
@@ -547,3 +550,67 @@ async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come
         # The sixth was one too many, and left the newest two; the seventh lies behind them.
         (tail,) = service.state.tail_cache._tails.values()
         assert sum(len(run.keys) for run in tail.fresh) == 3 * 400
+
+
+LARGE_COUNT = 12  # rows; more than may be changed one by one
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The keys of rows that were changed one by one in the newest rows of a topic."""
+    keys: list[bytes] = []
+    change = tail_cache._TopicTail.change
+
+    def noted(self: tail_cache._TopicTail, key: bytes, value: bytes | None) -> None:
+        keys.append(key)
+        change(self, key, value)
+
+    monkeypatch.setattr(tail_cache, "CHANGED_COUNT_MAX", LARGE_COUNT - 1)
+    monkeypatch.setattr(tail_cache._TopicTail, "change", noted)
+    return keys
+
+
+@pytest.mark.parametrize("ttls_s", [[5] * 12, [5, None, 6] * 4], ids=["one", "several"])
+async def test_messages_with_a_time_to_live_are_taken_in_at_once(
+    changed: list[bytes], service: MessagingService, ttls_s: list[int | None]
+) -> None:
+    large = [b"%d" % number for number in range(LARGE_COUNT)]
+
+    await service.publisher.publish(
+        AUDIT, PublishRequest(pointer=None, payloads=large, ttls_s=ttls_s)
+    )
+
+    assert changed == []
+    assert await polled(service) == large
+
+
+async def test_a_large_publish_that_is_marked_is_read_from_the_store(
+    changed: list[bytes], world: World, service: MessagingService
+) -> None:
+    large = [b"gone"] * LARGE_COUNT
+    world.transactions.start(7)
+    await publish(service, *large, pointer=7)
+    await publish(service, b"stays")
+    assert await polled(service) == [*large, b"stays"]
+
+    await world.abort(service, 7)
+
+    assert changed == []
+    assert await polled(service, COMMITTED) == [b"stays"]
+    assert await polled(service) == [*large, b"stays"]
+    await publish(service, b"more")
+    assert await polled(service, COMMITTED) == [b"stays", b"more"]
+
+
+async def test_a_large_publish_beside_a_reference_of_its_batch_is_taken_in_at_once(
+    changed: list[bytes], world: World, service: MessagingService
+) -> None:
+    """The reference is a change, and lies behind the publish."""
+    large = [b"x"] * LARGE_COUNT
+    world.transactions.start(7)
+    await service.publisher.store(AUDIT, request(b"stored", pointer=7))
+
+    await asyncio.gather(publish(service, *large), publish(service, pointer=7))
+
+    assert len(changed) == 1
+    assert await polled(service) == [*large, b"stored"]

@@ -4,18 +4,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_changes import parse_properties
-from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, settle_down
+from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
 from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
-from tuff.protocol.requests import Isolation
 
 
 @pytest.mark.parametrize(
@@ -169,78 +167,3 @@ async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
     assert await polled(service) == [b"new"]
     async with world.running() as again:
         assert await polled(again) == [b"new"]
-
-
-async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
-    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
-
-    await service.topics.delete(AUDIT)
-    await service.topics.create(AUDIT, {})
-
-    with pytest.raises(TopicNotFoundError):
-        await waiting
-
-
-async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
-    other = TopicId("default", "other")
-    await service.topics.create(other, {})
-    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
-    elsewhere = await settle_down(service.polls.poll(other, Poll(wait_s=60)))
-
-    await publish(service, b"x")
-
-    assert [payload for _, payload in (await waiting).items] == [b"x"]
-    assert not elsewhere.done()
-    service.polls.stop_waiting()
-    assert (await elsewhere).items == []
-
-
-async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
-    service: MessagingService,
-) -> None:
-    published = await publish(service, b"x")
-    behind = await service.polls.poll(
-        AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
-    )
-    assert (behind.items, behind.caught_up) == ([], True)
-
-
-async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
-    result = await service.polls.poll(AUDIT, Poll(wait_s=0.01))
-    assert (result.items, result.caught_up) == ([], True)
-
-
-async def test_a_start_that_has_expired_is_told(world: World, service: MessagingService) -> None:
-    published = await publish(service, b"x")
-    world.clock.now_ms += 100_000
-
-    told = [
-        (await service.polls.poll(AUDIT, Poll(start=start))).expired
-        for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
-    ]
-
-    assert told == [True, True, False, False, False, False]
-
-
-async def test_offsets_tell_where_a_reader_begins_and_ends(
-    world: World, service: MessagingService
-) -> None:
-    empty = await service.offsets.offsets(AUDIT)
-    assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
-
-    first = await publish(service, b"a")
-    world.transactions.start(7)
-    held = await publish(service, b"b", pointer=7)
-    last = await publish(service, b"c")
-
-    everything = await service.offsets.offsets(AUDIT)
-    committed = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    own = await service.offsets.offsets(AUDIT, tx=7)
-    assert (everything.earliest, everything.end) == (first.first, last.last)
-    assert (committed.end, committed.blocked_by) == (first.last, 7)
-    assert (own.end, own.blocked_by) == (last.last, None)
-
-    await world.abort(service, 7)
-    await service.topics.truncate(AUDIT, held.first)
-    skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    assert (skipped.earliest, skipped.end) == (last.first, last.last)

@@ -18,7 +18,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return ranges.ended() if is_explained else [all_of_it]\n",
         "    return ranges.ended()\n",
         (
-            "tests/messaging/test_damaged_entries.py::test_a_block_accounts_for_its_damage_or_is_a_hole[nothing shows what is damaged]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_block_accounts_for_its_damage_or_is_a_hole[nothing shows what is damaged]",
         ),
     ),
     Mutant(
@@ -27,7 +27,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
         (
-            "tests/messaging/test_damaged_entries.py::test_a_block_accounts_for_its_damage_or_is_a_hole[a number that no row has]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_block_accounts_for_its_damage_or_is_a_hole[a number that no row has]",
         ),
     ),
     Mutant(

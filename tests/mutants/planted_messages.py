@@ -89,7 +89,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/loading.py",
         "    if found not in possible:\n",
         "    if False:\n",
-        ("tests/messaging/test_reopening.py::test_an_older_copy_is_not_gone_on_with",),
+        ("tests/messaging/test_replaced_store.py::test_an_older_copy_is_not_gone_on_with",),
     ),
     Mutant(
         "readers see rows that are not durable yet",
@@ -226,7 +226,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
-        ("tests/messaging/test_batch_runs.py",),
+        ("tests/messaging/test_packed_rows.py",),
     ),
     Mutant(
         "packed rows extend into the next millisecond",

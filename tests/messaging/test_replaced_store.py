@@ -1,5 +1,5 @@
-"""A store that failed is opened again only if it is the one that was there, with all that was
-acknowledged; whatever else lies in its place then, memory does not go on over it."""
+"""A store that failed is opened again only if it is the same one, with all that was acknowledged;
+any other store in its place is refused."""
 
 import shutil
 from collections.abc import Callable

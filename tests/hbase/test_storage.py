@@ -26,7 +26,7 @@ from tests.messaging.test_engines import (
     keys,
     test_a_closed_store_refuses_everything_and_closes_again,
     test_the_last_value_of_a_key_wins_within_a_batch,
-    test_what_was_written_is_there_after_opening_again,
+    test_written_rows_are_there_after_a_reopen,
 )
 from tuff.hbase_gateway import Gateways
 
@@ -34,7 +34,7 @@ from tuff.hbase_gateway import Gateways
 __all__ = [
     "test_a_closed_store_refuses_everything_and_closes_again",
     "test_the_last_value_of_a_key_wins_within_a_batch",
-    "test_what_was_written_is_there_after_opening_again",
+    "test_written_rows_are_there_after_a_reopen",
 ]
 
 pytestmark = [

@@ -122,7 +122,7 @@ sizes = st.sampled_from([0, 1, 63, 64, 8_191, 8_192, 1_048_575, 1_048_576])
 
 
 @given(payload_sizes=st.lists(sizes, max_size=3))
-def test_payloads_of_every_length_come_out_whole(payload_sizes: list[int]) -> None:
+def test_payloads_of_every_length_are_encoded_whole(payload_sizes: list[int]) -> None:
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
 

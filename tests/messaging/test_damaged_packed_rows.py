@@ -85,7 +85,7 @@ def ranges() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_range_has_every_row_or_the_record_in_which_it_was(
+def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
     store: PackedRowStore, damage: Damage
 ) -> None:
     fill(store, damage)
@@ -106,7 +106,9 @@ def test_a_range_has_every_row_or_the_record_in_which_it_was(
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_run_without_its_flags_still_has_its_rows(store: PackedRowStore, bit: int) -> None:
+def test_a_packed_value_with_damaged_flags_still_has_its_rows(
+    store: PackedRowStore, bit: int
+) -> None:
     fill(store, lambda run: without_mark(run, bit=bit))
 
     for each in range(COUNT):
@@ -121,7 +123,7 @@ def test_a_run_without_its_flags_still_has_its_rows(store: PackedRowStore, bit: 
         assert [*store.scan(key(start), key(stop), reverse=True)] == rows[::-1]
 
 
-def test_what_was_made_up_to_look_like_a_run_is_the_row_that_it_is() -> None:
+def test_a_payload_that_looks_like_packed_rows_is_one_row() -> None:
     at, at_before = key(1), key(0)
     value = MessageRow(payload=b"made up").to_bytes(at_before)
     ((_, run),) = join([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
@@ -156,9 +158,7 @@ def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[b
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_reader_is_told_once_and_handed_all_the_rest(
-    store: PackedRowStore, damage: Damage
-) -> None:
+def test_a_reader_gets_one_error_and_all_other_rows(store: PackedRowStore, damage: Damage) -> None:
     fill(store, damage)
 
     for first, stop in ranges():
@@ -170,7 +170,7 @@ def test_a_reader_is_told_once_and_handed_all_the_rest(
         assert len(told) == bool(lost), (first, stop)
 
 
-def test_a_reader_is_told_how_many_messages_may_be_gone(store: PackedRowStore) -> None:
+def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
 
     _, (told,) = read_all(store, first=0, through=RUN_FROM)
@@ -181,7 +181,7 @@ def test_a_reader_is_told_how_many_messages_may_be_gone(store: PackedRowStore) -
     assert "may have been" not in last
 
 
-def test_what_was_passed_was_not_lost_with_a_record(store: PackedRowStore) -> None:
+def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     ((at, run),) = scan_records(store, key(RUN_TO), key(RUN_TO + 1))
     after = place(RUN_FROM - 1).to_int()
@@ -195,7 +195,9 @@ def test_what_was_passed_was_not_lost_with_a_record(store: PackedRowStore) -> No
     assert told(RUN_TO - 1) == ""
 
 
-def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: PackedRowStore) -> None:
+def test_a_reader_receives_all_packed_rows_of_a_value_with_damaged_flags(
+    store: PackedRowStore,
+) -> None:
     fill(store, without_mark)
 
     for first, stop in ranges():
@@ -203,7 +205,7 @@ def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: PackedRowStore
         assert read_all(store, first=first, through=stop - 1) == (expected, [])
 
 
-def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: PackedRowStore) -> None:
+def test_a_read_of_damaged_packed_rows_is_not_cacheable(store: PackedRowStore) -> None:
     fill(store, without_mark)
     inside = MessageId(*place(RUN_FROM + 1)).to_int() + 1
 
@@ -213,7 +215,7 @@ def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: PackedRowStore
     assert reading.cacheable_from is None
 
 
-def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore) -> None:
+def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
@@ -223,7 +225,7 @@ def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore)
     assert end == cut == MessageId(*place(RUN_FROM - 1))
 
 
-def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
+def test_a_damaged_last_record_is_the_end_for_a_reader_without_a_snapshot(
     store: PackedRowStore,
 ) -> None:
     fill(store, without_sizes)
@@ -237,7 +239,7 @@ def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
     assert end == past_group(place(RUN_TO))
 
 
-def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStore) -> None:
+def test_splits_beside_a_damaged_record_stay_inside_the_range(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     end = MessageId(*place(RUN_FROM + 1))
 
@@ -251,7 +253,7 @@ def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStor
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all, without_mark])
-def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
+def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
     store: PackedRowStore, damage: Damage
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]

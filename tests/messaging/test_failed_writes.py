@@ -49,7 +49,7 @@ def world() -> FlakyWorld:
 
 
 @pytest.mark.parametrize("takes_effect", [False, True])
-async def test_a_failed_write_is_answered_by_what_is_found(
+async def test_a_failed_write_is_answered_by_what_the_reopened_store_contains(
     world: FlakyWorld, takes_effect: bool
 ) -> None:
     async with world.running(audit={}) as service:
@@ -71,7 +71,7 @@ async def test_a_failed_write_is_answered_by_what_is_found(
 
 @pytest.mark.parametrize("takes_effect", [False, True])
 @pytest.mark.parametrize("failing", range(6))
-async def test_whatever_write_fails_what_was_acknowledged_is_there_in_order(
+async def test_acknowledged_messages_are_there_in_order_whichever_write_fails(
     world: FlakyWorld, failing: int, takes_effect: bool
 ) -> None:
     acknowledged: list[bytes] = []
@@ -95,7 +95,7 @@ async def test_whatever_write_fails_what_was_acknowledged_is_there_in_order(
         assert await polled(service) == acknowledged
 
 
-async def test_a_store_that_stays_away_is_down_until_it_is_back(world: FlakyWorld) -> None:
+async def test_a_store_that_can_not_be_opened_is_down_until_it_can(world: FlakyWorld) -> None:
     world.is_barred = True
     async with world.running() as service:
         for _ in range(3):
@@ -136,7 +136,7 @@ async def test_a_store_that_can_not_even_be_closed_is_opened_again(
         assert await polled(service) == [b"in doubt"]
 
 
-async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_back(
+async def test_a_batch_in_doubt_is_resolved_when_the_store_opens_again(
     world: FlakyWorld,
 ) -> None:
     pointer = world.transactions.start(7)
@@ -162,7 +162,7 @@ async def test_a_store_that_stays_away_refuses_at_once_and_decides_when_it_is_ba
         assert await polled(service) == [b"in doubt"]
 
 
-async def test_a_batch_that_is_not_there_is_taken_back_from_memory_too(world: FlakyWorld) -> None:
+async def test_a_lost_batch_is_undone_in_memory_too(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
     async with world.running(audit={}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=pointer))
@@ -175,7 +175,7 @@ async def test_a_batch_that_is_not_there_is_taken_back_from_memory_too(world: Fl
         assert await polled(service) == [b"stored"]
 
 
-async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: FlakyWorld) -> None:
+async def test_a_refusal_based_on_a_pending_change_fails_with_it(world: FlakyWorld) -> None:
     """Two creations in one batch: the second is told "exists" only if the first is durable."""
     async with world.running() as service:
         world.fail_write(0, takes_effect=False)
@@ -195,7 +195,7 @@ async def test_a_refusal_that_rests_on_a_pending_change_fails_with_it(world: Fla
         assert [type(answer) for answer in answers] == [type(None), TopicExistsError]
 
 
-async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWorld) -> None:
+async def test_a_mark_that_fails_is_retried_until_it_succeeds(world: FlakyWorld) -> None:
     pointer = world.transactions.start(7)
     async with world.running(audit={}) as service:
         await publish(service, b"taken back", pointer=pointer)
@@ -213,7 +213,7 @@ async def test_marking_that_fails_is_tried_again_until_it_is_done(world: FlakyWo
         assert await polled(service) == [b"taken back"]
 
 
-async def test_a_disk_that_is_nearly_full_takes_only_what_others_wait_for() -> None:
+async def test_a_nearly_full_disk_takes_only_internal_writes() -> None:
     world = World()
     async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)

@@ -47,7 +47,7 @@ async def hold(service: MessagingService, name: str = "job", **asked: int) -> Me
     return (await service.holds_and_positions.hold(AUDIT, name, first, max_age_ms=max_age_ms)).first
 
 
-async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
+async def test_a_held_message_outlives_the_ttl_until_the_hold_expires(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"before")
@@ -69,7 +69,7 @@ async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
-async def test_the_end_of_a_hold_counts_at_once(world: World, service: MessagingService) -> None:
+async def test_a_released_hold_counts_at_once(world: World, service: MessagingService) -> None:
     await publish(service, b"held")
     await hold(service)
     world.clock.now_ms += TTL_MS
@@ -82,7 +82,9 @@ async def test_the_end_of_a_hold_counts_at_once(world: World, service: Messaging
         await service.holds_and_positions.release(AUDIT, "job")
 
 
-async def test_a_publishers_own_ttl_is_not_held(world: World, service: MessagingService) -> None:
+async def test_a_hold_does_not_override_a_messages_own_ttl(
+    world: World, service: MessagingService
+) -> None:
     await publish(service, b"short", ttl_s=10)
     await publish(service, b"long")
     await hold(service)
@@ -92,7 +94,9 @@ async def test_a_publishers_own_ttl_is_not_held(world: World, service: Messaging
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
-async def test_what_has_expired_does_not_come_back(world: World, service: MessagingService) -> None:
+async def test_a_hold_brings_no_expired_message_back(
+    world: World, service: MessagingService
+) -> None:
     await publish(service, b"expired")
     world.clock.now_ms += TTL_MS
     live = await publish(service, b"live")
@@ -108,7 +112,7 @@ async def test_what_has_expired_does_not_come_back(world: World, service: Messag
     assert await polled(service) == []
 
 
-async def test_setting_a_hold_anew_renews_it_and_moves_it(
+async def test_setting_a_hold_again_renews_and_moves_it(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"a")
@@ -157,7 +161,7 @@ async def test_a_group_is_held_with_its_stored_payloads(
     assert await polled(service) == [b"a", b"b"]
 
 
-async def test_truncation_beyond_a_hold_is_refused_with_its_name(
+async def test_a_truncation_beyond_a_hold_is_refused(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
@@ -199,7 +203,7 @@ async def test_holds_and_positions_survive_a_restart_and_die_with_the_topic(worl
         assert service.holds_and_positions.positions(AUDIT) == (2, {})
 
 
-async def test_positions_keep_nothing_and_may_go_back(
+async def test_positions_keep_no_message_and_may_move_back(
     world: World, service: MessagingService
 ) -> None:
     published = await publish(service, b"a")
@@ -221,7 +225,7 @@ async def test_positions_keep_nothing_and_may_go_back(
         await service.holds_and_positions.delete_position(AUDIT, "reader")
 
 
-async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
+async def test_holds_and_positions_are_bounded_and_expired_holds_do_not_count(
     world: World, service: MessagingService
 ) -> None:
     for number in range(HOLDS_COUNT_MAX):
@@ -243,7 +247,7 @@ async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
     assert sum(key.startswith(HOLDS) for key in world.rows) == 2
 
 
-async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl_and_hold(
+async def test_renewed_holds_keep_no_message_longer_than_max_ttl_and_hold_max(
     world: World,
 ) -> None:
     """HBase lets rows go by a time of their own, which must be late enough."""
@@ -261,7 +265,7 @@ async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl
         assert await polled(service) == [b"later"]
 
 
-async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_held(
+async def test_a_read_that_starts_at_held_messages_is_not_expired(
     world: World, service: MessagingService
 ) -> None:
     published = await publish(service, b"a")
@@ -282,7 +286,7 @@ async def longer_ttl(service: MessagingService) -> None:
 
 
 @pytest.mark.parametrize("change", [hold, longer_ttl])
-async def test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already(
+async def test_a_pending_hold_or_longer_ttl_counts_for_readers(
     world: World, change: Callable[[MessagingService], Coroutine[None, None, object]]
 ) -> None:
     """A reader that was told a message is expired, and another that is handed it a moment later,
@@ -311,7 +315,7 @@ async def settle_down_until_decided(
     return setting
 
 
-async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
+async def test_a_hold_that_was_not_written_keeps_no_message(world: World) -> None:
     table = FlakyTable(MemoryStore(world.rows))
     world.open_store = lambda: table
     async with world.running(audit={"ttl": "100"}) as service:
@@ -328,7 +332,9 @@ async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
         assert await polled(service) == []
 
 
-async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world: World) -> None:
+async def test_a_damaged_hold_is_reported_and_no_message_of_its_topic_is_deleted(
+    world: World,
+) -> None:
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         await hold(service)
@@ -342,7 +348,7 @@ async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world:
         assert (await service.cleaner.run_pass()).dropped_count == 0
 
 
-async def test_a_damaged_position_is_set_anew(world: World) -> None:
+async def test_a_damaged_position_can_be_set_again(world: World) -> None:
     async with world.running(audit={}) as service:
         await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
     (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
@@ -378,7 +384,7 @@ async def test_a_position_is_behind_by_the_time_to_the_newest_message(
     assert report == PositionLag(topic=AUDIT, name="report", behind_ms=2_500, updated_at_ms=NOON_MS)
 
 
-async def test_what_is_undecided_or_undone_counts_as_the_end(
+async def test_undecided_and_rolled_back_messages_count_as_the_end(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
@@ -394,7 +400,7 @@ async def test_what_is_undecided_or_undone_counts_as_the_end(
     assert undecided == await behind(service) == {"report": 1_000}
 
 
-async def test_what_expired_unread_or_was_truncated_is_no_lag(
+async def test_expired_and_truncated_messages_are_no_lag(
     world: World, service: MessagingService
 ) -> None:
     await service.holds_and_positions.set_position(AUDIT, "new", FIRST_ID)
@@ -413,7 +419,7 @@ async def test_what_expired_unread_or_was_truncated_is_no_lag(
     assert 0 <= TTL_MS - expiring["new"] <= 1_000
 
 
-async def test_a_topic_costs_one_step_in_the_store_and_those_without_positions_nothing(
+async def test_the_lag_of_a_topic_reads_one_row(
     world: World,
 ) -> None:
     other = TopicId("default", "other")

@@ -96,7 +96,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_block_accounts_for_its_damage_or_is_a_hole(name: str) -> None:
+def test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum(name: str) -> None:
     entries, expected = CASES[name]
 
     assert holes(*entries) == expected
@@ -220,13 +220,13 @@ def check_flips(whole: Path, scratch: Path, *, step: int) -> None:
     assert sorted(counts)[len(counts) // 2] <= 3
 
 
-def test_a_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_path: Path) -> None:
     """Bits beside a key hid rows from every reader, in silence; others sent readers back."""
     check_flips(whole, tmp_path, step=BIT_STEP)
 
 
 @pytest.mark.slow
-def test_each_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
+def test_each_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_path: Path) -> None:
     check_flips(whole, tmp_path, step=1)
 
 
@@ -270,7 +270,7 @@ def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path
     assert [key for key, _ in as_rows] == [*keys, b"k9"]
 
 
-def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) -> None:
+def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
     """LevelDB looks into the last block for all that is behind it, until there is another."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         table.write([(b"kk", frame(b"kk", 0, b"later"))])
@@ -282,7 +282,7 @@ def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) ->
             assert scan_reporting_corruption(table, error.readable_from) == ([b"kk"], None)
 
 
-def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -> None:
+def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
     """Each later table with damage is told in its turn, and none that lies before the start."""
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         for letter in b"abc":
@@ -309,7 +309,7 @@ def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -
     assert told == [b"a1", b"c1"]
 
 
-def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path) -> None:
+def test_corruption_that_appears_while_the_store_is_open_is_reported(damaged_end: Path) -> None:
     """A table in which there had been damage was not looked at again: what more of it hid since
     was passed over in silence."""
     [file] = damaged_end.glob("*.ldb")
@@ -332,7 +332,7 @@ def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path
     assert second.readable_from <= b"k2"
 
 
-def test_a_table_that_was_compacted_meanwhile_is_no_hole(
+def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows, which are whole, were told as missing, and readers went on behind them."""
@@ -363,14 +363,14 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
     assert before & after == {damaged_file}
 
 
-def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: Path) -> None:
+def test_a_whole_row_of_a_damaged_block_is_read_by_key(damaged_end: Path) -> None:
     """Facts of the server stood in such a block, and it could not start."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
 
 
-def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path: Path) -> None:
+def test_a_corrupt_range_is_a_split_whose_reader_gets_an_error(whole: Path, tmp_path: Path) -> None:
     """A job read nothing of it, and was done."""
     store_path = shutil.copytree(whole, tmp_path / "messages")
     [file] = store_path.glob("*.ldb")
@@ -387,7 +387,7 @@ def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path
             read(store, asked)
 
 
-def test_a_reader_behind_damage_is_handed_the_newest_row() -> None:
+def test_a_reader_behind_a_damaged_block_receives_the_newest_row() -> None:
     newest = Offset(950_000, 3)
     error = StoreDamagedError("damaged", readable_from=message_key(PREFIX, newest))
     asked = query(high_water_mark=newest)

@@ -22,7 +22,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 
 
-async def test_facts_of_the_transaction_files_survive(world: World) -> None:
+async def test_records_of_the_transaction_files_survive_a_restart(world: World) -> None:
     def recorded(service: MessagingService) -> tuple[str | None, int, int | None]:
         facts = service.recorded_metadata()
         assert facts is not None
@@ -43,7 +43,7 @@ async def test_facts_of_the_transaction_files_survive(world: World) -> None:
         assert recorded(service) == ("ab12", 900, 12)
 
 
-async def test_the_clock_mark_is_kept_by_an_idle_server_and_not_by_a_doubtful_clock(
+async def test_an_idle_server_records_its_clock_unless_that_is_in_doubt(
     world: World,
 ) -> None:
     async with world.running() as service:
@@ -61,7 +61,7 @@ async def test_the_clock_mark_is_kept_by_an_idle_server_and_not_by_a_doubtful_cl
         assert service.state.recovered_clock_ms == NOON_MS + 60_000
 
 
-async def test_a_lost_mark_is_found_again_from_the_rows(world: World) -> None:
+async def test_a_missing_last_batch_row_is_reconstructed_from_the_highest_row(world: World) -> None:
     async with world.running(audit={}) as service:
         before = await publish(service, b"before")
     del world.rows[b"smark"]
@@ -73,7 +73,7 @@ async def test_a_lost_mark_is_found_again_from_the_rows(world: World) -> None:
         assert await polled(service) == [b"before", b"after"]
 
 
-async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: World) -> None:
+async def test_a_damaged_topic_row_is_reported_and_never_overwritten(world: World) -> None:
     async with world.running(audit={}):
         pass
     key = b"tdefault:audit:"
@@ -92,7 +92,7 @@ async def test_a_damaged_topic_row_is_loud_and_never_created_over(world: World) 
 @pytest.mark.parametrize(
     ("facts", "told"), [(b"rubbish", "use `tuff salvage`"), (None, "it is missing")]
 )
-async def test_damaged_or_lost_facts_keep_the_store_down_and_are_named(
+async def test_damaged_or_missing_metadata_keeps_the_store_down(
     world: World, facts: bytes | None, told: str
 ) -> None:
     async with world.running() as service:
@@ -109,7 +109,7 @@ async def test_damaged_or_lost_facts_keep_the_store_down_and_are_named(
             service.recorded_metadata()
 
 
-async def test_the_first_batch_says_in_which_format_the_store_is_written(world: World) -> None:
+async def test_the_first_batch_records_the_format(world: World) -> None:
     world.longest_transaction_s = 0.0
     async with world.running() as service:
         assert world.rows == {}
@@ -118,7 +118,7 @@ async def test_the_first_batch_says_in_which_format_the_store_is_written(world: 
     assert StoreMetadata.from_bytes(METADATA_KEY, world.rows[METADATA_KEY]).format == 1
 
 
-async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: World) -> None:
+async def test_a_store_of_a_newer_format_is_refused_and_not_changed(world: World) -> None:
     """Its other rows are not looked at: in a newer format they may mean anything."""
     async with world.running(audit={}):
         pass
@@ -142,7 +142,7 @@ async def test_a_store_of_a_newer_format_is_named_and_left_as_it_is(world: World
 
 
 @pytest.mark.parametrize("key", [b"smark", b"sfacts", b"i"])
-async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
+async def test_a_newer_row_that_a_start_needs_keeps_the_store_down(
     world: World, key: bytes
 ) -> None:
     """A mark made up from the rows would be written over what the newer version keeps there."""
@@ -163,7 +163,7 @@ async def test_a_newer_row_that_must_be_understood_keeps_the_store_down(
     assert world.rows == before
 
 
-async def test_a_newer_topic_row_costs_its_topic_only(world: World) -> None:
+async def test_a_newer_topic_row_makes_its_topic_unreadable_only(world: World) -> None:
     other = TopicId("default", "other")
     async with world.running(audit={}) as service:
         await service.topics.create(other, {})

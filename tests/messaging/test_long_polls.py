@@ -65,7 +65,7 @@ async def looks(service: MessagingService) -> None:
 
 
 @pytest.mark.parametrize("ttl_s", [None, 5], ids=["of the topic", "its own"])
-async def test_a_row_expires_while_a_reader_sleeps_behind_it(
+async def test_a_blocked_reader_wakes_when_the_row_expires(
     world: World, service: MessagingService, ttl_s: int | None
 ) -> None:
     waiting = await asleep(world, service, ttl_s=ttl_s, left_ms=30)
@@ -75,7 +75,7 @@ async def test_a_row_expires_while_a_reader_sleeps_behind_it(
     assert await woken(waiting) == [b"next"]
 
 
-async def test_a_reader_that_looks_too_early_sleeps_on(
+async def test_a_reader_that_wakes_too_early_waits_again(
     world: World, service: MessagingService
 ) -> None:
     """The time of messages may be slower than that of alarms."""
@@ -88,7 +88,9 @@ async def test_a_reader_that_looks_too_early_sleeps_on(
     assert await woken(waiting) == [b"next"]
 
 
-async def test_a_hold_that_kept_the_row_ends(world: World, service: MessagingService) -> None:
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_expires(
+    world: World, service: MessagingService
+) -> None:
     await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=TTL_MS + 30)
     waiting = await asleep(world, service, left_ms=0)
 
@@ -98,7 +100,7 @@ async def test_a_hold_that_kept_the_row_ends(world: World, service: MessagingSer
 
 
 @pytest.mark.parametrize("is_released", [True, False], ids=["released", "set anew behind it"])
-async def test_a_hold_that_kept_the_row_is_let_go(
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_is_released(
     world: World, service: MessagingService, is_released: bool
 ) -> None:
     await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=10 * TTL_MS)
@@ -112,7 +114,9 @@ async def test_a_hold_that_kept_the_row_is_let_go(
     assert await woken(waiting) == [b"next"]
 
 
-async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written(
+    world: World,
+) -> None:
     """On its way to the disk it counted."""
     table = FlakyTable(MemoryStore(world.rows))
     world.open_store, gate = lambda: table, asyncio.Event()
@@ -145,7 +149,7 @@ async def test_a_hold_that_kept_the_row_was_never_written(world: World) -> None:
         assert await woken(waiting) == [b"next"]
 
 
-async def test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning(
+async def test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning(
     world: World, service: MessagingService
 ) -> None:
     """While the clock is in doubt, a longer time to live brings back what expired by it; who slept
@@ -185,7 +189,7 @@ async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: Messaging
     assert (await elsewhere).items == []
 
 
-async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
+async def test_a_poll_does_not_wait_once_it_has_reached_its_end(
     service: MessagingService,
 ) -> None:
     published = await publish(service, b"x")
@@ -200,7 +204,7 @@ async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> N
     assert (result.items, result.caught_up) == ([], True)
 
 
-async def test_a_held_reader_wakes_when_the_transaction_ends(
+async def test_a_blocked_reader_wakes_when_the_transaction_ends(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -214,7 +218,7 @@ async def test_a_held_reader_wakes_when_the_transaction_ends(
     assert payloads(await waiting) == [b"x"]
 
 
-async def test_a_held_reader_goes_on_when_the_rows_are_marked(
+async def test_a_blocked_reader_continues_when_the_rows_are_marked(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -229,7 +233,7 @@ async def test_a_held_reader_goes_on_when_the_rows_are_marked(
     assert payloads(await waiting) == [b"next"]
 
 
-async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_ended(
+async def test_a_poll_in_a_fixed_snapshot_ends_when_the_blocking_transaction_commits(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -245,7 +249,7 @@ async def test_waiting_ends_at_once_when_a_fixed_snapshot_is_held_by_what_has_en
     assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
 
 
-async def test_waiting_in_a_transaction_ends_when_that_ends(
+async def test_a_poll_in_a_transaction_ends_when_that_ends(
     world: World, service: MessagingService
 ) -> None:
     for pointer in (7, 8):
@@ -265,7 +269,7 @@ async def test_waiting_in_a_transaction_ends_when_that_ends(
     assert payloads(await beside) == [b"x"]
 
 
-async def test_a_fixed_snapshot_held_by_an_abort_waits_for_the_marking(
+async def test_a_poll_in_a_fixed_snapshot_waits_until_aborted_rows_are_marked(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)

@@ -58,7 +58,7 @@ async def test_the_earliest_message_is_found_behind_any_number_that_were_rolled_
     assert steps
 
 
-async def test_nothing_but_skipped_rows_is_no_earliest_message(
+async def test_a_topic_with_skipped_rows_only_has_no_earliest_message(
     world: World, service: MessagingService, steps: list[str]
 ) -> None:
     for _ in range(5 * PASSED_MAX):
@@ -69,7 +69,7 @@ async def test_nothing_but_skipped_rows_is_no_earliest_message(
     assert steps
 
 
-async def test_a_truncation_to_a_damaged_record_took_effect_and_says_so(
+async def test_a_truncation_to_a_damaged_record_succeeds(
     world: World, service: MessagingService
 ) -> None:
     """The floor was raised for ever, and the caller was told of a failure."""
@@ -95,7 +95,7 @@ def flip_payload(world: World, at: MessageId) -> None:
     world.rows[key] = world.rows[key][:-1] + b"\xff"
 
 
-async def test_a_topic_ends_where_a_reader_of_all_of_it_goes_on(
+async def test_a_topic_ends_where_a_reader_of_all_of_it_continues(
     world: World, service: MessagingService
 ) -> None:
     """`end` was the id of a message that nobody could be handed any more, before that place."""

@@ -73,7 +73,7 @@ def run_of(*payloads: bytes) -> Row:
 )
 @example(payloads=[bytes(PACKED_BYTES_MAX), b"", b"x", bytes(PACKED_BYTES_MAX - 100)], first=0)
 @example(payloads=[b"x"] * (PACKED_COUNT_MAX + 1), first=0)
-def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], first: int) -> None:
+def test_packed_rows_are_unpacked_unchanged(payloads: list[bytes], first: int) -> None:
     rows = rows_of(payloads, first=Offset(NOW_MS, first))
 
     records = joined(rows)
@@ -89,7 +89,7 @@ def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], firs
     assert all(size <= PACKED_BYTES_MAX for size in sizes)
 
 
-def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
+def test_rows_with_flags_are_not_packed() -> None:
     key, value = rows_of([b"a"])[0]
     other = message_key(PREFIX, Offset(NOW_MS, 1))
     rows = [(key, value), (other, MessageRow(ttl_s=60, payload=b"b").to_bytes(other))]
@@ -98,7 +98,7 @@ def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
+def test_a_flipped_bit_damages_one_packed_row_at_most(bit: int) -> None:
     rows = rows_of([b"first", b"", b"second", b"the third"])
     ((key, value),) = joined(rows)
     for at in range(len(value)):
@@ -112,7 +112,7 @@ def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
 
 
 @given(cut=st.integers(0, 60), key_end=st.integers(0, 4))
-def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
+def test_a_packed_value_that_is_cut_or_under_another_key_has_no_invented_row(
     cut: int, key_end: int
 ) -> None:
     rows = rows_of([b"first", b"", b"second", b"the third"])
@@ -124,7 +124,7 @@ def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
     assert set(found) <= set(rows)
 
 
-def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
+def test_a_whole_packed_value_of_another_form_is_from_a_newer_version() -> None:
     key, value = run_of(b"a", b"b")
     longer = frame(key, IS_PACKED, value[HEAD.size :] + b"more")
 
@@ -140,7 +140,7 @@ def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
 
 
 @given(value=st.binary(max_size=80), flags=st.sampled_from([0, 1, IS_PACKED]))
-def test_whatever_bytes_there_are_something_is_said_of_them(value: bytes, flags: int) -> None:
+def test_arbitrary_bytes_are_no_packed_rows(value: bytes, flags: int) -> None:
     key = message_key(PREFIX, Offset(NOW_MS, 7))
     stored = bytes((flags,)) + value
 
@@ -275,9 +275,7 @@ def stored(world: World, table: bytes = MESSAGES) -> list[int]:
     return [row_count(value) for key, value in sorted(world.rows.items()) if key[:1] == table]
 
 
-async def test_a_publish_of_several_messages_is_one_value(
-    world: World, service: MessagingService
-) -> None:
+async def test_messages_of_a_publish_are_packed(world: World, service: MessagingService) -> None:
     await publish(service, b"a", b"b", b"c")
     await publish(service, b"d")
 
@@ -285,7 +283,7 @@ async def test_a_publish_of_several_messages_is_one_value(
     assert await polled(service) == [b"a", b"b", b"c", b"d"]
 
 
-async def test_publishes_of_one_batch_share_a_value_where_they_follow_each_other(
+async def test_adjacent_publishes_of_one_batch_are_packed_together(
     world: World, service: MessagingService
 ) -> None:
     await service.topics.create(OTHER, {})
@@ -303,7 +301,7 @@ async def test_publishes_of_one_batch_share_a_value_where_they_follow_each_other
     assert await polled(service) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
-async def test_messages_with_a_pointer_are_values_by_themselves(
+async def test_messages_with_a_pointer_are_not_packed(
     world: World, service: MessagingService
 ) -> None:
     """A rollback turns each of them, and readers decide about each."""
@@ -314,7 +312,7 @@ async def test_messages_with_a_pointer_are_values_by_themselves(
     assert stored(world) == [1, 1]
 
 
-async def test_stored_messages_are_runs_of_their_store(
+async def test_stored_messages_are_packed_by_store_call(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)

@@ -31,7 +31,7 @@ from tuff.protocol.transaction import Transaction
 
 
 @given(rows=topics, reader=snapshots, limit=st.integers(1, 5), bytes_max=st.integers(1, 12))
-def test_paging_hands_out_the_same_as_one_big_read(
+def test_pages_together_contain_the_same_as_one_read(
     rows: list[ModelRow],
     reader: tuple[Transaction | None, Undecided],
     limit: int,
@@ -58,14 +58,14 @@ def test_paging_hands_out_the_same_as_one_big_read(
     assert (page.blocking_pointer == UNDECIDED_POINTER) is expected.is_held
 
 
-def test_an_exclusive_start_lets_the_very_next_message_through() -> None:
+def test_an_exclusive_start_includes_the_very_next_id() -> None:
     behind = start_number(MessageId(7, 3), inclusive=False)
 
     assert MessageId(7, 3).to_int() < behind <= MessageId(7, 3, 0, 1).to_int()
 
 
 @given(rows=topics, reader=snapshots, data=st.data())
-def test_reading_on_after_any_id_leaves_out_nothing(
+def test_a_read_after_any_id_skips_no_message(
     rows: list[ModelRow], reader: tuple[Transaction | None, Undecided], data: st.DataObject
 ) -> None:
     """The ancestor dropped the first row of an exclusive read, whatever it was."""
@@ -108,7 +108,7 @@ def _behind(message_id: MessageId) -> MessageId:
 
 
 @given(rows=topics, start_ms=st.sampled_from([0, 899_000, 900_001, 949_999, 950_000, 999_501]))
-def test_a_time_names_the_first_message_of_its_millisecond(
+def test_a_start_time_is_the_first_message_of_its_millisecond(
     rows: list[ModelRow], start_ms: int
 ) -> None:
     table, _, places = build(rows)
@@ -122,7 +122,7 @@ def test_a_time_names_the_first_message_of_its_millisecond(
         ]
 
 
-def test_nothing_behind_the_served_mark_is_shown() -> None:
+def test_no_row_behind_the_high_water_mark_is_shown() -> None:
     rows = [ModelRow(950_000 + n, None, ((b"%d" % n, None),), is_reference=False) for n in range(3)]
     table, _, places = build(rows)
 
@@ -132,7 +132,7 @@ def test_nothing_behind_the_served_mark_is_shown() -> None:
     assert found.caught_up
 
 
-def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> None:
+def test_no_message_before_the_log_start_is_shown() -> None:
     group = ((b"a", None), (b"b", None), (b"c", None))
     table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]
@@ -142,7 +142,7 @@ def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> Non
     assert [payload for _, payload in found.items] == [b"b", b"c"]
 
 
-def test_next_lies_past_rows_that_were_skipped() -> None:
+def test_the_next_id_is_behind_skipped_rows() -> None:
     rows = [
         ModelRow(950_000, None, ((b"a", None),), is_reference=False),
         ModelRow(950_001, -COMMITTED_POINTER, ((b"gone", None),) * 2, is_reference=True),
@@ -155,7 +155,7 @@ def test_next_lies_past_rows_that_were_skipped() -> None:
     assert found.caught_up
 
 
-def test_next_lies_past_payloads_of_a_group_that_expired() -> None:
+def test_the_next_id_is_behind_expired_payloads_of_a_group() -> None:
     group = ((b"a", None), (b"gone", 1), (b"too large", None))
     table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]
@@ -167,7 +167,7 @@ def test_next_lies_past_payloads_of_a_group_that_expired() -> None:
     assert not found.caught_up
 
 
-def test_a_group_of_which_messages_are_missing_leaves_nothing_in_a_page() -> None:
+def test_an_incomplete_group_leaves_nothing_in_the_page() -> None:
     group = ((b"b", None), (b"c", None), (b"missing", None))
     rows = [
         ModelRow(950_000, None, ((b"a", None),), is_reference=False),
@@ -194,7 +194,7 @@ def test_a_first_message_larger_than_the_reply_is_delivered_alone() -> None:
 
 
 @pytest.mark.parametrize("is_reference", [False, True])
-def test_a_damaged_row_ends_the_read_before_it_and_names_where_to_go_on(
+def test_a_damaged_row_ends_the_read_before_it_and_its_error_names_the_next_id(
     is_reference: bool,
 ) -> None:
     rows = [
@@ -220,7 +220,7 @@ def test_a_damaged_row_ends_the_read_before_it_and_names_where_to_go_on(
     assert [payload for _, payload in after.items] == [b"c"]
 
 
-def test_a_damaged_payload_costs_only_itself() -> None:
+def test_a_damaged_payload_hides_no_other_message() -> None:
     group = ((b"a", None), (b"b", None), (b"c", None))
     table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]

@@ -86,7 +86,7 @@ def _plain(reading: ReadResult | str) -> object:
     snapshot=st.sampled_from([None, SNAPSHOT]),
     undecided=st.sampled_from(Undecided),
 )
-def test_the_fast_way_reads_what_the_general_way_does(
+def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
     flipped: int | None,
     start: int,
@@ -156,7 +156,7 @@ stored_rows = st.builds(
     limit=41,
     bytes_max=200,
 )
-def test_stored_messages_are_read_as_the_general_way_does(
+def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
     changed: tuple[int, bool] | None,
     start: int,
@@ -206,7 +206,7 @@ places = st.integers(0, 20)
 @example(
     start=0, through=20, log_start=0, limit=4, bytes_max=60, inclusive=True, high_water_mark=19
 )
-def test_runs_are_read_from_and_through_any_of_their_rows(
+def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     start: int,
     through: int,
     log_start: int,
@@ -239,7 +239,7 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
         assert joined.cacheable_from == one_by_one.cacheable_from
 
 
-def test_what_the_engine_read_before_it_failed_is_delivered() -> None:
+def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
     table = DamagedStore(_table([MessageRow(payload=b"x")] * 12, flipped=None).rows)
     eighth = message_key(PREFIX, Offset(NOW_MS - 2_000, 7))
     table.is_damaged = lambda key: key == eighth
@@ -276,7 +276,7 @@ def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
 
 
 @pytest.mark.parametrize("name_size", range(3, 20))
-def test_a_group_ends_where_it_is_asked_to_whatever_the_length_of_the_name(name_size: int) -> None:
+def test_a_read_ends_inside_a_group_for_topic_names_of_any_length(name_size: int) -> None:
     prefix = b"n" * name_size + (1).to_bytes(4, "big")
     places = [Offset(NOON_MS, seq_id) for seq_id in range(4)]
     key, table = message_key(prefix, places[3]), MemoryStore()

@@ -267,7 +267,7 @@ histories = given(
 
 @settings(max_examples=8)
 @histories
-def test_a_tail_says_what_the_store_says_whatever_happened(
+def test_the_tail_cache_answers_as_the_store_in_any_history(
     steps: list[Step], tail_bytes_max: int
 ) -> None:
     _play(steps, tail_bytes_max=tail_bytes_max)
@@ -276,13 +276,13 @@ def test_a_tail_says_what_the_store_says_whatever_happened(
 @pytest.mark.slow
 @settings(max_examples=1_000)
 @histories
-def test_a_tail_says_what_the_store_says_in_many_histories(
+def test_the_tail_cache_answers_as_the_store_in_many_histories(
     steps: list[Step], tail_bytes_max: int
 ) -> None:
     _play(steps, tail_bytes_max=tail_bytes_max)
 
 
-def test_the_comparison_asks_tails_that_answer() -> None:
+def test_the_comparison_asks_for_what_is_cached() -> None:
     publishes = [Step("publish", topic, 0, number) for number in range(4) for topic in (0, 1)]
     others = [Step("publish_tx", 0, 0, 1), Step("abort", 0, 0, 1), Step("publish_ttl", 0, 0, 1)]
 
@@ -291,7 +291,7 @@ def test_the_comparison_asks_tails_that_answer() -> None:
     assert history.answered_count > 500
 
 
-async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
+async def test_reads_from_the_tail_need_no_disk() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         before = await publish(service, b"a")
@@ -304,7 +304,7 @@ async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
         assert scan_count() == opened
 
 
-async def test_what_was_written_before_the_start_is_read_from_the_store_once() -> None:
+async def test_rows_from_before_the_start_are_read_from_the_store_once() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         await publish(service, b"a")
@@ -320,7 +320,7 @@ async def test_what_was_written_before_the_start_is_read_from_the_store_once() -
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "published", "cut", "forgotten"])
-async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_is_there(
+async def test_a_read_of_the_store_is_cached_only_where_it_adjoins_the_tail(
     meanwhile: str,
 ) -> None:
     """Joined to a tail that was cut during the read, it would hide all that lies between."""
@@ -358,7 +358,7 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> None:
+async def test_rows_that_a_tail_forgot_are_read_from_the_store(*, is_read: bool) -> None:
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running(audit={}) as service:
@@ -371,7 +371,7 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
 
 
 @pytest.mark.parametrize("pointer", [None, 7])
-async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | None) -> None:
+async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) -> None:
     world = World()
     async with world.running(audit={}) as service:
         world.transactions.start(7)
@@ -403,7 +403,7 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     assert held.items == [(first.to_bytes(), b"a")]
 
 
-def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
+def test_a_large_publish_before_a_reference_of_its_batch_is_not_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("messaging.read.tail_cache.CHANGED_COUNT_MAX", 1)
@@ -420,7 +420,7 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
     assert tail_cache.size_bytes == 0
 
 
-def test_rows_count_in_the_bound_when_a_reader_has_made_items_of_them() -> None:
+def test_rows_count_in_the_bound_after_a_read() -> None:
     place = Offset(950_000, 0)
     key = message_key(PREFIX, place)
     values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED_POINTER)
@@ -475,7 +475,7 @@ def held(tail_cache: TailCache, place: Offset) -> list[int]:
     return [number for number, each in enumerate(found) if each is not None and each.items]
 
 
-def test_the_tail_that_grew_least_lately_is_forgotten_first() -> None:
+def test_the_tail_that_grew_least_recently_is_forgotten_first() -> None:
     tail_cache = TailCache(bytes_max=8_000)
     place = Offset(950_000, 2)
     for number in range(4):
@@ -490,7 +490,7 @@ def test_the_tail_that_grew_least_lately_is_forgotten_first() -> None:
     assert held(tail_cache, place) == [1, 3, 4, 5]
 
 
-def test_tails_that_were_forgotten_together_count_no_more() -> None:
+def test_a_restarted_cache_has_all_its_memory_back() -> None:
     tail_cache = TailCache(bytes_max=8_000)
     place = Offset(950_000, 2)
     grow(tail_cache, 0, Offset(950_000, 1), 1_500)
@@ -518,7 +518,7 @@ async def test_a_row_before_a_tail_that_is_rolled_back_does_not_get_into_it() ->
     assert from_store == from_memory == [b"a", b"b"]
 
 
-async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
+async def test_unread_flagged_rows_are_cached_up_to_the_number_that_a_read_decides() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
@@ -540,7 +540,7 @@ async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read
     assert oldest == numbers
 
 
-async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come() -> None:
+async def test_a_tail_forgets_unread_rows_only_for_those_it_still_has() -> None:
     world = World()
     async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
@@ -571,7 +571,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 @pytest.mark.parametrize("ttls_s", [[5] * 12, [5, None, 6] * 4], ids=["one", "several"])
-async def test_messages_with_a_time_to_live_are_taken_in_at_once(
+async def test_messages_with_a_ttl_are_cached_at_once(
     changed: list[bytes], service: MessagingService, ttls_s: list[int | None]
 ) -> None:
     large = [b"%d" % number for number in range(LARGE_COUNT)]
@@ -602,7 +602,7 @@ async def test_a_large_publish_that_is_marked_is_read_from_the_store(
     assert await polled(service, COMMITTED) == [b"stays", b"more"]
 
 
-async def test_a_large_publish_beside_a_reference_of_its_batch_is_taken_in_at_once(
+async def test_a_large_publish_beside_a_reference_of_its_batch_is_cached_at_once(
     changed: list[bytes], world: World, service: MessagingService
 ) -> None:
     """The reference is a change, and lies behind the publish."""

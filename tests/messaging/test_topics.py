@@ -51,7 +51,7 @@ def created(service: MessagingService) -> tuple[int, Mapping[str, str]]:
     return record.generation, record.properties
 
 
-async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
+async def test_a_topic_without_a_ttl_gets_the_current_default(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=77)
     async with world.running(audit={"owner": "me"}) as service:
         assert created(service) == (1, {"ttl": "77", "owner": "me"})
@@ -59,7 +59,7 @@ async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
         assert created(service) == (1, {"ttl": "5"})
 
 
-async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> None:
+async def test_no_topic_has_a_ttl_above_the_maximum(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=50, max_ttl=60)
     async with world.running() as service:
         with pytest.raises(InvalidTopicPropertiesError, match="60 seconds or less"):
@@ -72,7 +72,7 @@ async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> No
         assert created(service) == (1, {"ttl": "60"})
 
 
-async def test_creating_again_gives_the_next_generation_and_none_of_the_old_messages(
+async def test_a_topic_created_again_has_the_next_generation_and_no_old_message(
     service: MessagingService,
 ) -> None:
     await publish(service, b"old")
@@ -89,7 +89,7 @@ async def test_creating_again_gives_the_next_generation_and_none_of_the_old_mess
     assert await polled(service) == []
 
 
-async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world: World) -> None:
+async def test_topics_and_generations_of_deleted_ones_survive_a_restart(world: World) -> None:
     async with world.running() as service:
         for _ in range(3):
             await service.topics.create(AUDIT, {})
@@ -104,7 +104,7 @@ async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world
         assert service.topics.get(AUDIT).generation == 4
 
 
-async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
+async def test_a_message_expires_to_the_millisecond_without_a_retention_pass(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"short", ttl_s=10)
@@ -120,7 +120,7 @@ async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
     assert await polled(service) == []
 
 
-async def test_a_longer_ttl_set_later_brings_nothing_back(
+async def test_a_longer_ttl_shows_no_expired_message_again(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"expired")
@@ -132,7 +132,7 @@ async def test_a_longer_ttl_set_later_brings_nothing_back(
     assert await polled(service) == [b"live"]
 
 
-async def test_no_floor_rises_while_the_clock_is_in_doubt(
+async def test_no_log_start_rises_while_the_clock_is_in_doubt(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"kept")
@@ -146,7 +146,9 @@ async def test_no_floor_rises_while_the_clock_is_in_doubt(
     assert await polled(service) == [b"kept"]
 
 
-async def test_truncation_takes_what_is_before_for_every_reader(service: MessagingService) -> None:
+async def test_a_truncation_removes_earlier_messages_for_every_reader(
+    service: MessagingService,
+) -> None:
     published = await publish(service, b"a", b"b", b"c")
     second = MessageId(published.first.publish_timestamp_ms, published.first.seq_id + 1)
 
@@ -156,7 +158,7 @@ async def test_truncation_takes_what_is_before_for_every_reader(service: Messagi
     assert await polled(service) == [b"b", b"c"]
 
 
-async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
+async def test_a_truncation_in_the_future_removes_only_existing_messages(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"old")

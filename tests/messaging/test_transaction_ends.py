@@ -41,7 +41,7 @@ async def test_a_large_publish_is_marked_whole(world: World, service: MessagingS
     assert not service.rows.is_carried(7)
 
 
-async def test_marking_never_writes_a_row_again_that_is_gone(
+async def test_a_mark_never_writes_a_deleted_row_again(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -54,7 +54,7 @@ async def test_marking_never_writes_a_row_again_that_is_gone(
     assert [key for key in world.rows if key.startswith(b"m")] == []
 
 
-async def test_the_index_survives_a_restart_until_the_outcome_is_told(world: World) -> None:
+async def test_the_index_survives_restarts_until_the_outcomes_are_known(world: World) -> None:
     world.transactions.start(7)
     world.transactions.start(8)
     async with world.running(audit={}) as service:
@@ -77,7 +77,7 @@ async def test_the_index_survives_a_restart_until_the_outcome_is_told(world: Wor
     assert [key for key in world.rows if key.startswith(b"i")] == []
 
 
-async def test_a_settled_pointer_is_carried_until_its_index_rows_are_gone_from_disk(
+async def test_a_settled_pointer_is_carried_until_its_index_rows_are_deleted(
     world: World, service: MessagingService
 ) -> None:
     """Were its outcome forgotten before, a crash would leave a pointer that nobody knows."""

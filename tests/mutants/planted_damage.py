@@ -9,7 +9,7 @@ _FIRST_START = "tests/simulation/test_first_start.py"
 _LOST = "tests/http/test_lost_messages.py"
 _LOGS = "tests/process/test_logging_setup.py"
 _BLOCKS = "tests/messaging/test_leveldb_corruption.py"
-_FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
+_FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_reported_and_hides_no_other_row"
 
 DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
@@ -18,7 +18,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return ranges.ended() if is_explained else [all_of_it]\n",
         "    return ranges.ended()\n",
         (
-            "tests/messaging/test_leveldb_corruption.py::test_a_block_accounts_for_its_damage_or_is_a_hole[nothing shows what is damaged]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum[nothing shows what is damaged]",
         ),
     ),
     Mutant(
@@ -27,7 +27,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
         (
-            "tests/messaging/test_leveldb_corruption.py::test_a_block_accounts_for_its_damage_or_is_a_hole[a number that no row has]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum[a number that no row has]",
         ),
     ),
     Mutant(
@@ -35,14 +35,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/leveldb_corruption.py",
         "        if known is None or known.checksum != checksum:\n",
         "        if known is None:\n",
-        (f"{_BLOCKS}::test_damage_that_comes_while_the_store_is_open_is_told_too",),
+        (f"{_BLOCKS}::test_corruption_that_appears_while_the_store_is_open_is_reported",),
     ),
     Mutant(
         "a table file that was compacted away is reported as corrupt",
         "messaging/storage/leveldb_corruption.py",
         "            if number not in self._manifest().tables:\n",
         "            if False:\n",
-        (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_no_hole",),
+        (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_not_corrupt",),
     ),
     Mutant(
         "a corrupt end of a LevelDB store ends the scan silently",
@@ -80,7 +80,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/offsets.py",
         "            deque(records, maxlen=0)",
         "            deque([], maxlen=0)",
-        (f"{_BLOCKS}::test_a_range_in_a_hole_is_a_split_whose_reader_is_told",),
+        (f"{_BLOCKS}::test_a_corrupt_range_is_a_split_whose_reader_gets_an_error",),
     ),
     Mutant(
         "a patrol that begins inside a publish drops its later rows alone",
@@ -88,7 +88,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        case Decision.DROP if may_be_cut and row.ttl_s is not None:\n",
         "        case Decision.DROP if False:\n",
         (
-            "tests/messaging/test_retention_pass.py::test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not",
+            "tests/messaging/test_retention_pass.py::test_a_patrol_that_starts_inside_a_publish_drops_no_part_of_it",
         ),
     ),
     Mutant(
@@ -97,7 +97,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return replace(query, start=asked) if query.live_from < live_from else query\n",
         "    return query\n",
         (
-            "tests/messaging/test_long_polls.py::test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning",
+            "tests/messaging/test_long_polls.py::test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning",
         ),
     ),
     Mutant(

@@ -37,9 +37,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/visibility.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
-        (
-            "tests/messaging/test_scan.py::test_an_exclusive_start_lets_the_very_next_message_through",
-        ),
+        ("tests/messaging/test_scan.py::test_an_exclusive_start_includes_the_very_next_id",),
     ),
     Mutant(
         "a rollback marks rows outside of its range",
@@ -56,7 +54,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        batch.put(key, entry.to_bytes(key))\n        self._state.index.add_under(key, entry)\n",
         "        self._state.index.add_under(key, entry)\n",
         (
-            "tests/messaging/test_transaction_ends.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
+            "tests/messaging/test_transaction_ends.py::test_the_index_survives_restarts_until_the_outcomes_are_known",
         ),
     ),
     Mutant(
@@ -81,7 +79,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if is_there:\n",
         "            if False:\n",
         (
-            "tests/messaging/test_failed_writes.py::test_a_failed_write_is_answered_by_what_is_found",
+            "tests/messaging/test_failed_writes.py::test_a_failed_write_is_answered_by_what_the_reopened_store_contains",
         ),
     ),
     Mutant(
@@ -89,14 +87,16 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/loading.py",
         "    if found not in possible:\n",
         "    if False:\n",
-        ("tests/messaging/test_replaced_store.py::test_an_older_copy_is_not_gone_on_with",),
+        (
+            "tests/messaging/test_replaced_store.py::test_an_older_copy_is_refused_while_the_server_runs",
+        ),
     ),
     Mutant(
         "readers see rows that are not durable yet",
         "messaging/read/scan.py",
         "        last = min(query.high_water_mark, query.through.offset)\n",
         "        last = query.through.offset\n",
-        ("tests/messaging/test_scan.py::test_nothing_behind_the_served_mark_is_shown",),
+        ("tests/messaging/test_scan.py::test_no_row_behind_the_high_water_mark_is_shown",),
     ),
     Mutant(
         "a message's own time to live is ignored",
@@ -132,7 +132,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    return replace(record, generation=-record.generation, holds={}, positions={})\n",
         "    return record\n",
         (
-            "tests/messaging/test_topics.py::test_topics_survive_a_restart_deleted_ones_with_their_generation",
+            "tests/messaging/test_topics.py::test_topics_and_generations_of_deleted_ones_survive_a_restart",
         ),
     ),
     Mutant(
@@ -140,7 +140,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/rows.py",
         "    if crc32(body, crc32(value[:1], crc32(key))) != expected:\n",
         "    if False:\n",
-        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_damage",),
+        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_detected",),
     ),
     Mutant(
         "the fast path skips the checksum of a payload",
@@ -156,7 +156,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "    if HEAD.unpack_from(value) != (IS_PACKED, checksum):\n",
         "    if value[0] != IS_PACKED:\n",
-        ("tests/messaging/test_packed_rows.py::test_a_flipped_bit_takes_no_row_but_its_own",),
+        ("tests/messaging/test_packed_rows.py::test_a_flipped_bit_damages_one_packed_row_at_most",),
     ),
     Mutant(
         "a read that begins inside packed rows returns all of them",
@@ -164,7 +164,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        start = max(0, rows.first - packed.number)\n",
         "        start = 0\n",
         (
-            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
         "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
         (
-            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -183,7 +183,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    return stop\n",
         (
             "tests/messaging/test_packed_rows.py::TestTwoStores::runTest",
-            "tests/messaging/test_scan_of_chunks.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -192,8 +192,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
         "    return False\n",
         (
-            "tests/messaging/test_damaged_packed_rows.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
-            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_range_returns_every_row_or_the_damaged_record_that_had_it",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_gets_one_error_and_all_other_rows",
         ),
     ),
     Mutant(
@@ -202,7 +202,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if is_before or (is_apart and offset_bytes > rows.through):\n",
         "            if is_before or offset_bytes > rows.through:\n",
         (
-            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_gets_one_error_and_all_other_rows",
         ),
     ),
     Mutant(
@@ -219,7 +219,9 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/visibility.py",
         "    if is_past_own_ttl(query, offset, ttl_s):\n",
         "    if False:\n",
-        ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
+        (
+            "tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_continues",
+        ),
     ),
     Mutant(
         "rows that do not follow each other are packed together",
@@ -233,6 +235,6 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
         "start + PACKED_COUNT_MAX)",
-        ("tests/messaging/test_packed_rows.py::test_the_rows_of_runs_are_those_that_were_joined",),
+        ("tests/messaging/test_packed_rows.py::test_packed_rows_are_unpacked_unchanged",),
     ),
 )
